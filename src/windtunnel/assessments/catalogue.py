@@ -29,9 +29,11 @@ def find_algorithm(library: str, name: str, where: str, family: str) -> Algorith
         algorithm: Algorithm = record.row_of()(name).algorithm
         return algorithm
     rows = algorithms(family)
-    known = sorted({row.library for row in rows} | {name for name, other in libraries(family).items() if other.row_of})
-    if library not in known:
-        raise UserError(unknown_word(f"{where}.library", library, known, what=f"a library of {family}"))
+    library_names = sorted(
+        {row.library for row in rows} | {name for name, other in libraries(family).items() if other.row_of}
+    )
+    if library not in library_names:
+        raise UserError(unknown_word(f"{where}.library", library, library_names, what=f"a library of {family}"))
     by_name = {row.name: row for row in rows if row.library == library}
     if name not in by_name:
         raise UserError(unknown_word(f"{where}.algorithm", name, by_name, what=f"an algorithm of {library}"))

@@ -32,14 +32,14 @@ class Depends(Generic[E]):
 
 def remote(places: Iterable[str | OtherModel]) -> frozenset[str]:
     """The options that further models reach."""
-    far = any(":/" in OtherModel.of(place).model for place in places)
+    far = any(":/" in OtherModel.of(directory).model for directory in places)
     return frozenset({"MLflow model", "ONNX model"}) if far else frozenset()
 
 
 def other_models(places: Mapping[str, str | OtherModel]) -> dict[str, str]:
     """Those further models that are directories, by key."""
-    found = {key: OtherModel.of(place).model for key, place in places.items()}
-    return {key: place for key, place in found.items() if ":/" not in place}
+    directories = {key: OtherModel.of(directory).model for key, directory in places.items()}
+    return {key: directory for key, directory in directories.items() if ":/" not in directory}
 
 
 def code_of_others(places: Iterable[str | OtherModel]) -> Iterator[str]:

@@ -35,13 +35,15 @@ def failure_of(error: Exception | SystemExit, where: str) -> Failure:
     """
     if is_ending() or isinstance(error, PrerequisiteError) or is_of_the_disk(error):
         raise error
-    known = UserError(f"called sys.exit({error.code!r})") if isinstance(error, SystemExit) else as_user_error(error)
-    if known is None:
+    user_error = (
+        UserError(f"called sys.exit({error.code!r})") if isinstance(error, SystemExit) else as_user_error(error)
+    )
+    if user_error is None:
         traceback.print_exception(error)
-        words = (str(error).strip() or "no reason given").splitlines()[0][:300]
-        known = UserError(f"{type(error).__name__}: {words}")
-    reason = str(known).removeprefix(f"{where}: ")
-    failure = Failure(reason=reason, is_temporary=any(_may_pass(one) for one in (known, *_causes(error))))
+        text = (str(error).strip() or "no reason given").splitlines()[0][:300]
+        user_error = UserError(f"{type(error).__name__}: {text}")
+    reason = str(user_error).removeprefix(f"{where}: ")
+    failure = Failure(reason=reason, is_temporary=any(_may_pass(cause) for cause in (user_error, *_causes(error))))
     again = "; it runs again at the next dvc repro" if failure.is_temporary else ""
     warn(f"{where}: has no result, the rest of the run continues: {reason}{again}")
     return failure
@@ -100,7 +102,7 @@ def _may_pass(error: BaseException) -> bool:
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """The error, and those that it was raised from."""
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__
+    current: BaseException | None = error
+    while current is not None:
+        yield current
+        current = current.__cause__

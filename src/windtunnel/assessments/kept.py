@@ -19,8 +19,8 @@ def take_back(digest: str, directory: Path, subject: Subject) -> Artifacts | Non
     source = KEPT / digest
     if not (source / METADATA_FILE).is_file():
         return None
-    made, now = read_artifacts(source).metadata.provenance, provenance(subject)
-    if any(getattr(made, key) != now[key] for key in _SAME):
+    stored, now = read_artifacts(source).metadata.provenance, provenance(subject)
+    if any(getattr(stored, key) != now[key] for key in _SAME):
         return None
     shutil.copytree(source, directory, dirs_exist_ok=True)
     shutil.rmtree(source)

@@ -109,5 +109,5 @@ def reported_of(family: str | None, kind: AssessmentKind) -> Reported:
     )  # none for the clean evaluation, and for a plug-in that is not installed any more
     if record is None or record.reported is None:
         return OF_KIND[kind]
-    said: Reported = record.reported()
-    return said
+    reported: Reported = record.reported()
+    return reported

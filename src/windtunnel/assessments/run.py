@@ -41,8 +41,8 @@ def run_entry(family: Family, resolved: Resolved) -> Artifacts:
     task = task_of(family, resolved)
     directory = ROBUSTNESS / task.name
     draw = partial(draw_resolved, resolved.drawing.figures)
-    kept = take_back(resolved.digest, directory, task.subject)
-    if kept is None:
+    cached = take_back(resolved.digest, directory, task.subject)
+    if cached is None:
         family.preflight()(task.where, task.entry, task.budget, task.subject.classifier, task.subject.dataset)
         result = compute(family, task)
         artifacts = write_artifacts(result, directory, task.subject, started=started, draw=draw)
@@ -50,20 +50,20 @@ def run_entry(family: Family, resolved: Resolved) -> Artifacts:
             # DVC takes the digest of this dependency after the stage: the next `resolve` writes another, so the entry runs.
             resolved.model_copy(update={"has_failed": True}).write()
     else:
-        artifacts = write_metadata(kept, draw(kept))
+        artifacts = write_metadata(cached, draw(cached))
     write_digests(directory)
     finish_entry(family, artifacts, HERE)
     return artifacts
 
 
-def finish_entry(family: Family, artifacts: Artifacts, place: Layout) -> None:
+def finish_entry(family: Family, artifacts: Artifacts, layout: Layout) -> None:
     """Write what the family leaves beside the artifacts; of an entry that failed an empty series, since DVC expects its file."""
     if artifacts.metadata.failure is None:
         if family.finish:
-            family.finish()(artifacts, place)
+            family.finish()(artifacts, layout)
     elif family.plot:
         columns = (family.plot["x"], family.plot["y"])
-        write_csv(place.plots / family.stage / f"{artifacts.name}.csv", columns, ())
+        write_csv(layout.plots / family.stage / f"{artifacts.name}.csv", columns, ())
 
 
 def task_of(family: Family, resolved: Resolved) -> Task[Entry]:
@@ -72,14 +72,14 @@ def task_of(family: Family, resolved: Resolved) -> Task[Entry]:
     return task_on(family, resolved, replace(subject, resolved=resolved.digest))
 
 
-def task_on(family: Family, resolved: Resolved, subject: Subject, place: Layout = HERE) -> Task[Entry]:
+def task_on(family: Family, resolved: Resolved, subject: Subject, layout: Layout = HERE) -> Task[Entry]:
     """An entry as it is run on those samples of `subject` that it asks for."""
     entry: Entry = family.entry().model_validate(resolved.work.entry)
     seed = resolved.seed if entry.samples.seed is None else entry.samples.seed
     where = f"{family.name}.{resolved.name}"
     warn(too_many(where, entry.samples.n, len(subject.dataset)))
     chosen = subject.choose(entry.samples.n, entry.samples.selection, seed)
-    return Task(where, resolved.name, entry, budget_of(entry), chosen, subject, resolved, place)
+    return Task(where, resolved.name, entry, budget_of(entry), chosen, subject, resolved, layout)
 
 
 def compute(family: Family, task: Task[Entry]) -> AssessmentResult:

@@ -92,8 +92,8 @@ class GreyAsThree(nn.Module):
 
 def perturb(request: Request, model: nn.Module, adapter: Adapter) -> Tensor:
     """Run an adapter, on three equal channels where its attack needs them and the image has one."""
-    seen = _as_seen(request)
-    return adapter(request, model) if seen is request else adapter(seen, GreyAsThree(model))[:, :1]
+    presented = _as_seen(request)
+    return adapter(request, model) if presented is request else adapter(presented, GreyAsThree(model))[:, :1]
 
 
 def perturb_by_label(request: Request, model: nn.Module, adapter: Adapter, criterion: Criterion) -> Tensor:
@@ -134,10 +134,10 @@ def adapter_of(library: str) -> Adapter:
 
 def call_of(request: Request) -> LibraryCall:
     """How the library will be called for `request`, by its own names; by its parameters and epsilon where it does not say."""
-    library, seen = library_of(request.row.algorithm.library, "attacks"), _as_seen(request)
+    library, presented = library_of(request.row.algorithm.library, "attacks"), _as_seen(request)
     if library.call is not None:
-        known: LibraryCall = library.call()(seen)
-        return known
+        call: LibraryCall = library.call()(presented)
+        return call
     built = {**request.row.defaults, **request.arguments, "epsilon": request.budget.epsilon}
     attack = library.algorithm(request.row.algorithm.name)
-    return LibraryCall(attack, built, seen.inputs, seen.labels, seen.aims, {})
+    return LibraryCall(attack, built, presented.inputs, presented.labels, presented.aims, {})

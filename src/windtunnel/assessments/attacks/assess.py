@@ -141,22 +141,24 @@ class _Attack:
         """Run after run, each on what is left; how the library was called for the first batch of each."""
         data, classifier = self.subject.dataset, self.subject.classifier
         identity = self._identity()
-        kept = [Checkpoint(f"{self.name}.{i}", self.subject.resolved, identity) for i in range(len(self.runs))]
+        checkpoints = [Checkpoint(f"{self.name}.{i}", self.subject.resolved, identity) for i in range(len(self.runs))]
         calls = []
-        for index, (run, checkpoint) in enumerate(zip(self.runs, kept, strict=True)):
+        for index, (run, checkpoint) in enumerate(zip(self.runs, checkpoints, strict=True)):
             batches = batches_of(
                 state.living, self.entry.batch_size, self.subject.seed, f"{self.name}.{run.name}.{index}"
             )
             calls.append(self._first_call(run, batches))
             work, name = functools.partial(self._perturbed, run), f"{self.name}.{run.name}"
-            for batch, found in each_batch(
+            for batch, result in each_batch(
                 batches, work, name=name, checkpoint=checkpoint, without=self._untouched, incidents=state.incidents
             ):
                 indices, clean, labels = batch.indices, data.inputs[batch.indices], data.targets[batch.indices]
                 aims = None if self.aims is None else self.aims[indices]
-                worth = evaluate(classifier, run.row, run.settings.budget, clean, found["perturbed"], labels, aims)
-                state.update(index, indices, worth, found["forwards"], found["backwards"])
-        for checkpoint in kept:
+                evaluation = evaluate(
+                    classifier, run.row, run.settings.budget, clean, result["perturbed"], labels, aims
+                )
+                state.update(index, indices, evaluation, result["forwards"], result["backwards"])
+        for checkpoint in checkpoints:
             checkpoint.clear()
         return calls
 
@@ -166,15 +168,15 @@ class _Attack:
         adapter = adapter_of(run.row.algorithm.library)
         with seeded(batch.seed):
             model, criterion = averaged(counted, self.entry.eot), self.subject.classifier.criterion
-            found = perturb_by_label(self._request(run, batch), model, adapter, criterion).detach().float().cpu()
+            perturbed = perturb_by_label(self._request(run, batch), model, adapter, criterion).detach().float().cpu()
         n = len(batch.indices)
         counts = {"forwards": counted.passes.forwards / n, "backwards": counted.passes.backwards / n}
-        return {"perturbed": found, **{key: torch.full((n,), value) for key, value in counts.items()}}
+        return {"perturbed": perturbed, **{key: torch.full((n,), value) for key, value in counts.items()}}
 
     def _untouched(self, batch: Batch) -> dict[str, Tensor]:
         """What stands for a batch whose workers were lost."""
-        nothing = torch.zeros(len(batch.indices))
-        return {"perturbed": self.subject.dataset.inputs[batch.indices], "forwards": nothing, "backwards": nothing}
+        no_passes = torch.zeros(len(batch.indices))
+        return {"perturbed": self.subject.dataset.inputs[batch.indices], "forwards": no_passes, "backwards": no_passes}
 
     def first_calls(self) -> dict[str, Json]:
         """How the library is called for the first batch, without calling it; by run where there are several."""
@@ -218,8 +220,8 @@ class _Attack:
     @property
     def semantics(self) -> Semantics:
         """The region is that of the attack; of several only what they share, the norm and the epsilon."""
-        one = len(self.runs) == 1
-        region = self.runs[0].settings.budget if one else self.budget
+        is_single = len(self.runs) == 1
+        region = self.runs[0].settings.budget if is_single else self.budget
         if len({run.row.algorithm.key for run in self.runs}) > 1:
             region = PerturbationBudget(self.budget.norm, self.budget.epsilon)
         objective = Objective.UNTARGETED if self.aims is None else Objective.TARGETED
@@ -296,19 +298,19 @@ class _State:
         """Indices of the samples that are attacked and not broken yet."""
         return (self.attacked & ~self.succeeded).nonzero().flatten()
 
-    def update(self, index: int, indices: Tensor, found: Evaluation, forwards: Tensor, backwards: Tensor) -> None:
+    def update(self, index: int, indices: Tensor, evaluation: Evaluation, forwards: Tensor, backwards: Tensor) -> None:
         """Take over what is new: the first try of a sample, a success, or a nearer example that meets the objective."""
-        closer = found.reached & (~self.reached[indices] | (found.distances < self.distances[indices]))
-        better = ~self.tried[indices] | found.succeeded | closer
+        closer = evaluation.reached & (~self.reached[indices] | (evaluation.distances < self.distances[indices]))
+        better = ~self.tried[indices] | evaluation.succeeded | closer
         chosen = indices[better]
-        self.perturbed[chosen] = found.perturbed[better]
-        self.logits[chosen] = found.logits[better]
-        self.distances[chosen] = found.distances[better]
-        self.broken_by[indices[found.succeeded]] = index
-        self.succeeded[indices] |= found.succeeded
-        self.reached[indices] |= found.reached
-        self.beyond[indices] |= found.beyond
-        self.repaired[indices] |= found.repaired
+        self.perturbed[chosen] = evaluation.perturbed[better]
+        self.logits[chosen] = evaluation.logits[better]
+        self.distances[chosen] = evaluation.distances[better]
+        self.broken_by[indices[evaluation.succeeded]] = index
+        self.succeeded[indices] |= evaluation.succeeded
+        self.reached[indices] |= evaluation.reached
+        self.beyond[indices] |= evaluation.beyond
+        self.repaired[indices] |= evaluation.repaired
         self.tried[indices] = True
         self.forwards[indices] += forwards
         self.backwards[indices] += backwards

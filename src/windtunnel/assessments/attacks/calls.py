@@ -55,10 +55,10 @@ def invoker_of(where: str, reference: str | None) -> Invoke | None:
     function = cast(Invoke, resolve(reference, f"{where}.invoker"))
 
     def checked(call: LibraryCall, model: nn.Module) -> Tensor:
-        found: object = function(call, model)
-        if not isinstance(found, Tensor) or found.shape != call.inputs.shape:
-            got = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+        result: object = function(call, model)
+        if not isinstance(result, Tensor) or result.shape != call.inputs.shape:
+            got = tuple(result.shape) if isinstance(result, torch.Tensor) else type(result).__name__
             raise UserError(f"{where}.invoker: {reference} returned {got}, not a tensor {tuple(call.inputs.shape)}")
-        return found
+        return result
 
     return checked

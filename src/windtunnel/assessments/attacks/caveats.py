@@ -25,17 +25,17 @@ def caveats_of(
 ) -> Iterator[Caveat]:
     """The caveats of one attack; beyond, repaired: bool (N,), what its library returned (see `Judgement`)."""
     invokers = {run.row.invoker for run in runs}
-    held = any(run.row.epsilon and not run.row.algorithm.minimum_norm for run in runs)
+    is_bounded = any(run.row.epsilon and not run.row.algorithm.minimum_norm for run in runs)
     finds = any(not run.row.epsilon or run.row.algorithm.minimum_norm for run in runs)
     attacked, budget = data["attacked"], runs[0].settings.budget
     assert isinstance(attacked, Tensor)
     if beyond.any():
-        fate = "projected back and evaluated" if held and not finds else "counted as failures"
+        fate = "projected back and evaluated" if is_bounded and not finds else "counted as failures"
         yield Caveat(
             "beyond_budget",
             f"The attack moved {int(beyond.sum())} samples further than {budget.norm} {budget.epsilon or 0:.6g}; they "
             f"were {fate}.",
-            _names(beyond, subject) if held else (),
+            _names(beyond, subject) if is_bounded else (),
         )
     if repaired.any():
         yield Caveat(

@@ -24,7 +24,7 @@ def _options(attack: AttackEntry, params: Params) -> frozenset[str]:
 
 def _files(attack: AttackEntry) -> Mapping[str, str]:
     others = attack.transfer_to
-    return other_models({f"transfer_to.{key}": place for key, place in others.items()})
+    return other_models({f"transfer_to.{key}": directory for key, directory in others.items()})
 
 
 def _code(attack: AttackEntry) -> Iterator[str]:

@@ -62,18 +62,18 @@ def _table(rows: list[AttackRow]) -> Iterator[str]:
     yield "| algorithm | threat model | norms | categories | budget | targets | random | note |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for row in rows:
-        known = row.algorithm
-        random = {"deterministic": "no", "global_rng": "yes", "self_seeded": "own seed"}[known.randomness]
+        algorithm = row.algorithm
+        random = {"deterministic": "no", "global_rng": "yes", "self_seeded": "own seed"}[algorithm.randomness]
         targets = {Targeting.NO: "no", Targeting.YES: "yes", Targeting.REQUIRED: "required"}[row.targeting]
         cells = [
-            known.name,
-            known.threat_model.value,
-            "any" if known.norm is None else ", ".join(row.allowed_norms),
-            ", ".join(sorted(known.categories)),
+            algorithm.name,
+            algorithm.threat_model.value,
+            "any" if algorithm.norm is None else ", ".join(row.allowed_norms),
+            ", ".join(sorted(algorithm.categories)),
             _budget(row),
             targets,
             random,
-            known.summary,
+            algorithm.summary,
         ]
         yield "| " + " | ".join(cells) + " |"
 

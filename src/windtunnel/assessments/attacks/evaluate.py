@@ -78,9 +78,9 @@ def project(norm: Norm, epsilon: float, perturbed: Tensor, clean: Tensor) -> Ten
         return torch.minimum(torch.maximum(perturbed, clean - epsilon), clean + epsilon)
     change = (perturbed.double() - clean.double()).flatten(1)
     if norm is Norm.L0:
-        kept = min(int(epsilon), change.shape[1])
+        budgeted = min(int(epsilon), change.shape[1])
         order = change.abs().argsort(dim=1, descending=True, stable=True)
-        mask = torch.zeros_like(change).scatter_(1, order[:, :kept], 1.0)
+        mask = torch.zeros_like(change).scatter_(1, order[:, :budgeted], 1.0)
         return torch.where(mask.bool().view_as(clean), perturbed, clean)
     size = change.norm(p=2 if norm is Norm.L2 else 1, dim=1, keepdim=True).clamp(min=1e-30)
     scaled: Tensor = clean.double().flatten(1) + change * (epsilon / size).clamp(max=1)

@@ -29,8 +29,8 @@ def shown_samples(artifacts: Artifacts, max_samples: int) -> list[int]:
 def answer(artifacts: Artifacts, of: str, index: int) -> str:
     """The name of the class that the model says, or that stands in the data (`of`: targets)."""
     names, key = artifacts.class_names, of if of == "targets" else f"{of}_predictions"
-    said = int(artifacts.tensor(key)[index])
-    return names[said] if 0 <= said < len(names) else str(said)
+    predicted = int(artifacts.tensor(key)[index])
+    return names[predicted] if 0 <= predicted < len(names) else str(predicted)
 
 
 def _caption(artifacts: Artifacts, index: int) -> str:
@@ -65,9 +65,9 @@ class ImagePairVisualiser(Visualiser):
         names, rows = artifacts.shown_names, []
         if self.include_clean_input:
             rows.append(("clean", [picture(clean[i], f"{names[i]}, clean") for i in chosen]))
-        said = {i: _caption(artifacts, i) for i in chosen}
+        captions = {i: _caption(artifacts, i) for i in chosen}
         rows.append(
-            ("perturbed", [picture(perturbed[i], f"{names[i]}, perturbed: {said[i]}", said[i]) for i in chosen])
+            ("perturbed", [picture(perturbed[i], f"{names[i]}, perturbed: {captions[i]}", captions[i]) for i in chosen])
         )
         if self.include_perturbation_map:
             maps = []

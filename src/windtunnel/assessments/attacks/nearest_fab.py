@@ -23,17 +23,17 @@ class NearestFAB(torchattacks.FAB):  # type: ignore[misc]  # torchattacks has no
         with torch.no_grad():
             nearest, norm = x.clone(), Norm(self.norm)
             right = self.get_logits(x).argmax(1) == y
-            found = torch.where(right, torch.inf, 0.0)
+            reached = torch.where(right, torch.inf, 0.0)
             torch.manual_seed(self.seed)
             for aim in range(2, self.n_target_classes + 2) if self.multi_targeted else [None]:
                 self.target_class = aim  # its rank among the logits
                 for restart in range(self.n_restarts):
-                    indices = (right & (found > self.eps)).nonzero().flatten()
+                    indices = (right & (reached > self.eps)).nonzero().flatten()
                     if not len(indices):
                         return nearest
                     run = self.attack_single_run_targeted if self.multi_targeted else self.attack_single_run
                     example = run(x[indices], y[indices], use_rand_start=restart > 0)
                     distances = distance(norm, example, x[indices])
-                    closer = (self.get_logits(example).argmax(1) != y[indices]) & (distances < found[indices])
-                    nearest[indices[closer]], found[indices[closer]] = example[closer], distances[closer]
+                    closer = (self.get_logits(example).argmax(1) != y[indices]) & (distances < reached[indices])
+                    nearest[indices[closer]], reached[indices[closer]] = example[closer], distances[closer]
         return nearest

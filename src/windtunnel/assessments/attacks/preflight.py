@@ -88,8 +88,8 @@ def _check_function(where: str, entry: AttackEntry) -> None:
 
 def _check_gradients(where: str, entry: AttackEntry, algorithm: Algorithm, classifier: Classifier) -> None:
     """A stand-in or a mean over draws is of use to an attack that asks for gradients, of a model that may have none."""
-    for key, given in (("adapt", entry.adapt), ("eot", entry.eot > 1)):
-        if given and algorithm.threat_model is not ThreatModel.WHITE_BOX:
+    for key, is_set in (("adapt", entry.adapt), ("eot", entry.eot > 1)):
+        if is_set and algorithm.threat_model is not ThreatModel.WHITE_BOX:
             raise UserError(
                 f"{where}.{key}: {entry.algorithm} asks for no gradient ({algorithm.threat_model}); remove it"
             )

@@ -25,11 +25,11 @@ def run(task: Task[AttackEntry]) -> AssessmentResult:
     others = {
         key: named_classifier(
             f"{task.where}.transfer_to.{key}",
-            place,
+            directory,
             task.subject.dataset,
             task.resolved.work.device,
             configured_server(),
         )
-        for key, place in task.entry.transfer_to.items()
+        for key, directory in task.entry.transfer_to.items()
     }
     return assess(task.name, task.entry, task.budget, task.subject, prior, others)

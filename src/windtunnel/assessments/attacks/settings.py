@@ -43,9 +43,9 @@ def parameters_of(row: AttackRow) -> dict[str, object]:
     if row.invoker is Invoker.ENSEMBLE:
         return {}
     signature = inspect.signature(library_class(row)).parameters.values()
-    known = {p.name: None if p.default is p.empty else p.default for p in signature if p.name not in _OURS}
-    known |= {**_EXTRA.get(row.invoker, {}), **row.defaults}
-    return {name: default for name, default in known.items() if name not in row.managed}
+    defaults = {p.name: None if p.default is p.empty else p.default for p in signature if p.name not in _OURS}
+    defaults |= {**_EXTRA.get(row.invoker, {}), **row.defaults}
+    return {name: default for name, default in defaults.items() if name not in row.managed}
 
 
 def members_of(attacks: object) -> list[tuple[str, Mapping[str, object]]]:
@@ -65,40 +65,40 @@ def settle(
     Raises UserError, in one line, for a parameter the library does not have, one that belongs into `budget`, a value
     of the wrong type, and a step size or steps in the budget of an attack that has none.
     """
-    known = parameters_of(row)
-    given: dict[str, object] = {}
+    defaults = parameters_of(row)
+    values: dict[str, object] = {}
     for name, value in params.items():
-        given[name] = _value(where, key, row, known, name, value)
-    for key, parameter, wanted in (("step_size", row.step, budget.step_size), ("steps", row.steps, budget.steps)):
-        if wanted is None or row.invoker is Invoker.FUNCTION:  # which is handed the whole budget
+        values[name] = _value(where, key, row, defaults, name, value)
+    for key, parameter, budgeted in (("step_size", row.step, budget.step_size), ("steps", row.steps, budget.steps)):
+        if budgeted is None or row.invoker is Invoker.FUNCTION:  # which is handed the whole budget
             continue
         if parameter is None:
             raise UserError(f"{where}.budget.{key}: {row.algorithm.name} has no {key.replace('_', ' ')}; remove it")
-        if parameter in given and given[parameter] != wanted:
+        if parameter in values and values[parameter] != budgeted:
             raise UserError(
-                f"{where}: budget.{key} ({wanted:g}) and params.{parameter} ({given[parameter]}) contradict; keep one"
+                f"{where}: budget.{key} ({budgeted:g}) and params.{parameter} ({values[parameter]}) contradict; keep one"
             )
-        given[parameter] = wanted
-    effective = {**known, **given}
-    return Settings(given, effective, _search(row, effective, budget))
+        values[parameter] = budgeted
+    effective = {**defaults, **values}
+    return Settings(values, effective, _search(row, effective, budget))
 
 
-def _value(where: str, key: str, row: AttackRow, known: Mapping[str, object], name: str, value: object) -> object:
+def _value(where: str, key: str, row: AttackRow, defaults: Mapping[str, object], name: str, value: object) -> object:
     if name in row.managed or name in _EPSILON_WORDS:
         if name == row.norm_key:
             raise UserError(f"{where}.{key}.{name}: the budget says the norm; set {where}.budget.norm instead")
         if name == row.classes:
             raise UserError(f"{where}.{key}.{name}: the model says how many classes there are; remove it")
-        if row.epsilon is None and name not in known:
+        if row.epsilon is None and name not in defaults:
             raise UserError(
                 f"{where}.{key}.{name}: {row.algorithm.name} takes no epsilon; it finds its own distance, and "
                 f"{where}.budget.epsilon says what counts as success"
             )
-        if name not in known:
+        if name not in defaults:
             raise UserError(f"{where}.{key}.{name}: epsilon belongs into the budget: set {where}.budget.epsilon")
-    if name not in known:
-        raise UserError(unknown_word(f"{where}.{key}", name, known, what=f"a parameter of {row.algorithm.name}"))
-    default = known[name]
+    if name not in defaults:
+        raise UserError(unknown_word(f"{where}.{key}", name, defaults, what=f"a parameter of {row.algorithm.name}"))
+    default = defaults[name]
     if isinstance(value, str) and not isinstance(default, str):
         with suppress(ValueError):  # a word: evaluated by type below
             value = parse_number(value)

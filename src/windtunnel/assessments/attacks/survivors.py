@@ -68,19 +68,19 @@ def read_prior(
     DVC's foreach cannot make one entry depend on another's output, so a result of other params is told apart here.
     Raises UserError for a result of other params than the effective ones.
     """
-    found = {}
+    results = {}
     for name in entry.on.survivors_of if entry.on else []:
         if not (root / name / METADATA_FILE).is_file():
             continue
-        found[name] = read_artifacts(root / name)
-        if found[name].metadata.failure:
+        results[name] = read_artifacts(root / name)
+        if results[name].metadata.failure:
             continue
-        if found[name].metadata.provenance.extra.get("entry") != entry_digest(attacks[name], budget):
+        if results[name].metadata.provenance.extra.get("entry") != entry_digest(attacks[name], budget):
             raise PrerequisiteError(
                 f"{where}.on.survivors_of: the result of attacks.{name} on disk is of other params; run "
                 f"`dvc repro attack@{name}` first"
             )
-    return found
+    return results
 
 
 def prior_of(
@@ -98,40 +98,40 @@ def prior_of(
     if entry.target_classes is not None:
         raise UserError(f"{where}.on: survivors of untargeted attacks mean nothing to a targeted one; remove one")
     perturbed, logits = scratch.copy_of(inputs), subject.clean_logits.clone()
-    place = {sample: i for i, sample in enumerate(subject.dataset.ids)}
+    position = {sample: i for i, sample in enumerate(subject.dataset.ids)}
     for name in entry.on.survivors_of:
         if name not in results:
             raise PrerequisiteError(
                 f"{where}.on.survivors_of: no result of attacks.{name} is on disk; run `dvc repro attack@{name}`, "
                 f"or use library: windtunnel, algorithm: standard, which runs its attacks on survivors by itself"
             )
-        found = results[name]
-        failure = found.metadata.failure
+        artifacts = results[name]
+        failure = artifacts.metadata.failure
         if failure and failure.is_temporary:
             raise InfrastructureError(f"{where}.on.survivors_of: attacks.{name} failed, and runs again")
-        if found.metadata.provenance.model_digest != subject.classifier.digest:
+        if artifacts.metadata.provenance.model_digest != subject.classifier.digest:
             raise PrerequisiteError(
                 f"{where}.on.survivors_of: the result of attacks.{name} on disk is of another model; run "
                 f"`dvc repro attack@{name}` first"
             )
-        pairs = [(place[s], i) for i, s in enumerate(found.sample_names) if s in place]
+        pairs = [(position[s], i) for i, s in enumerate(artifacts.sample_names) if s in position]
         if not pairs:
             continue
         mine, theirs = (torch.tensor(column) for column in zip(*pairs, strict=True))
-        examples, answers = found.tensor("perturbed_inputs"), _answers(subject, found, theirs)
+        examples, answers = artifacts.tensor("perturbed_inputs"), _answers(subject, artifacts, theirs)
         # Of an image that is not there, its distance under the other norms cannot be measured later.
-        norms = list(DISTANCE) if KEPT in found.data else [budget.norm]
-        measured = {norm: found.distances(norm)[theirs] for norm in norms}
+        norms = list(DISTANCE) if KEPT in artifacts.data else [budget.norm]
+        measured = {norm: artifacts.distances(norm)[theirs] for norm in norms}
         wrong = ~subject.classifier.criterion.is_correct(answers, subject.dataset.targets[mine])
         inside = torch.ones_like(wrong) if budget.epsilon is None else within(measured[budget.norm], budget.epsilon)
         new = wrong & inside & subject.clean_correct[mine] & ~broken[mine]
-        image = torch.full((len(found.sample_names),), -1)
-        image[found.kept] = torch.arange(len(examples))
+        image = torch.full((len(artifacts.sample_names),), -1)
+        image[artifacts.kept] = torch.arange(len(examples))
         attacked, their_images = mine[new], image[theirs[new]]
-        there = their_images >= 0
-        put_samples(perturbed, attacked[there], examples, their_images[there])
-        perturbed[attacked[~there]] = torch.nan
-        broken[attacked], logits[attacked], pictured[attacked] = True, answers[new], there
+        has_image = their_images >= 0
+        put_samples(perturbed, attacked[has_image], examples, their_images[has_image])
+        perturbed[attacked[~has_image]] = torch.nan
+        broken[attacked], logits[attacked], pictured[attacked] = True, answers[new], has_image
         for norm, sizes in measured.items():
             distances[norm][attacked] = sizes[new]
     shown = broken & pictured
@@ -139,11 +139,11 @@ def prior_of(
     return Prior(broken, perturbed, logits, distances, pictured, tuple(entry.on.survivors_of))
 
 
-def _answers(subject: Subject, found: Artifacts, indices: Tensor) -> Tensor:
+def _answers(subject: Subject, artifacts: Artifacts, indices: Tensor) -> Tensor:
     """Logits of the examples at `indices`, (n, K): the model is asked where the image was kept, else what it said then counts."""
-    examples = found.tensor("perturbed_inputs")
-    if KEPT not in found.data:
+    examples = artifacts.tensor("perturbed_inputs")
+    if KEPT not in artifacts.data:
         return subject.classifier.logits(scratch.samples_at(examples, indices))
-    answers = found.tensor("perturbed_logits").clone()
-    answers[found.kept] = subject.classifier.logits(examples)
+    answers = artifacts.tensor("perturbed_logits").clone()
+    answers[artifacts.kept] = subject.classifier.logits(examples)
     return answers[indices]

@@ -60,8 +60,8 @@ def _most_frequent(grid: Sequence[Sequence[int]], names: list[str], alt: str, of
         raise NothingToDraw(f"No sample is taken for another of the {len(names)} classes.")
     worst = sorted(cells, key=lambda cell: (-cell[0], cell[1], cell[2]))[:_MOST_CONFUSIONS]
     rows = [Bar(f"{names[i]} as {names[j]}", n, "broken") for n, i, j in worst]
-    words = f"samples; the {len(rows)} most frequent confusions of {len(names)} classes, {off} samples in all"
-    return bars(rows, words, alt, top=worst[0][0], value_format=plain, axis_format=plain, width=HALF)
+    caption = f"samples; the {len(rows)} most frequent confusions of {len(names)} classes, {off} samples in all"
+    return bars(rows, caption, alt, top=worst[0][0], value_format=plain, axis_format=plain, width=HALF)
 
 
 @register

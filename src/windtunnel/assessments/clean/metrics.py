@@ -39,9 +39,9 @@ def reliability(logits: Tensor, targets: Tensor, bins: int) -> Reliability:
     """Confidence (max softmax) against accuracy in `bins` bins; logits (N, K), targets (N,)."""
     confidence, predictions = logits.double().softmax(1).max(1)
     correct = (predictions == targets).double()
-    place = (confidence * bins).ceil().long().clamp(1, bins) - 1
-    counts = torch.bincount(place, minlength=bins)
-    mean = [torch.bincount(place, v, minlength=bins) / counts.clamp(min=1) for v in (confidence, correct)]
+    bin_index = (confidence * bins).ceil().long().clamp(1, bins) - 1
+    counts = torch.bincount(bin_index, minlength=bins)
+    mean = [torch.bincount(bin_index, v, minlength=bins) / counts.clamp(min=1) for v in (confidence, correct)]
     return Reliability(mean[0], mean[1], counts)
 
 

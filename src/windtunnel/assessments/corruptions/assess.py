@@ -113,8 +113,8 @@ class Mildest:
     def of(cls, subject: Subject) -> Mildest:
         """Nothing corrupted yet."""
         unbroken = torch.full((len(subject.dataset),), NEVER)
-        nobody = torch.zeros(len(unbroken), dtype=torch.bool)
-        return cls([], unbroken, scratch.copy_of(subject.dataset.inputs), subject.clean_predictions.clone(), nobody)
+        no_samples = torch.zeros(len(unbroken), dtype=torch.bool)
+        return cls([], unbroken, scratch.copy_of(subject.dataset.inputs), subject.clean_predictions.clone(), no_samples)
 
     def add(self, corrupted: Corrupted, targets: Tensor) -> None:
         """Remember one corruption; a sample that is not broken yet is shown under the latest one."""
@@ -133,8 +133,8 @@ def _eight_bits(inputs: Tensor) -> np.ndarray:
     rounded = scratch.empty((n, height, width, channels), torch.uint8)
     for part in sample_parts(inputs):
         rounded[part] = (inputs[part] * 255).round().to(torch.uint8).permute(0, 2, 3, 1)
-    found: np.ndarray = rounded.numpy()
-    return found
+    pixels: np.ndarray = rounded.numpy()
+    return pixels
 
 
 def _floats(pixels: np.ndarray, into: Tensor | None = None) -> Tensor:
@@ -211,11 +211,11 @@ def _corrupt_all(name: str, units: _Units, checkpoint: Checkpoint, incidents: In
     # Allocated once: blocks of this size, freed and asked for again, leave holes that add up to gigabytes.
     inputs = scratch.empty(units.subject.dataset.inputs.shape)
     predictions, filled = torch.empty(n, dtype=torch.int64), 0
-    found = each_batch(
+    results = each_batch(
         units.batches, units, name=name, checkpoint=checkpoint, without=units.untouched, incidents=incidents,
         processes=UNASKED if len(units.pairs) * n * side**2 > WORTH_PROCESSES else 1,
     )  # fmt: skip
-    for batch, part in found:
+    for batch, part in results:
         indices = slice(filled, filled + len(batch.indices))
         _floats(part["pixels"].numpy(), inputs[indices])
         predictions[indices], filled = part["predictions"], indices.stop
@@ -357,10 +357,10 @@ def _not_monotone(suite: SuiteData, interval: Interval) -> list[Caveat]:
 def _about_mce(suite: SuiteData, reference: Reference | None, metrics: dict[str, Json]) -> list[Caveat]:
     if reference is None:
         return []
-    found = []
+    caveats = []
     absent = [name for name in COMMON if any((name, severity) not in suite.pairs for severity in range(1, 6))]
     if absent:
-        found.append(
+        caveats.append(
             Caveat(
                 "mce_partial",
                 "mCE is defined over 15 corruptions at severities 1 to 5; this one is the mean over what this suite ran, "
@@ -368,7 +368,7 @@ def _about_mce(suite: SuiteData, reference: Reference | None, metrics: dict[str,
             )
         )
     if reference.name == ALEXNET:
-        found.append(
+        caveats.append(
             Caveat(
                 "mce_reference",
                 "mCE divides by AlexNet's published errors, which are of the ImageNet validation set; of the data here only "
@@ -379,7 +379,7 @@ def _about_mce(suite: SuiteData, reference: Reference | None, metrics: dict[str,
     relative = tuple(name for name in relative if name not in undefined)
     for names, what in ((undefined, "mCE and relative mCE"), (relative, "relative mCE")):
         if names:
-            found.append(
+            caveats.append(
                 Caveat("mce_undefined", f"{what} leave out {', '.join(names)}: the reference loses no accuracy there.")
             )
-    return found
+    return caveats

@@ -142,13 +142,13 @@ def _adapted(image: np.ndarray, job: Job, seed: int) -> np.ndarray:
     colour = image.repeat(3, axis=2) if channels == 1 else image
     if job.upsample:
         colour = _resized(colour, (job.upsample, job.upsample))
-    found = corrupt_image(colour, job.corruption, job.severity, seed)
+    corrupted = corrupt_image(colour, job.corruption, job.severity, seed)
     if job.upsample:
-        found = _resized(found, (width, height))
+        corrupted = _resized(corrupted, (width, height))
     if channels == 1:
-        grey: np.ndarray = np.round(found @ _LUMINANCE).clip(0, 255).astype(np.uint8)[..., None]
+        grey: np.ndarray = np.round(corrupted @ _LUMINANCE).clip(0, 255).astype(np.uint8)[..., None]
         return grey
-    return found
+    return corrupted
 
 
 def there_and_back(images: np.ndarray, side: int) -> np.ndarray:

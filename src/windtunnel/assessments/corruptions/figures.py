@@ -83,8 +83,8 @@ class SeverityCurveVisualiser(Visualiser):
             [number(m, f"severity_0_accuracy{end}"), *numbers(m, f"accuracy_by_severity{end}")]
             for end in ("", "_ci_low", "_ci_high")
         )
-        whole, band = tuple(zip([0.0, *severities], mean, strict=True)), tuple(zip(low, high, strict=True))
-        drawn.append(Series("mean, 95 % band; thin lines are single corruptions", "corrupted", whole, band))
+        curve, band = tuple(zip([0.0, *severities], mean, strict=True)), tuple(zip(low, high, strict=True))
+        drawn.append(Series("mean, 95 % band; thin lines are single corruptions", "corrupted", curve, band))
         alt = f"Mean accuracy against severity: {zero:.1%} at 0, {mean[-1]:.1%} at {plain(severities[-1])}."
         ticks = [0.0, *severities]
         return [lines(drawn, "severity (0: 8-bit rounding alone)", "accuracy", alt, (0, severities[-1]), (0, 1), ticks)]

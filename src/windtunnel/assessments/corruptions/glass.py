@@ -25,8 +25,8 @@ def glass_blur(image: np.ndarray, severity: int) -> np.ndarray:
     comes_from = list(range(height * width))
     for pixels in neighbours:
         # In order: a displaced pixel is displaced again with its neighbour.
-        for here, there in zip(at.ravel().tolist(), pixels.ravel().tolist(), strict=True):
-            comes_from[here] = comes_from[there]
+        for target_pixel, source_pixel in zip(at.ravel().tolist(), pixels.ravel().tolist(), strict=True):
+            comes_from[target_pixel] = comes_from[source_pixel]
     displaced = _blurred(image, sigma).astype(np.uint8).reshape(-1, 3)[comes_from].reshape(image.shape)
     return _blurred(displaced, sigma).clip(0, 255).astype(np.uint8)
 

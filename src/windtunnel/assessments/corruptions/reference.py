@@ -87,9 +87,9 @@ def reference_of(where: str, entry: CorruptionEntry, pairs: Sequence[Pair], data
         raise UserError(_unfit(where, entry.reference, "it was measured on other samples or other targets"))
     places = [_pairs_of(suite).index(pair) for pair in pairs]
     predictions = torch.cat([suite.tensor("corruption_predictions")[places], suite.tensor("clean_predictions")[None]])
-    made = suite.metadata.provenance
+    provenance = suite.metadata.provenance
     wrong = (predictions != dataset.targets).double().numpy()
-    return Reference(made.model_source, wrong, made.model_digest)
+    return Reference(provenance.model_source, wrong, provenance.model_digest)
 
 
 def alexnet(pairs: Sequence[Pair]) -> Reference:
@@ -116,8 +116,8 @@ def _check_alexnet(where: str, entry: CorruptionEntry, pairs: Sequence[Pair], da
 
 def _read_suite(where: str, directory: str) -> Artifacts:
     if not (Path(directory) / METADATA_FILE).is_file():
-        known = "a published reference, nor the directory of a suite (reports/robustness/<name> of another run)"
-        raise UserError(unknown_word(f"{where}.reference", directory, [ALEXNET], what=known))
+        allowed = "a published reference, nor the directory of a suite (reports/robustness/<name> of another run)"
+        raise UserError(unknown_word(f"{where}.reference", directory, [ALEXNET], what=allowed))
     suite = read_artifacts(Path(directory))
     if "corruption_predictions" not in suite.data:
         raise UserError(_unfit(where, directory, "it is no corruption suite of windtunnel"))

@@ -28,6 +28,6 @@ def run(task: Task[CorruptionEntry]) -> AssessmentResult:
     return assess_suite(task.name, task.entry, task.subject, keep)
 
 
-def finish(artifacts: Artifacts, place: Layout) -> None:
+def finish(artifacts: Artifacts, layout: Layout) -> None:
     """Write the series of its curves."""
-    write_severity_series(artifacts, place.plots / "corrupt" / f"{artifacts.name}.csv")
+    write_severity_series(artifacts, layout.plots / "corrupt" / f"{artifacts.name}.csv")

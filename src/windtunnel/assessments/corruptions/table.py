@@ -30,14 +30,14 @@ def category_of(corruption: str) -> str:
 
 def corruptions_of(entry: CorruptionEntry, where: str) -> tuple[str, ...]:
     """The corruptions of an entry, each once. Raises UserError for a word in its list that is none."""
-    found: list[str] = []
+    names: list[str] = []
     for word in entry.corruptions or (entry.algorithm,):
         if word not in ALL and word not in SUITES:
             raise UserError(
                 unknown_word(f"{where}.corruptions", word, [*SUITES, *ALL], what="a corruption or a category of them")
             )
-        found += SUITES.get(word, (word,))
-    return tuple(dict.fromkeys(found))
+        names += SUITES.get(word, (word,))
+    return tuple(dict.fromkeys(names))
 
 
 def results(entry: CorruptionEntry) -> int:

@@ -23,11 +23,11 @@ def plain(value: float) -> str:
     return f"{value:.4g}"
 
 
-def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
+def ticks(low: float, high: float, count: int = 5) -> list[float]:
     """Round values from low to high, about `wanted` of them."""
     if high <= low:
         return [low]
-    raw = (high - low) / wanted
+    raw = (high - low) / count
     unit = 10.0 ** math.floor(math.log10(raw))
     step = unit * next(m for m in (1, 2, 5, 10) if m * unit >= raw * 0.999)
     first = math.ceil(low / step - 1e-9)

@@ -58,9 +58,11 @@ V = TypeVar("V", bound=type[Visualiser])
 
 def register(visualiser: V) -> V:
     """Class decorator: make a visualiser known by its class name. Raises ValueError for a name that another module has."""
-    known = VISUALISERS.get(visualiser.__name__)
-    if known is not None and known.__module__ != visualiser.__module__:
-        raise ValueError(f"visualiser {visualiser.__name__} of {visualiser.__module__} is taken by {known.__module__}")
+    registered = VISUALISERS.get(visualiser.__name__)
+    if registered is not None and registered.__module__ != visualiser.__module__:
+        raise ValueError(
+            f"visualiser {visualiser.__name__} of {visualiser.__module__} is taken by {registered.__module__}"
+        )
     VISUALISERS[visualiser.__name__] = visualiser
     return visualiser
 
@@ -87,10 +89,10 @@ def make_visualiser(spec: Spec, kind: AssessmentKind, family: str, where: str) -
             else f"results of {family}, but of {', '.join(sorted(cls.families))}"
         )
         raise UserError(f"{where}: {name} does not draw {results}. Those that do: {', '.join(fitting)}")
-    known = [f.name for f in fields(cls)]
+    field_names = [f.name for f in fields(cls)]
     for option in options:
-        if option not in known:
-            raise UserError(unknown_word(f"{where}.{name}", option, known, what=f"an option of {name}"))
+        if option not in field_names:
+            raise UserError(unknown_word(f"{where}.{name}", option, field_names, what=f"an option of {name}"))
     try:
         if "cmap" in options:
             ramp(str(options["cmap"]))

@@ -42,9 +42,9 @@ _LEAST = 340.0  # points: a title has room above a narrow chart
 
 def paint(title: str, drawings: Sequence[Scene | PictureGrid], path: Path, empty: str = "") -> None:
     """Write a PNG of the drawings below their title; of the words `empty` where there are none. Equal bytes for equal drawings."""
-    words = [Label(0, 12, line, "soft") for line in wrapped(empty, 460, 10)] if not drawings else []
+    drawn = [Label(0, 12, line, "soft") for line in wrapped(empty, 460, 10)] if not drawings else []
     scenes = [_laid_out(d) if isinstance(d, PictureGrid) else (d, []) for d in drawings]
-    scenes += [(Scene(480, 24, (label,), empty), []) for label in words]
+    scenes += [(Scene(480, 24, (label,), empty), []) for label in drawn]
     places, width, height = _places([scene for scene, _ in scenes])
     width = max(_LEAST, width, text_width(title, 11)) + 2 * _MARGIN
     figure = Figure((width / 72, height / 72), dpi=_DPI, facecolor=_colour("paper"))
@@ -57,8 +57,8 @@ def paint(title: str, drawings: Sequence[Scene | PictureGrid], path: Path, empty
             shape = _SHAPES[type(mark)](mark, x, y)
             shape.set_zorder(order)  # as laid out: matplotlib would draw every line above every shape
             axes.add_artist(shape)
-        for left, top, picture in pictures:
-            axes.add_artist(_image(AxesImage(axes, interpolation="nearest"), x + left, y + top, picture))
+        for x_left, top, picture in pictures:
+            axes.add_artist(_image(AxesImage(axes, interpolation="nearest"), x + x_left, y + top, picture))
     # No software version in the file.
     figure.savefig(path, format="png", metadata={"Software": None})
 
@@ -80,9 +80,9 @@ def _places(scenes: Sequence[Scene]) -> tuple[list[tuple[float, float]], float, 
 def _laid_out(grid: PictureGrid) -> tuple[Scene, list[tuple[float, float, Picture]]]:
     """The words of a grid as a scene, and where its pictures stand in it (left, top, picture), each in a cell of 96 points."""
     across = max([len(grid.header), *(len(pictures) for _, pictures in grid.rows), 1])
-    left = max([text_width(label, _SMALL) + 8 for label, _ in grid.rows if label], default=0.0)
+    column = max([text_width(label, _SMALL) + 8 for label, _ in grid.rows if label], default=0.0)
     marks: list[Mark] = []
-    found: list[tuple[float, float, Picture]] = []
+    placed: list[tuple[float, float, Picture]] = []
 
     def cell(x: float, y: float, text: str) -> float:
         """Words centred below y in the column at x; their height."""
@@ -92,21 +92,21 @@ def _laid_out(grid: PictureGrid) -> tuple[Scene, list[tuple[float, float, Pictur
         )
         return len(lines) * _LEADING
 
-    columns = [left + i * (_CELL + 6) for i in range(across)]
+    columns = [column + i * (_CELL + 6) for i in range(across)]
     y = max([cell(x, 0, name) for x, name in zip(columns, grid.header, strict=False)], default=0.0) + 4
     for label, pictures in grid.rows:
-        marks.append(Label(left - 6, y + _CELL / 2, label, "soft", _SMALL, "end"))
+        marks.append(Label(column - 6, y + _CELL / 2, label, "soft", _SMALL, "end"))
         below = 0.0
         for x, picture in zip(columns, pictures, strict=False):
             if picture is not None:
-                found.append((x, y, picture))
+                placed.append((x, y, picture))
                 below = max(below, cell(x, y + _CELL, picture.text))
         y += _CELL + below + 6
     width = columns[-1] + _CELL
     for line in wrapped(grid.caption, max(width, _LEAST), 9):
         marks.append(Label(0, y + 9, line, "soft", 9))
         y += 12
-    return Scene(width, y, tuple(marks), grid.caption), found
+    return Scene(width, y, tuple(marks), grid.caption), placed
 
 
 def _colour(colour: str) -> str:
@@ -155,9 +155,9 @@ def _image(image: AxesImage, x: float, y: float, picture: Picture) -> AxesImage:
         pixels = np.asarray(opened.convert("RGB"))
     scale = _CELL / max(pixels.shape[:2])
     height, width = (size * scale for size in pixels.shape[:2])
-    left, top = x + (_CELL - width) / 2, y + (_CELL - height) / 2
+    x_left, top = x + (_CELL - width) / 2, y + (_CELL - height) / 2
     image.set_data(pixels)
-    image.set_extent((left, left + width, top + height, top))
+    image.set_extent((x_left, x_left + width, top + height, top))
     return image
 
 

@@ -67,27 +67,34 @@ def bars(
     width: float = WIDTH,
 ) -> Scene:
     """Horizontal bars with their values and intervals; `reference`: a dashed line with its label."""
-    step, left = 19.0, 12 + max(text_width(clipped(r.label), 9) for r in rows)
+    step, label_width = 19.0, 12 + max(text_width(clipped(r.label), 9) for r in rows)
     space = 18 if reference else 4
-    axes = Axes(left, space, width - 46, space + step * len(rows), (0, top), (0, 1))
+    axes = Axes(label_width, space, width - 46, space + step * len(rows), (0, top), (0, 1))
     marks = axes.frame(x_label, x_format=axis_format, y_format=None)
     for i, row in enumerate(rows):
         y = axes.top + step * i
         x, _ = axes.at(row.value, 0)
         tip = row.tip or f"{row.label}: {value_format(row.value)}"
         marks += [
-            Label(left - 5, y + 13, clipped(row.label), "ink", 9, "end"),
-            Rect(left, y + 3, max(0.8, x - left), step - 6, row.colour, tip + _interval(row.interval, value_format)),
+            Label(label_width - 5, y + 13, clipped(row.label), "ink", 9, "end"),
+            Rect(
+                label_width,
+                y + 3,
+                max(0.8, x - label_width),
+                step - 6,
+                row.colour,
+                tip + _interval(row.interval, value_format),
+            ),
         ]
         end = x
         if row.interval:
             low, high = (axes.at(v, 0)[0] for v in row.interval)
             marks += whisker((low, y + step / 2), (high, y + step / 2))
             end = max(end, high)
-        words = value_format(row.value)
-        if reference and end < (line := axes.at(reference[0], 0)[0]) < end + 8 + text_width(words, 8.5):
+        value_text = value_format(row.value)
+        if reference and end < (line := axes.at(reference[0], 0)[0]) < end + 8 + text_width(value_text, 8.5):
             end = line  # not across the reference line
-        marks.append(Label(end + 5, y + 13, words, "soft", 8.5))
+        marks.append(Label(end + 5, y + 13, value_text, "soft", 8.5))
     if reference:
         x, _ = axes.at(reference[0], 0)
         marks.append(Line(((x, axes.top - 4), (x, axes.bottom)), "clean", 1.2, dashed=True))
@@ -108,34 +115,34 @@ def lines(
     width: float = HALF,
 ) -> Scene:
     """Curves with bands for their intervals, hover values on their points, and a legend below."""
-    xs = [x for one in series for x, _ in one.points]
+    xs = [x for curve in series for x, _ in curve.points]
     axes = Axes(44, 24, width - 16, 0.62 * (width - 60) + 24, x_range or (min(xs), max(xs)), y_range)
     marks = axes.frame(x_label, y_label, x_ticks, y_format=y_format)
-    for one in series:
-        if one.interval and not one.line:
-            for (x, _), (low_y, high_y) in zip(one.points, one.interval, strict=True):
-                marks += whisker(axes.at(x, low_y), axes.at(x, high_y), one.colour)
-        elif one.interval:
-            high = [axes.at(x, b) for (x, _), (_, b) in zip(one.points, one.interval, strict=True)]
-            low = [axes.at(x, a) for (x, _), (a, _) in zip(one.points, one.interval, strict=True)]
-            marks.append(Area((*high, *reversed(low)), one.colour))
-    for value, words in vertical:
+    for curve in series:
+        if curve.interval and not curve.line:
+            for (x, _), (low_y, high_y) in zip(curve.points, curve.interval, strict=True):
+                marks += whisker(axes.at(x, low_y), axes.at(x, high_y), curve.colour)
+        elif curve.interval:
+            high = [axes.at(x, b) for (x, _), (_, b) in zip(curve.points, curve.interval, strict=True)]
+            low = [axes.at(x, a) for (x, _), (a, _) in zip(curve.points, curve.interval, strict=True)]
+            marks.append(Area((*high, *reversed(low)), curve.colour))
+    for value, text in vertical:
         x, _ = axes.at(value, 0)
         marks.append(Line(((x, axes.top), (x, axes.bottom)), "clean", 1, dashed=True))
-        marks.append(Label(x + 4, axes.top + 9, words, "clean", 8.5))
-    for one in series:
-        drawn = tuple(axes.at(x, y) for x, y in one.points)
-        if one.line and len(drawn) > 1:
-            marks.append(Line(drawn, one.colour, 0.8 if one.thin else 1.8, one.dashed))
-    for one in series:
-        for i, (x, y) in enumerate(one.points if one.dots else ()):
-            tip = f"{one.label}: {y_format(y) if y_format is not percent else f'{y:.1%}'} at {plain(x)}"
-            if one.interval:
-                tip += _interval(one.interval[i], lambda v: f"{v:.1%}")
-            marks.append(Dot(*axes.at(x, y), 1.8 if one.thin else 3.2 if one.line else 2.6, one.colour, tip))
-            if one.hollow:
+        marks.append(Label(x + 4, axes.top + 9, text, "clean", 8.5))
+    for curve in series:
+        drawn = tuple(axes.at(x, y) for x, y in curve.points)
+        if curve.line and len(drawn) > 1:
+            marks.append(Line(drawn, curve.colour, 0.8 if curve.thin else 1.8, curve.dashed))
+    for curve in series:
+        for i, (x, y) in enumerate(curve.points if curve.dots else ()):
+            tip = f"{curve.label}: {y_format(y) if y_format is not percent else f'{y:.1%}'} at {plain(x)}"
+            if curve.interval:
+                tip += _interval(curve.interval[i], lambda v: f"{v:.1%}")
+            marks.append(Dot(*axes.at(x, y), 1.8 if curve.thin else 3.2 if curve.line else 2.6, curve.colour, tip))
+            if curve.hollow:
                 marks.append(Dot(*axes.at(x, y), 1.3, "paper"))
-    entries = list(dict.fromkeys((one.colour, one.label) for one in series if one.label and one.named))
+    entries = list(dict.fromkeys((curve.colour, curve.label) for curve in series if curve.label and curve.named))
     key, height = legend(entries, axes.left, axes.bottom + 38, axes.right - axes.left)
     return Scene(width, axes.bottom + 40 + height, (*marks, *key), alt)
 
@@ -160,10 +167,10 @@ def columns(
               for i, count in enumerate(counts)]  # fmt: skip
     if extra:
         places.append((edges[1] + bin_, extra[1], extra[2], extra[0]))
-    for start, count, paint, words in places:
+    for start, count, paint, text in places:
         (x0, y0), (x1, y1) = axes.at(start + 0.06 * bin_, count), axes.at(start + 0.94 * bin_, 0)
         if count:
-            marks.append(Rect(x0, y0, x1 - x0, y1 - y0, paint, f"{words}: {plain(count)} samples"))
+            marks.append(Rect(x0, y0, x1 - x0, y1 - y0, paint, f"{text}: {plain(count)} samples"))
     below: tuple[Mark, ...] = ()
     height = 0.0
     if extra:
@@ -189,9 +196,9 @@ class Change:
 
 def changes(rows: Sequence[Change], x_label: str, alt: str, width: float = WIDTH) -> Scene:
     """Bars to the left (worse) and to the right (better) of 0, with their intervals; grey where chance explains them."""
-    step, left = 19.0, 12 + max(text_width(clipped(r.label), 9) for r in rows)
+    step, label_width = 19.0, 12 + max(text_width(clipped(r.label), 9) for r in rows)
     reach = max(0.01, *(abs(v) for r in rows for v in (*r.interval, r.value)))
-    axes = Axes(left, 4, width - 50, 4 + step * len(rows), (-reach, reach), (0, 1))
+    axes = Axes(label_width, 4, width - 50, 4 + step * len(rows), (-reach, reach), (0, 1))
     marks = axes.frame(x_label, x_format=lambda v: f"{100 * v:+.3g}", y_format=None)
     zero, _ = axes.at(0, 0)
     marks.append(Line(((zero, axes.top), (zero, axes.bottom)), "ink", 1))
@@ -201,7 +208,7 @@ def changes(rows: Sequence[Change], x_label: str, alt: str, width: float = WIDTH
         colour = "unknown" if not row.sure else "broken" if row.value < 0 else "certified"
         low, high = (axes.at(v, 0)[0] for v in row.interval)
         marks += [
-            Label(left - 5, y + 13, clipped(row.label), "ink", 9, "end"),
+            Label(label_width - 5, y + 13, clipped(row.label), "ink", 9, "end"),
             Rect(min(x, zero), y + 3, max(0.8, abs(x - zero)), step - 6, colour, row.tip or row.label),
             *whisker((low, y + step / 2), (high, y + step / 2)),
             Label(width - 46, y + 13, f"{100 * row.value:+.1f}", "soft", 8.5),
@@ -228,18 +235,18 @@ def stacks(
     value_format: Format = lambda v: f"{v:.1%}",
 ) -> Scene:
     """Horizontal bars of shares side by side, each share with its value where it has room; `key`: (colour, words)."""
-    step, left = 21.0, 12 + max(text_width(clipped(r.label), 9) for r in rows)
-    axes = Axes(left, 4, width - 14, 4 + step * len(rows), (0, top), (0, 1))
+    step, label_width = 21.0, 12 + max(text_width(clipped(r.label), 9) for r in rows)
+    axes = Axes(label_width, 4, width - 14, 4 + step * len(rows), (0, top), (0, 1))
     marks = axes.frame(x_label, x_format=percent, y_format=None)
     for i, row in enumerate(rows):
         y, start = axes.top + step * i, 0.0
-        marks.append(Label(left - 5, y + 14, clipped(row.label), "ink", 9, "end"))
-        for (colour, words), share in zip(key, row.shares, strict=True):
+        marks.append(Label(label_width - 5, y + 14, clipped(row.label), "ink", 9, "end"))
+        for (colour, text), share in zip(key, row.shares, strict=True):
             (x0, _), (x1, _) = axes.at(start, 0), axes.at(start + share, 0)
             start += share
             if x1 - x0 < 0.3:
                 continue
-            tip = f"{row.label}, {words}: {value_format(share)}{row.note}"
+            tip = f"{row.label}, {text}: {value_format(share)}{row.note}"
             marks.append(Rect(x0, y + 3, x1 - x0, step - 6, colour, tip))
             if colour == "unknown":
                 marks += hatch(x0, y + 3, x1 - x0, step - 6, "#a3a9b3")
@@ -280,7 +287,7 @@ def ranks(
         stairs = tuple(axes.at(x, y) for start, end, y in steps for x in (start, end))
         marks.append(Line(stairs, colour, 1.8))
     below, height = legend(
-        [(colour, words) for colour, words, _ in curves], axes.left, axes.bottom + 38, axes.right - axes.left
+        [(colour, text) for colour, text, _ in curves], axes.left, axes.bottom + 38, axes.right - axes.left
     )
     return Scene(width, axes.bottom + 40 + height, (*marks, *below), alt)
 
@@ -294,10 +301,10 @@ def intervals(
     gap, space = 12.0, (width - 40) / len(panels)
     marks: list[Mark] = []
     for i, (title, rows) in enumerate(panels):
-        left = 36 + i * space
-        axes = Axes(left, 36, left + space - gap, 160, (0, max(1, len(rows))), edges)
+        x_left = 36 + i * space
+        axes = Axes(x_left, 36, x_left + space - gap, 160, (0, max(1, len(rows))), edges)
         marks += axes.frame("", y_label if i == 0 else "", [], y_format=plain if i == 0 else None)
-        marks.append(Label(left, 12, clipped(title, int(space / 5.4)), "ink", 8.5))
+        marks.append(Label(x_left, 12, clipped(title, int(space / 5.4)), "ink", 8.5))
         for j, (name, low, high, colour) in enumerate(rows):
             (x0, y0), (x1, y1) = axes.at(j + 0.15, high), axes.at(j + 0.85, low)
             marks.append(Rect(x0, y0, x1 - x0, max(0.8, y1 - y0), colour, f"{name}: {low:.3g} to {high:.3g}"))
@@ -323,29 +330,31 @@ def matrix(
     """A heat map with its values in the cells; `colours`: a ramp for the values between the edges, from 0 to their maximum
     where none are given. What is not finite is grey. `row_height`: of rows too low for words.
     """
-    left = 24 + max(text_width(clipped(r), 9) for r in rows)
-    cell = min(64.0, (width - left - 10) / len(header))
+    label_width = 24 + max(text_width(clipped(r), 9) for r in rows)
+    cell = min(64.0, (width - label_width - 10) / len(header))
     height = row_height or min(24.0, max(17.0, cell))
     low, high = edges or (0.0, max(max(map(max, grid)), 1e-12))
     marks: list[Mark] = [Label(4, 12, y_label, "soft", 9)]
     for i, (name, values) in enumerate(zip(rows, grid, strict=True)):
         y = 20 + i * height
-        marks.append(Label(left - 5, y + height / 2 + 3, clipped(name), "ink", 9, "end"))
+        marks.append(Label(label_width - 5, y + height / 2 + 3, clipped(name), "ink", 9, "end"))
         for j, value in enumerate(values):
-            known = math.isfinite(value)
-            share = (value - low) / ((high - low) or 1) if known else 0.0
-            paint = colours[round(min(1.0, max(0.0, share)) * (len(colours) - 1))] if known else "line"
+            is_finite = math.isfinite(value)
+            share = (value - low) / ((high - low) or 1) if is_finite else 0.0
+            paint = colours[round(min(1.0, max(0.0, share)) * (len(colours) - 1))] if is_finite else "line"
             tip = tips[i][j] if tips else f"{name}, {header[j]}: {cell_format(value)}"
             gap = 1 if row_height is None else 0
-            marks.append(Rect(left + j * cell, y, cell - 1, height - gap, paint, tip))
+            marks.append(Rect(label_width + j * cell, y, cell - 1, height - gap, paint, tip))
             if row_height is None and (text := cell_format(value)):
-                marks.append(Label(left + (j + 0.5) * cell, y + height / 2 + 3, text, ink_on(paint), 8.5, "middle"))
+                marks.append(
+                    Label(label_width + (j + 0.5) * cell, y + height / 2 + 3, text, ink_on(paint), 8.5, "middle")
+                )
     bottom = 20 + len(grid) * height
     for j, name in enumerate(header):
         shown = clipped(name, max(1, int((cell - 3) / 5.4)))
-        marks.append(Label(left + (j + 0.5) * cell, bottom + 12, shown, "ink", 9, "middle"))
-    marks.append(Label(left + len(header) * cell / 2, bottom + 27, x_label, "soft", 9, "middle"))
-    return Scene(min(width, left + cell * len(header) + 10), bottom + 34, tuple(marks), alt)
+        marks.append(Label(label_width + (j + 0.5) * cell, bottom + 12, shown, "ink", 9, "middle"))
+    marks.append(Label(label_width + len(header) * cell / 2, bottom + 27, x_label, "soft", 9, "middle"))
+    return Scene(min(width, label_width + cell * len(header) + 10), bottom + 34, tuple(marks), alt)
 
 
 def histogram(
@@ -366,7 +375,7 @@ def histogram(
         corners = [(low + (i + side) * step, n) for i, n in enumerate(column) for side in (0, 1)]
         stairs = tuple(axes.at(x, y) for x, y in [(low, 0.0), *corners, (high, 0.0)])
         marks += [Area(stairs, colour), Line(stairs, colour, 1.4)]
-    key = [(colour, words) for colour, words, _ in groups if words]
+    key = [(colour, text) for colour, text, _ in groups if text]
     below, tall = legend(key, axes.left, axes.bottom + 38, axes.right - axes.left)
     return Scene(width, axes.bottom + 40 + tall, (*marks, *below), alt)
 
@@ -383,15 +392,15 @@ class Box:
 
 def boxes(rows: Sequence[Box], x_label: str, alt: str, width: float = HALF) -> Scene:
     """A horizontal box per row: the middle half of the values, the median, whiskers, and dots beyond them."""
-    step, left = 19.0, 12 + max(text_width(clipped(r.label), 9) for r in rows)
+    step, label_width = 19.0, 12 + max(text_width(clipped(r.label), 9) for r in rows)
     every = [v for r in rows for v in (*r.whiskers, *r.outliers)]
-    axes = Axes(left, 4, width - 14, 4 + step * len(rows), (min(0.0, *every), max(every)), (0, 1))
+    axes = Axes(label_width, 4, width - 14, 4 + step * len(rows), (min(0.0, *every), max(every)), (0, 1))
     marks = axes.frame(x_label, y_format=None)
     for i, row in enumerate(rows):
         y = axes.top + step * i
         (low, high), (first, middle, third) = row.whiskers, row.quartiles
         x0, x1 = axes.at(first, 0)[0], axes.at(third, 0)[0]
-        marks.append(Label(left - 5, y + 13, clipped(row.label), "ink", 9, "end"))
+        marks.append(Label(label_width - 5, y + 13, clipped(row.label), "ink", 9, "end"))
         for ends in ((low, first), (third, high)):
             marks.append(Line(tuple((axes.at(v, 0)[0], y + step / 2) for v in ends), "soft", 1.1))
         tip = f"{row.label}: median {middle:.3g}, half of them {first:.3g} to {third:.3g}"
@@ -418,16 +427,16 @@ def clouds(panels: Sequence[Cloud], colours: dict[str, str], across: int, alt: s
     space, tall = width / across, 0.8 * width / across + 34
     marks: list[Mark] = []
     for i, panel in enumerate(panels):
-        left, top = (i % across) * space + 34, (i // across) * tall + 16
+        x_left, top = (i % across) * space + 34, (i // across) * tall + 16
         xs, ys = [x for _, x, _ in panel.points], [y for _, _, y in panel.points]
-        axes = Axes(left, top, left + space - 46, top + tall - 56, _padded(xs), _padded(ys))
+        axes = Axes(x_left, top, x_left + space - 46, top + tall - 56, _padded(xs), _padded(ys))
         corners = ((axes.left, axes.top), (axes.left, axes.bottom), (axes.right, axes.bottom))
-        marks += [Line(corners, "soft", 0.8), Label(left - 4, top - 5, panel.title, "ink", 7.5)]
+        marks += [Line(corners, "soft", 0.8), Label(x_left - 4, top - 5, panel.title, "ink", 7.5)]
         room = int((space - 20) / (7 * 0.56))
         marks.append(
             Label((axes.left + axes.right) / 2, axes.bottom + 22, clipped(panel.x_label, room), "soft", 7, "middle")
         )
-        marks.append(Label(left - 4, top + 5, clipped(panel.y_label, room), "soft", 7))
+        marks.append(Label(x_left - 4, top + 5, clipped(panel.y_label, room), "soft", 7))
         marks += [
             Label(axes.left, axes.bottom + 11, plain(min(xs)), "soft", 7),
             Label(axes.right, axes.bottom + 11, plain(max(xs)), "soft", 7, "end"),

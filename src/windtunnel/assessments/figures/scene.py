@@ -42,7 +42,7 @@ PALETTE: dict[str, tuple[str, str]] = {
 }
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(first: str, other: str) -> float:
     """The contrast of two colours #rrggbb, from 1 to 21; text wants 4.5 (WCAG 2.2, 1.4.3)."""
 
     def luminance(colour: str) -> float:
@@ -50,7 +50,7 @@ def contrast(one: str, other: str) -> float:
         red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
-    low, high = sorted((luminance(one), luminance(other)))
+    low, high = sorted((luminance(first), luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 
@@ -177,15 +177,15 @@ def wrapped(text: str, width: float, size: float = 9) -> list[str]:
 def legend(entries: list[tuple[str, str]], x: float, y: float, width: float) -> tuple[tuple[Mark, ...], float]:
     """(marks, height) of coloured squares with their words, wrapped to the width."""
     marks: list[Mark] = []
-    left, top = x, y
-    for colour, words in entries:
-        parts = wrapped(words, width - 28)
+    x_left, top = x, y
+    for colour, text in entries:
+        parts = wrapped(text, width - 28)
         needed = 14 + max(text_width(part, 9) for part in parts) + 14
-        if left > x and left + needed > x + width:
-            left, top = x, top + 14
-        marks.append(Rect(left, top, 9, 9, colour))
-        marks += [Label(left + 13, top + 8 + 12 * i, part, "soft", 9) for i, part in enumerate(parts)]
-        left += needed
+        if x_left > x and x_left + needed > x + width:
+            x_left, top = x, top + 14
+        marks.append(Rect(x_left, top, 9, 9, colour))
+        marks += [Label(x_left + 13, top + 8 + 12 * i, part, "soft", 9) for i, part in enumerate(parts)]
+        x_left += needed
         if len(parts) > 1:
-            left, top = x, top + 14 + 12 * (len(parts) - 1)
-    return tuple(marks), top - y + (14 if left > x else 0)
+            x_left, top = x, top + 14 + 12 * (len(parts) - 1)
+    return tuple(marks), top - y + (14 if x_left > x else 0)

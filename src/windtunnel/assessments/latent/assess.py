@@ -90,7 +90,7 @@ def assess(
     generators: Generators | None,
     quality: Quality | None = None,
     others: Mapping[str, Classifier] | None = None,
-    everyone: Subject | None = None,
+    all_samples: Subject | None = None,
 ) -> AssessmentResult:
     """Run `entry` for the subject's classifier and for `others`, on the same codes.
 
@@ -113,26 +113,26 @@ def assess(
     generators = generators.to(subject.classifier.device)
     generators.require_length_matters(f"latent.{name}")
     # With no samples to encode, classes and clean accuracy are still those of the data.
-    known = subject if len(subject.dataset) or everyone is None else everyone
-    codes = _codes(name, entry, subject, known, generators)
-    findings = _findings(name, "this run", entry, known, generators, codes)
-    rows, extra = [_row("this run", entry, known, codes, findings)], {}
+    reference_samples = subject if len(subject.dataset) or all_samples is None else all_samples
+    codes = _codes(name, entry, subject, reference_samples, generators)
+    findings = _findings(name, "this run", entry, reference_samples, generators, codes)
+    rows, extra = [_row("this run", entry, reference_samples, codes, findings)], {}
     for index, (label, classifier) in enumerate((others or {}).items(), 1):
-        other = _as_subject(known, classifier)
-        found = _findings(name, label, entry, other, generators, codes)
-        rows.append(_row(label, entry, other, codes, found))
-        extra[f"model_{index}"] = _kept_of_model(other, found)
+        other = _as_subject(reference_samples, classifier)
+        own_findings = _findings(name, label, entry, other, generators, codes)
+        rows.append(_row(label, entry, other, codes, own_findings))
+        extra[f"model_{index}"] = _kept_of_model(other, own_findings)
     metrics: dict[str, Json] = {
-        **_metrics(entry, known, codes, findings),
+        **_metrics(entry, reference_samples, codes, findings),
         **(quality.model_dump() if quality else {}),
         **({"models": written(rows), "correlations": written(correlations(rows))} if others else {}),
     }
     return AssessmentResult(
         name=name,
         semantics=Semantics(LATENT_PGD, _region(entry)),
-        data={**_data(entry, subject, known, generators, codes, findings), **extra},
+        data={**_data(entry, subject, reference_samples, generators, codes, findings), **extra},
         metrics=metrics,
-        caveats=(*_caveats(entry, known, generators, findings, metrics), *few_classifiers(rows)),
+        caveats=(*_caveats(entry, reference_samples, generators, findings, metrics), *few_classifiers(rows)),
         kwargs={**base_kwargs(subject), "models": ["this run", *(others or {})], "noise_levels": list(entry.noise_levels),
                 **_values(entry), "decay": generators.decay},
         call_kwargs={"latents": codes.latents, "classes": subject.dataset.targets, "generated": codes.generated,
@@ -158,7 +158,9 @@ def _values(entry: LatentEntry) -> dict[str, Json]:
     }
 
 
-def _codes(name: str, entry: LatentEntry, subject: Subject, known: Subject, generators: Generators) -> Codes:
+def _codes(
+    name: str, entry: LatentEntry, subject: Subject, reference_samples: Subject, generators: Generators
+) -> Codes:
     data, device = subject.dataset, subject.classifier.device
     if len(data) and entry.encoding.by == "encoder" and not generators.has_encoder:
         raise UserError(
@@ -177,7 +179,7 @@ def _codes(name: str, entry: LatentEntry, subject: Subject, known: Subject, gene
     generator = torch.Generator().manual_seed(derive_seed(subject.seed, name, "generate"))
     n_classes = data.num_classes
     drawn = [generators.draw(n, generator) for n in (entry.generated, entry.codes)]
-    classes = [by_frequency(known.dataset.targets, n_classes, n) for n in (entry.generated, entry.codes)]
+    classes = [by_frequency(reference_samples.dataset.targets, n_classes, n) for n in (entry.generated, entry.codes)]
     return Codes(latents, drawn[0], classes[0], drawn[1], classes[1])
 
 
@@ -205,13 +207,13 @@ def _findings(
 
         def work(batch: Batch) -> dict[str, Tensor]:
             indices = batch.indices
-            found = examine(entry, generators, classifier, latents[indices], classes[indices], batch.seed)
+            findings = examine(entry, generators, classifier, latents[indices], classes[indices], batch.seed)
             if entry.conventional and side == "reconstruction":
                 pixels = conventional(
                     entry.conventional, classifier, data.inputs[indices], classes[indices], data.value_range, batch.seed
                 )
-                found |= {f"conventional.{key}": value for key, value in pixels.items()}
-            return found
+                findings |= {f"conventional.{key}": value for key, value in pixels.items()}
+            return findings
 
         return run_batches(batches, work, name=f"{name}: {label}, {side}", checkpoint=checkpoints[-1])
 
@@ -228,8 +230,8 @@ def _findings(
     for checkpoint in checkpoints:
         checkpoint.clear()
     pixels = {k.partition(".")[2]: v for k, v in reconstruction.items() if k.startswith("conventional.")}
-    kept = {k: v for k, v in reconstruction.items() if not k.startswith("conventional.")}
-    return Findings(kept, generation, predictions, pixels)
+    own_metrics = {k: v for k, v in reconstruction.items() if not k.startswith("conventional.")}
+    return Findings(own_metrics, generation, predictions, pixels)
 
 
 def _as_subject(subject: Subject, classifier: Classifier) -> Subject:
@@ -243,38 +245,40 @@ def _as_subject(subject: Subject, classifier: Classifier) -> Subject:
     )
 
 
-def _core_metrics(entry: LatentEntry, subject: Subject, codes: Codes, found: Findings) -> dict[str, Json]:
+def _core_metrics(entry: LatentEntry, subject: Subject, codes: Codes, findings: Findings) -> dict[str, Json]:
     """The eight metrics and their conventional counterparts of one classifier."""
     rhos = entry.bounded.rho
     clean = binomial_rate(int(subject.clean_correct.sum()), len(subject.dataset))
     block: dict[str, Json] = {
         **clean.metrics("clean_accuracy"),
-        **accuracy(found.accuracy_predictions, codes.accuracy_classes).metrics("lga"),
+        **accuracy(findings.accuracy_predictions, codes.accuracy_classes).metrics("lga"),
     }
-    for side, (_, data, classes) in _sides(subject, codes, found).items():
+    for side, (_, data, classes) in _sides(subject, codes, findings).items():
         block |= {
             **side_metrics(side, data, classes, rhos[0]),
             **value_metrics(side, data, entry.decay_epsilon, rhos),
         }
-    if entry.conventional and found.conventional:
+    if entry.conventional and findings.conventional:
         bounds = {norm: bounds_of(entry.conventional, norm) for norm in GEOMETRY}
-        block |= conventional_metrics(found.conventional, subject.dataset.targets, bounds)
+        block |= conventional_metrics(findings.conventional, subject.dataset.targets, bounds)
     return block
 
 
-def _sides(subject: Subject, codes: Codes, found: Findings) -> dict[str, tuple[Tensor, Mapping[str, Tensor], Tensor]]:
+def _sides(
+    subject: Subject, codes: Codes, findings: Findings
+) -> dict[str, tuple[Tensor, Mapping[str, Tensor], Tensor]]:
     """(codes, what was found around them, their classes) of the generated images, and of the samples where any were encoded."""
     sides: dict[str, tuple[Tensor, Mapping[str, Tensor], Tensor]] = {}
     if len(codes.latents):
-        sides["reconstruction"] = (codes.latents, found.reconstruction, subject.dataset.targets)
-    return {**sides, "generation": (codes.generated, found.generation, codes.generated_classes)}
+        sides["reconstruction"] = (codes.latents, findings.reconstruction, subject.dataset.targets)
+    return {**sides, "generation": (codes.generated, findings.generation, codes.generated_classes)}
 
 
-def _metrics(entry: LatentEntry, subject: Subject, codes: Codes, found: Findings) -> dict[str, Json]:
-    sides = _sides(subject, codes, found)
+def _metrics(entry: LatentEntry, subject: Subject, codes: Codes, findings: Findings) -> dict[str, Json]:
+    sides = _sides(subject, codes, findings)
     factor = shrink(entry.decay_epsilon[0])
     block: dict[str, Json] = {
-        **_core_metrics(entry, subject, codes, found),
+        **_core_metrics(entry, subject, codes, findings),
         "n_samples": len(codes.latents),
         "n_generated": len(codes.generated),
         "n_codes": len(codes.accuracy_classes),
@@ -284,12 +288,12 @@ def _metrics(entry: LatentEntry, subject: Subject, codes: Codes, found: Findings
         "per_class": per_class(
             subject.dataset.class_names,
             {side: (data, classes) for side, (_, data, classes) in sides.items()},
-            (found.accuracy_predictions, codes.accuracy_classes),
+            (findings.accuracy_predictions, codes.accuracy_classes),
             entry.bounded.rho[0],
         ),
     }
     if len(codes.latents):
-        error = scaled_norm(found.reconstruction["inputs"] - subject.dataset.inputs)
+        error = scaled_norm(findings.reconstruction["inputs"] - subject.dataset.inputs)
         block |= {
             **mean_with_interval("code_norm", scaled_norm(codes.latents)),
             "reconstruction_error": float(error.mean()),
@@ -300,9 +304,17 @@ def _metrics(entry: LatentEntry, subject: Subject, codes: Codes, found: Findings
 
 def metrics_from(entry: LatentEntry, data: Tensors, subject: Subject) -> dict[str, Json]:
     """The metrics of the subject's classifier from robustness_data.pt alone, as `assess` made them."""
-    made, known = (tensors_in(data, key) for key in ("generated", "generated_accuracy"))
-    codes = Codes(tensor_in(data, "latents"), made["latents"], made["classes"], made["latents"][:0], known["classes"])
-    reconstruction = {key: tensor_in(data, _RENAMED.get(key, key)) for key in made if key not in {"latents", "classes"}}
+    generated, accuracy_tensors = (tensors_in(data, key) for key in ("generated", "generated_accuracy"))
+    codes = Codes(
+        tensor_in(data, "latents"),
+        generated["latents"],
+        generated["classes"],
+        generated["latents"][:0],
+        accuracy_tensors["classes"],
+    )
+    reconstruction = {
+        key: tensor_in(data, _RENAMED.get(key, key)) for key in generated if key not in {"latents", "classes"}
+    }
     if "reference_targets" in data:
         targets, predictions = (tensor_in(data, f"reference_{key}") for key in ("targets", "predictions"))
         subject = replace(
@@ -312,22 +324,22 @@ def metrics_from(entry: LatentEntry, data: Tensors, subject: Subject) -> dict[st
         entry,
         subject,
         codes,
-        Findings(reconstruction, made, known["predictions"], tensors_in(data, "conventional")),
+        Findings(reconstruction, generated, accuracy_tensors["predictions"], tensors_in(data, "conventional")),
     )
 
 
-def _row(label: str, entry: LatentEntry, subject: Subject, codes: Codes, found: Findings) -> ClassifierMetrics:
-    core = {**_core_metrics(entry, subject, codes, found), **_image_changes(entry, subject, codes, found)}
+def _row(label: str, entry: LatentEntry, subject: Subject, codes: Codes, findings: Findings) -> ClassifierMetrics:
+    core = {**_core_metrics(entry, subject, codes, findings), **_image_changes(entry, subject, codes, findings)}
     return ClassifierMetrics.of(label, {key: value for key, value in core.items() if not isinstance(value, list)})
 
 
-def _image_changes(entry: LatentEntry, subject: Subject, codes: Codes, found: Findings) -> dict[str, Json]:
+def _image_changes(entry: LatentEntry, subject: Subject, codes: Codes, findings: Findings) -> dict[str, Json]:
     """Mean distance of the found examples in the image, per side: the paper's third finding is about robust classifiers."""
     block: dict[str, Json] = {}
     for index, epsilon in enumerate(entry.decay_epsilon):
-        for side, (latents, data, _) in _sides(subject, codes, found).items():
-            there = {key: data[f"{at_epsilon(epsilon) if index else ''}{key}"] for key in MOVED}
-            moved = changes(latents, there, shrink(epsilon))
+        for side, (latents, data, _) in _sides(subject, codes, findings).items():
+            epsilon_data = {key: data[f"{at_epsilon(epsilon) if index else ''}{key}"] for key in MOVED}
+            moved = changes(latents, epsilon_data, shrink(epsilon))
             for norm in ("l2", "l1"):
                 values = moved[f"image_change_{norm}"]
                 block |= mean_with_interval(f"image_change_{norm}_{side}", values) if not index else {}
@@ -337,23 +349,31 @@ def _image_changes(entry: LatentEntry, subject: Subject, codes: Codes, found: Fi
 
 
 def _data(
-    entry: LatentEntry, subject: Subject, known: Subject, generators: Generators, codes: Codes, found: Findings
+    entry: LatentEntry,
+    subject: Subject,
+    reference_samples: Subject,
+    generators: Generators,
+    codes: Codes,
+    findings: Findings,
 ) -> Tensors:
-    mine = found.reconstruction
+    mine = findings.reconstruction
     broken = within(mine["distances"], entry.bounded.rho[0])
     likelihood = log_likelihood(mine["distances"], entry.decay_epsilon[0], generators.latent_dim)
-    reference = {"reference_targets": known.dataset.targets, "reference_predictions": known.clean_predictions}
+    reference = {
+        "reference_targets": reference_samples.dataset.targets,
+        "reference_predictions": reference_samples.clean_predictions,
+    }
     return {
         **base_data(subject, torch.where(broken, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))),
         **{_RENAMED.get(key, key): value for key, value in mine.items()},
         **_broken_within(entry, mine),
         "latents": codes.latents,
         "llar_log_likelihood": likelihood,
-        "generated": {"classes": codes.generated_classes, "latents": codes.generated, **found.generation},
-        "generated_accuracy": {"classes": codes.accuracy_classes, "predictions": found.accuracy_predictions},
-        "conventional": found.conventional,
+        "generated": {"classes": codes.generated_classes, "latents": codes.generated, **findings.generation},
+        "generated_accuracy": {"classes": codes.accuracy_classes, "predictions": findings.accuracy_predictions},
+        "conventional": findings.conventional,
         **({} if len(subject.dataset) else reference),
-        **_pictures(subject, generators, codes, found),
+        **_pictures(subject, generators, codes, findings),
     }
 
 
@@ -369,18 +389,18 @@ def _broken_within(entry: LatentEntry, mine: Mapping[str, Tensor]) -> dict[str, 
     }
 
 
-def _pictures(subject: Subject, generators: Generators, codes: Codes, found: Findings) -> Tensors:
+def _pictures(subject: Subject, generators: Generators, codes: Codes, findings: Findings) -> Tensors:
     """The first noisy image (P, E, ...) at each level of a few samples and generated images; nothing where inputs are no images."""
     if not subject.dataset.is_image:
         return {}
-    kept: dict[str, Tensor] = {}
-    for side, (_, data, classes) in _sides(subject, codes, found).items():
+    pictures: dict[str, Tensor] = {}
+    for side, (_, data, classes) in _sides(subject, codes, findings).items():
         shown = one_of_each(classes, PICTURED)
         levels = data["noisy_latents"].shape[1]
         noisy = data["noisy_latents"][shown].flatten(0, 1).to(subject.classifier.device)
         images = decode(generators, noisy, classes[shown].repeat_interleave(levels).to(noisy.device))
-        kept |= {f"{side}_rows": shown, f"{side}_noisy": images.unflatten(0, (len(shown), levels))}
-    return {"pictures": kept}
+        pictures |= {f"{side}_rows": shown, f"{side}_noisy": images.unflatten(0, (len(shown), levels))}
+    return {"pictures": pictures}
 
 
 def one_of_each(classes: Tensor, count: int) -> Tensor:
@@ -392,21 +412,21 @@ def one_of_each(classes: Tensor, count: int) -> Tensor:
     return rank.argsort(stable=True)[:count]
 
 
-def _kept_of_model(subject: Subject, found: Findings) -> dict[str, Tensor]:
+def _kept_of_model(subject: Subject, findings: Findings) -> dict[str, Tensor]:
     """What the metrics of a further classifier can be computed from; its examples are kept, to be seen beside each other."""
     keys = {"predictions", "noisy_predictions", *MOVED} - {"decayed_inputs"}
-    wanted = [key for key in found.generation if key.rpartition(".")[2] in keys]
+    stored_keys = [key for key in findings.generation if key.rpartition(".")[2] in keys]
     return {
         "clean_predictions": subject.clean_predictions,
-        "generated_accuracy": found.accuracy_predictions,
-        **{f"reconstruction.{key}": found.reconstruction[key] for key in wanted},
-        **{f"generation.{key}": found.generation[key] for key in wanted},
-        **{f"conventional.{key}": value for key, value in found.conventional.items()},
+        "generated_accuracy": findings.accuracy_predictions,
+        **{f"reconstruction.{key}": findings.reconstruction[key] for key in stored_keys},
+        **{f"generation.{key}": findings.generation[key] for key in stored_keys},
+        **{f"conventional.{key}": value for key, value in findings.conventional.items()},
     }
 
 
 def _caveats(
-    entry: LatentEntry, subject: Subject, generators: Generators, found: Findings, metrics: Mapping[str, Json]
+    entry: LatentEntry, subject: Subject, generators: Generators, findings: Findings, metrics: Mapping[str, Json]
 ) -> list[Caveat]:
     notes: list[Caveat] = []
     encoded = "lra" in metrics
@@ -436,7 +456,7 @@ def _caveats(
             f"Within {entry.minimum.rho:g} no change of class was found for {lars} reconstructed and "
             f"{lags} generated images; the mean severities are over the others, so the true ones are larger."
         )))  # fmt: skip
-    doubted = sum(int(side["unconfirmed"].sum()) for side in (found.reconstruction, found.generation))
+    doubted = sum(int(side["unconfirmed"].sum()) for side in (findings.reconstruction, findings.generation))
     if doubted:
         notes.append(Caveat("unconfirmed", (
             f"A second forward pass did not confirm {doubted} examples of the search; they count as not found."

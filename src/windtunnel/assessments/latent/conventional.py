@@ -35,18 +35,18 @@ def conventional(
     """
     device = classifier.device
     centres, labels = inputs.to(device), classes.to(device)
-    found = {}
+    results = {}
     for norm, geometry in GEOMETRY.items():
         plan = Plan(max(bounds_of(options, norm)) * options.reach, options.restarts, options.steps, options.step_size)
         problem = Problem(lambda points, indices: classifier.module(points).float(), centres, labels, geometry, span)
-        found[norm] = minimum_search(problem, plan, _generator(seed, norm)).distances.cpu()
+        results[norm] = minimum_search(problem, plan, _generator(seed, norm)).distances.cpu()
     generator = _generator(seed, "noise")
     sigma = options.noise_sigma * (span[1] - span[0])
     draws = [
         classifier.predict((inputs + sigma * torch.randn(inputs.shape, generator=generator)).clamp(*span), classes)
         for _ in range(options.noise_draws)
     ]
-    return {**found, "noise_predictions": torch.stack(draws, 1)}
+    return {**results, "noise_predictions": torch.stack(draws, 1)}
 
 
 def _generator(seed: int, purpose: str) -> torch.Generator:

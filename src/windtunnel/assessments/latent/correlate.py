@@ -41,8 +41,8 @@ def correlations(classifiers: Sequence[ClassifierMetrics]) -> list[Correlation]:
     Empty for fewer than three classifiers; without the coefficients where one of the two does not vary, and without the
     intervals for fewer than four.
     """
-    found = []
-    numbers = [one.numbers for one in classifiers]
+    correlated = []
+    numbers = [classifier.numbers for classifier in classifiers]
     for x, y in PAIRS:
         pairs = [(float(row[x]), float(row[y])) for row in numbers if x in row and y in row]
         if len(pairs) < FEWEST:
@@ -54,8 +54,8 @@ def correlations(classifiers: Sequence[ClassifierMetrics]) -> list[Correlation]:
             # Spearman's variance after Bonett and Wright 2000, doi:10.1007/BF02294183.
             coefficients |= _with_interval("pearson", pearson, 1.0, len(pairs))
             coefficients |= _with_interval("spearman", spearman, 1 + spearman**2 / 2, len(pairs))
-        found.append(Correlation.model_validate({"x": x, "y": y, "n": len(pairs), **coefficients}))
-    return found
+        correlated.append(Correlation.model_validate({"x": x, "y": y, "n": len(pairs), **coefficients}))
+    return correlated
 
 
 def few_classifiers(classifiers: Sequence[ClassifierMetrics]) -> tuple[Caveat, ...]:

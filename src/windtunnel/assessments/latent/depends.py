@@ -16,7 +16,7 @@ def _options(entry: LatentEntry, params: Params) -> frozenset[str]:
 
 
 def _files(entry: LatentEntry) -> dict[str, str]:
-    return other_models({f"models[{i}]": place for i, place in enumerate(entry.models)})
+    return other_models({f"models[{i}]": directory for i, directory in enumerate(entry.models)})
 
 
 DEPENDS = Depends(

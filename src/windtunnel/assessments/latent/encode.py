@@ -33,11 +33,11 @@ def search_codes(
     """
     n, restarts = len(inputs), encoding.restarts
     codes = torch.randn(n * restarts, generators.latent_dim, generator=generator).to(inputs.device).requires_grad_()
-    wanted, labels = inputs.repeat_interleave(restarts, 0), classes.repeat_interleave(restarts)
+    repeated, labels = inputs.repeat_interleave(restarts, 0), classes.repeat_interleave(restarts)
     optimiser = torch.optim.Adam([codes], lr=encoding.learning_rate)
 
     def errors() -> Tensor:
-        return (generators.decode(codes, labels) - wanted).square().flatten(1).mean(1)
+        return (generators.decode(codes, labels) - repeated).square().flatten(1).mean(1)
 
     for _ in range(encoding.steps):
         optimiser.zero_grad()

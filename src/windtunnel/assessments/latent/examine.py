@@ -28,7 +28,7 @@ def examine(
     device = classifier.device
     latents, classes = latents.to(device), classes.to(device)
     images = decode(generators, latents, classes)
-    found = {
+    results = {
         "inputs": images,
         "predictions": classifier.predict(images, classes.cpu()),
         **_noisy(entry, generators, classifier, latents, classes, seed),
@@ -36,8 +36,8 @@ def examine(
     for index, epsilon in enumerate(entry.decay_epsilon):
         prefix = at_epsilon(epsilon) if index else ""
         at = nearest(entry, generators, classifier, latents, classes, epsilon, seed)
-        found |= {f"{prefix}{key}": value for key, value in at.items()}
-    return found
+        results |= {f"{prefix}{key}": value for key, value in at.items()}
+    return results
 
 
 def nearest(
@@ -64,39 +64,39 @@ def nearest(
         classes,
         SCALED_L2,
     )
-    found = minimum_search(problem, plan_of(entry.minimum, entry.minimum.rho), _generator(seed, "minimum"))
+    minimum = minimum_search(problem, plan_of(entry.minimum, entry.minimum.rho), _generator(seed, "minimum"))
     for rho in entry.bounded.rho:
-        _search_within(rho, entry, problem, found, seed)
-    decayed, perturbed = (decode(generators, codes, classes) for codes in (centres, centres + found.changes))
+        _search_within(rho, entry, problem, minimum, seed)
+    decayed, perturbed = (decode(generators, codes, classes) for codes in (centres, centres + minimum.changes))
     predictions = classifier.predict(perturbed, classes.cpu())
-    unconfirmed = found.distances.isfinite().cpu() & (predictions == classes.cpu())
-    found.distances[unconfirmed.to(device)] = torch.inf
+    unconfirmed = minimum.distances.isfinite().cpu() & (predictions == classes.cpu())
+    minimum.distances[unconfirmed.to(device)] = torch.inf
     return {
         "decayed_inputs": decayed,
         "decayed_predictions": classifier.predict(decayed, classes.cpu()),
-        "perturbed_latents": (centres + found.changes).cpu(),
+        "perturbed_latents": (centres + minimum.changes).cpu(),
         "perturbed_inputs": perturbed,
         "perturbed_predictions": predictions,
-        "distances": found.distances.cpu(),
+        "distances": minimum.distances.cpu(),
         "unconfirmed": unconfirmed,
     }
 
 
-def _search_within(rho: float, entry: LatentEntry, problem: Problem, found: Found, seed: int) -> None:
+def _search_within(rho: float, entry: LatentEntry, problem: Problem, minimum: Found, seed: int) -> None:
     """The bounded search, for the samples that nothing so far brought inside `rho`; what is nearer goes into `found`."""
-    left = (found.distances > rho).nonzero().flatten()
-    if not len(left):
+    remaining = (minimum.distances > rho).nonzero().flatten()
+    if not len(remaining):
         return
     rest = replace(
         problem,
-        scores=lambda points, indices: problem.scores(points, left[indices]),
-        centres=problem.centres[left],
-        classes=problem.classes[left],
+        scores=lambda points, indices: problem.scores(points, remaining[indices]),
+        centres=problem.centres[remaining],
+        classes=problem.classes[remaining],
     )
     near = bounded_search(rest, plan_of(entry.bounded, rho), _generator(seed, "bounded"))
-    closer = near.distances < found.distances[left]
-    found.changes[left[closer]] = near.changes[closer]
-    found.distances[left[closer]] = near.distances[closer]
+    closer = near.distances < minimum.distances[remaining]
+    minimum.changes[remaining[closer]] = near.changes[closer]
+    minimum.distances[remaining[closer]] = near.distances[closer]
 
 
 def plan_of(effort: Effort, rho: float) -> Plan:

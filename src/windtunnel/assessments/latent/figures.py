@@ -55,8 +55,8 @@ def _accuracies(a: Artifacts) -> Scene:
     names = {"clean_accuracy": "as they are", "lra": "reconstructed, LRA", "lga": "generated, LGA",
              "lara": "attacked, LARA", "laga": "attacked, LAGA"}  # fmt: skip
     roles = {"clean_accuracy": "clean", "lara": "broken", "laga": "broken"}
-    rows = [Bar(words, number(a.metrics, key), roles.get(key, "accent"), limits(a.metrics, key))
-            for key, words in names.items() if key in a.metrics]  # fmt: skip
+    rows = [Bar(text, number(a.metrics, key), roles.get(key, "accent"), limits(a.metrics, key))
+            for key, text in names.items() if key in a.metrics]  # fmt: skip
     alt = "; ".join(f"{r.label} {r.value:.1%}" for r in rows)
     return bars(rows, f"accuracy; attacked within {number(a.metrics, 'rho'):g} in latent space", alt, width=HALF)
 
@@ -71,9 +71,11 @@ def _noise(a: Artifacts) -> Scene | None:
             table(tuple[float | None, ...], a.metrics, f"llna_{side}_curve{end}") for end in ("", "_ci_low", "_ci_high")
         )
         levels = zip(numbers(a.metrics, "noise_levels"), *columns, strict=True)
-        known = [((x, y), (low, high)) for x, y, low, high in levels if None not in (y, low, high)]
-        if known:
-            drawn.append(Series(side, colour, tuple(point for point, _ in known), tuple(ends for _, ends in known)))
+        measured = [((x, y), (low, high)) for x, y, low, high in levels if None not in (y, low, high)]
+        if measured:
+            drawn.append(
+                Series(side, colour, tuple(point for point, _ in measured), tuple(ends for _, ends in measured))
+            )
     if not drawn:
         return None
     ends = "; ".join(f"{s.label} {s.points[-1][1]:.1%} at the largest" for s in drawn)
@@ -89,14 +91,14 @@ def _smallest_changes(a: Artifacts) -> Scene | None:
         ("clean", "reconstructed (LARS is the mean)", a.tensor("perturbation_distance")),
         ("corrupted", "generated (LAGS is the mean)", made(a)["distances"]),
     )
-    found = [(colour, words, values[values.isfinite()].tolist()) for colour, words, values in sides]
-    found = [one for one in found if one[2]]
-    if not found:
+    groups = [(colour, text, values[values.isfinite()].tolist()) for colour, text, values in sides]
+    groups = [group for group in groups if group[2]]
+    if not groups:
         return None
-    top = max(max(values) for _, _, values in found)
+    top = max(max(values) for _, _, values in groups)
     bound = (number(a.metrics, "rho"), "bound of LARA and LAGA")
     alt = "Smallest change of a code that changes the answer, sorted; the share below a bound is what an attack of that size breaks."
-    return ranks(found, "smallest change found (latent norm)", alt, top, horizontal=bound)
+    return ranks(groups, "smallest change found (latent norm)", alt, top, horizontal=bound)
 
 
 @register
@@ -133,15 +135,17 @@ class LatentGridVisualiser(LatentVisualiser):
         chosen, names = _spread(classes, distances, self.max_samples), artifacts.class_names
         rows: list[tuple[str, list[Picture | None]]] = []
         for what, images, predictions in stages:
-            said = {i: f"answer {names[int(predictions[i])]}" for i in chosen}
-            rows.append((what, [picture(images[i], f"{what}: {said[i]}", said[i]) for i in chosen]))
+            captions = {i: f"answer {names[int(predictions[i])]}" for i in chosen}
+            rows.append((what, [picture(images[i], f"{what}: {captions[i]}", captions[i]) for i in chosen]))
         cells: list[Picture | None] = []
         for i in chosen:
             change, size = signed_map(stages[-1][1][i] - stages[-2][1][i]), float(distances[i])
-            words = f"‖δ‖ = {size:.2f}" if size < float("inf") else "none found"
+            size_text = f"‖δ‖ = {size:.2f}" if size < float("inf") else "none found"
             cells.append(
                 Picture(
-                    map_png(change, max(float(change.abs().max()), 1e-8), SIDE, self.cmap), f"change, {words}", words
+                    map_png(change, max(float(change.abs().max()), 1e-8), SIDE, self.cmap),
+                    f"change, {size_text}",
+                    size_text,
                 )
             )
         caption = (
@@ -183,11 +187,11 @@ def _spread(classes: Tensor, distances: Tensor, count: int) -> list[int]:
     import torch
 
     rank = torch.zeros(len(classes))
-    seen: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for index, label in enumerate(classes.tolist()):
         if 0 < float(distances[index]) < float("inf"):
-            rank[index] = seen.get(label, 0)
-            seen[label] = seen.get(label, 0) + 1
+            rank[index] = counts.get(label, 0)
+            counts[label] = counts.get(label, 0) + 1
         else:
             rank[index] = len(classes)
     return [int(i) for i in rank.argsort(stable=True)[:count]]
@@ -299,9 +303,9 @@ class LatentCorrelationVisualiser(LatentVisualiser):
 def _cloud(pair: Correlation, models: Sequence[ClassifierMetrics]) -> Cloud:
     x, y = pair.x, pair.y
     points = tuple((m.model, float(m.numbers[x]), float(m.numbers[y])) for m in models if {x, y} <= m.numbers.keys())
-    known = pair.pearson is not None and pair.spearman is not None
-    words = f"r {pair.pearson:.2f}, rank {pair.spearman:.2f}" if known else "constant"
-    return Cloud(words, _axis(x), _axis(y), points)
+    is_defined = pair.pearson is not None and pair.spearman is not None
+    text = f"r {pair.pearson:.2f}, rank {pair.spearman:.2f}" if is_defined else "constant"
+    return Cloud(text, _axis(x), _axis(y), points)
 
 
 def _axis(metric: str) -> str:

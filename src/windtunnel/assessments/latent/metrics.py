@@ -41,11 +41,11 @@ def severity(name: str, distances: Tensor) -> dict[str, Json]:
     The mean is over those found, `{name}_not_found` says how many were not; they count as infinite in the median,
     which is left out where it is infinite. Bootstrap intervals of 95 %.
     """
-    found = distances[distances.isfinite()].double().numpy()
-    block: dict[str, Json] = {f"{name}_not_found": len(distances) - len(found)}
-    if not len(found):
+    finite = distances[distances.isfinite()].double().numpy()
+    block: dict[str, Json] = {f"{name}_not_found": len(distances) - len(finite)}
+    if not len(finite):
         return block
-    block |= {name: float(found.mean()), f"{name}_std": float(found.std()), **_interval(name, found, np.mean)}
+    block |= {name: float(finite.mean()), f"{name}_std": float(finite.std()), **_interval(name, finite, np.mean)}
     every = distances.double().numpy()
     block |= median_metric(f"{name}_median", every.tolist())
     if f"{name}_median" in block:
@@ -90,10 +90,10 @@ def value_metrics(
     block: dict[str, Json] = {}
     for index, epsilon in enumerate(epsilons):
         distances = data[f"{at_epsilon(epsilon) if index else ''}distances"]
-        there = f"_epsilon_{epsilon:g}" if len(epsilons) > 1 else ""
-        block |= severity(f"{mean_minimum}{there}", distances) if there else {}
+        suffix = f"_epsilon_{epsilon:g}" if len(epsilons) > 1 else ""
+        block |= severity(f"{mean_minimum}{suffix}", distances) if suffix else {}
         for rho in rhos:
-            within_rho = f"{there}_rho_{rho:g}" if len(rhos) > 1 else there
+            within_rho = f"{suffix}_rho_{rho:g}" if len(rhos) > 1 else suffix
             block |= unbroken(distances, rho).metrics(f"{bounded}{within_rho}") if within_rho else {}
     return block
 
@@ -126,11 +126,11 @@ def distributions(latents: Tensor, data: Mapping[str, Tensor], shrinkage: float)
 
 def changes(latents: Tensor, data: Mapping[str, Tensor], shrinkage: float) -> dict[str, Tensor]:
     """Per found example, (F,): scaled ||dl||, ||l + dl|| - ||l|| and ||dx||_2, and ||dx||_1 / n, l the decayed code."""
-    found = data["distances"].isfinite()
-    centres, perturbed = latents[found] * shrinkage, data["perturbed_latents"][found]
-    moved = (data["perturbed_inputs"] - data["decayed_inputs"])[found].flatten(1)
+    is_finite = data["distances"].isfinite()
+    centres, perturbed = latents[is_finite] * shrinkage, data["perturbed_latents"][is_finite]
+    moved = (data["perturbed_inputs"] - data["decayed_inputs"])[is_finite].flatten(1)
     return {
-        "latent_change": data["distances"][found],
+        "latent_change": data["distances"][is_finite],
         "latent_norm_change": scaled_norm(perturbed) - scaled_norm(centres),
         "image_change_l2": scaled_norm(moved),
         "image_change_l1": moved.abs().mean(1),
@@ -169,8 +169,8 @@ def per_class(
         for side, (data, classes) in sides.items():
             mine = classes == label
             if mine.any():
-                kept = {key: data[key][mine] for key in ("predictions", "noisy_predictions", "distances")}
-                row |= {f"n_{side}": int(mine.sum()), **side_metrics(side, kept, classes[mine], rho)}
+                selected = {key: data[key][mine] for key in ("predictions", "noisy_predictions", "distances")}
+                row |= {f"n_{side}": int(mine.sum()), **side_metrics(side, selected, classes[mine], rho)}
         rows.append(row)
     return rows
 

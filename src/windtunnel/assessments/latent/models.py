@@ -18,11 +18,11 @@ def load_models(
 
     Raises UserError, naming the key, for one that is not there, does not fit the data or cannot be differentiated.
     """
-    found: dict[str, Classifier] = {}
-    for index, place in enumerate(entry.models):
-        key, name = f"{where}.models[{index}]", OtherModel.of(place).model
-        if name in found:
+    classifiers: dict[str, Classifier] = {}
+    for index, directory in enumerate(entry.models):
+        key, name = f"{where}.models[{index}]", OtherModel.of(directory).model
+        if name in classifiers:
             raise UserError(f"{key}: '{name}' is named twice; each classifier once")
-        found[name] = named_classifier(key, place, dataset, device, server)
-        found[name].require(LATENT_PGD, key)
-    return found
+        classifiers[name] = named_classifier(key, directory, dataset, device, server)
+        classifiers[name].require(LATENT_PGD, key)
+    return classifiers

@@ -41,19 +41,19 @@ class LatentNoiseVisualiser(LatentVisualiser):
         """A column per sample, a row per level."""
         from windtunnel.assessments.figures.pictures import picture, sheets
 
-        kept = artifacts.tensors("pictures") if "pictures" in artifacts.data else None
-        if kept is None:
+        stored = artifacts.tensors("pictures") if "pictures" in artifacts.data else None
+        if stored is None:
             raise NothingToDraw(NOT_IMAGES)
         side, names = drawn_side(self.of, artifacts), artifacts.class_names
         stages, classes, noisy = _without_noise(artifacts, side)
-        chosen = kept[f"{side}_rows"][: self.max_samples].tolist()
+        chosen = stored[f"{side}_rows"][: self.max_samples].tolist()
         rows = [_row(names, chosen, *stage) for stage in stages]
         for e, level in enumerate(numbers(artifacts.metrics, "noise_levels")):
             cells: list[Picture | None] = []
-            for place, i in enumerate(chosen):
+            for row, i in enumerate(chosen):
                 right = float((noisy[i, e] == classes[i]).double().mean())
-                words = f"answer {names[int(noisy[i, e, 0])]}, LLNA {right:.0%}"
-                cells.append(picture(kept[f"{side}_noisy"][place, e], f"noise of size {level:g}: {words}", words))
+                text = f"answer {names[int(noisy[i, e, 0])]}, LLNA {right:.0%}"
+                cells.append(picture(stored[f"{side}_noisy"][row, e], f"noise of size {level:g}: {text}", text))
             rows.append((f"\u03b5 {level:g}", cells))
         caption = (
             f"{artifacts.name}: one draw of the noise at each size; LLNA is the accuracy of all draws for that image"
@@ -88,11 +88,11 @@ class LatentComparisonVisualiser(LatentVisualiser):
         from windtunnel.assessments.figures.maps import WORDS, map_png, signed_map
         from windtunnel.assessments.figures.pictures import SIDE, Picture, sheets
 
-        known = names_in(artifacts.metadata.kwargs, "models")
-        second = self.second or next((name for name in known if name != self.first), "")
-        for wanted in (self.first, second):
-            if wanted not in known:
-                what = f"'{wanted}' is none of the classifiers" if wanted else "There is one classifier"
+        model_names = names_in(artifacts.metadata.kwargs, "models")
+        second = self.second or next((name for name in model_names if name != self.first), "")
+        for model in (self.first, second):
+            if model not in model_names:
+                what = f"'{model}' is none of the classifiers" if model else "There is one classifier"
                 raise NothingToDraw(f"{what}: latent.{artifacts.name}.models names further ones.")
         side, names = drawn_side(self.of, artifacts), artifacts.class_names
         stages, classes, _ = _without_noise(artifacts, side)
@@ -100,18 +100,18 @@ class LatentComparisonVisualiser(LatentVisualiser):
             raise NothingToDraw(NOT_IMAGES)
         data = made(artifacts) if side == "generation" else artifacts.flat_tensors
         stages.append(("decayed", data["decayed_inputs"], data["decayed_predictions"]))
-        examples = [_examples(artifacts, known.index(name), side) for name in (self.first, second)]
+        examples = [_examples(artifacts, model_names.index(name), side) for name in (self.first, second)]
         both = examples[0][2].isfinite() & examples[1][2].isfinite()
         chosen = sorted(range(len(classes)), key=lambda i: (not both[i], i))[: self.max_samples]
         rows = [_row(names, chosen, *stage) for stage in stages]
-        for name, (images, said, distances) in zip((self.first, second), examples, strict=True):
-            rows.append(_row(names, chosen, name, images, said, distances))
+        for name, (images, predicted, distances) in zip((self.first, second), examples, strict=True):
+            rows.append(_row(names, chosen, name, images, predicted, distances))
         cells: list[Picture | None] = []
         for i in chosen:
             change = signed_map(examples[1][0][i] - examples[0][0][i])
             scale = max(float(change.abs().max()), 1e-8)
-            words = f"at most {scale:.2f}"
-            cells.append(Picture(map_png(change, scale, SIDE, self.cmap), f"second less first, {words}", words))
+            text = f"at most {scale:.2f}"
+            cells.append(Picture(map_png(change, scale, SIDE, self.cmap), f"second less first, {text}", text))
         caption = (
             f"{artifacts.name}: the nearest examples of {self.first} and of {second} from the same decayed code; second less "
             f"first, {WORDS}"
@@ -149,7 +149,7 @@ def _row(
     chosen: Sequence[int],
     what: str,
     images: Tensor,
-    said: Tensor,
+    predicted: Tensor,
     distances: Tensor | None = None,
 ) -> Row:
     """The images of the samples `chosen`, with what the classifier says of each, and how far its code was moved."""
@@ -157,9 +157,9 @@ def _row(
 
     cells: list[Picture | None] = []
     for i in chosen:
-        words = f"answer {names[int(said[i])]}"
+        text = f"answer {names[int(predicted[i])]}"
         if distances is not None:
             size = float(distances[i])
-            words += f", \u2016\u03b4\u2016 {size:.2f}" if size < float("inf") else ", none found"
-        cells.append(picture(images[i], f"{what}: {words}", words))
+            text += f", \u2016\u03b4\u2016 {size:.2f}" if size < float("inf") else ", none found"
+        cells.append(picture(images[i], f"{what}: {text}", text))
     return what, cells

@@ -85,8 +85,8 @@ class Problem:
 
 def margins(scores: Tensor, classes: Tensor) -> Tensor:
     """score(true) - max other of scores (M, K); (M,)."""
-    own = classes[:, None]
-    return scores.gather(1, own).squeeze(1) - scores.scatter(1, own, -torch.inf).amax(1)
+    own_class = classes[:, None]
+    return scores.gather(1, own_class).squeeze(1) - scores.scatter(1, own_class, -torch.inf).amax(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +112,11 @@ class Found:
     @classmethod
     def none(cls, problem: Problem) -> Found:
         """Nothing searched yet, but for the centres themselves. Raises UnsoundError where a margin is NaN."""
-        everyone = torch.arange(len(problem.centres), device=problem.centres.device)
+        all_indices = torch.arange(len(problem.centres), device=problem.centres.device)
         with torch.no_grad():
-            found = problem.margins(problem.centres, everyone)
-        _refuse_nan(found)
-        distances = torch.where(found < -ROUNDING, 0.0, torch.inf)
+            centre_margins = problem.margins(problem.centres, all_indices)
+        _refuse_nan(centre_margins)
+        distances = torch.where(centre_margins < -ROUNDING, 0.0, torch.inf)
         return cls(torch.zeros_like(problem.centres), distances)
 
     def add(self, indices: Tensor, changes: Tensor, distances: Tensor) -> None:
@@ -136,27 +136,27 @@ def minimum_search(problem: Problem, plan: Plan, generator: torch.Generator) -> 
     Each restart looks inside the norm found so far, in steps shortened in proportion; a restart that gains shrinks the
     ball of those beside it at once. What a group found is moved to the boundary by bisection towards the centre.
     """
-    found = Found.none(problem)
+    best = Found.none(problem)
     other_classes = _other_classes(problem)
     for restarts in _groups(plan.restarts):
-        todo = (found.distances > 0).nonzero().flatten()
+        todo = (best.distances > 0).nonzero().flatten()
         indices = todo.repeat(len(restarts))
-        radii = found.distances.clamp(max=plan.rho)[indices]
+        radii = best.distances.clamp(max=plan.rho)[indices]
         aims = torch.cat([_aim(other_classes[todo], restart) for restart in restarts])
         from_centre = (aims >= 0) | (restarts[0] == 0)
         changes = _starts(problem, indices, radii, generator) * _column(~from_centre, problem.centres)
-        hits = _bisect(problem, *_descend(problem, plan, Restarts(indices, changes, aims), found, minimum=True))
-        found.add(*hits, problem.geometry.norm(hits[1]))
-    return found
+        hits = _bisect(problem, *_descend(problem, plan, Restarts(indices, changes, aims), best, minimum=True))
+        best.add(*hits, problem.geometry.norm(hits[1]))
+    return best
 
 
 def bounded_search(problem: Problem, plan: Plan, generator: torch.Generator) -> Found:
     """Any change of class within `plan.rho`, from random starts; the restarts of a sample end with its first success."""
-    found = Found.none(problem)
-    indices = (found.distances > 0).nonzero().flatten().repeat(plan.restarts)
-    changes = _starts(problem, indices, torch.full_like(found.distances, plan.rho)[indices], generator)
-    _descend(problem, plan, Restarts(indices, changes, torch.full_like(indices, -1)), found, minimum=False)
-    return found
+    best = Found.none(problem)
+    indices = (best.distances > 0).nonzero().flatten().repeat(plan.restarts)
+    changes = _starts(problem, indices, torch.full_like(best.distances, plan.rho)[indices], generator)
+    _descend(problem, plan, Restarts(indices, changes, torch.full_like(indices, -1)), best, minimum=False)
+    return best
 
 
 def _groups(restarts: int) -> Iterator[range]:
@@ -212,7 +212,7 @@ class Restarts:
         return Restarts(self.indices[which], self.changes[which], self.aims[which])
 
 
-def _descend(problem: Problem, plan: Plan, going: Restarts, found: Found, *, minimum: bool) -> tuple[Tensor, Tensor]:
+def _descend(problem: Problem, plan: Plan, going: Restarts, best: Found, *, minimum: bool) -> tuple[Tensor, Tensor]:
     """Run restarts to their end; (indices (H,), changes (H, ...)) where each first changed the class, also in `found`."""
     hits = [(going.indices[:0], going.changes[:0])]
     for step in range(plan.steps + 1):
@@ -230,11 +230,11 @@ def _descend(problem: Problem, plan: Plan, going: Restarts, found: Found, *, min
         going = replace(going, changes=changes)
         if hit.any():
             hits.append((going.indices[hit], changes[hit]))
-            found.add(*hits[-1], problem.geometry.norm(changes[hit]))
-            on = ~hit if minimum else found.distances[going.indices].isinf()
+            best.add(*hits[-1], problem.geometry.norm(changes[hit]))
+            on = ~hit if minimum else best.distances[going.indices].isinf()
             going, gradient = going.keep(on), gradient[on]
         if step < plan.steps:
-            radii = found.distances[going.indices].clamp(max=plan.rho)
+            radii = best.distances[going.indices].clamp(max=plan.rho)
             moved = going.changes - _column(plan.step_size * radii, gradient) * problem.geometry.direction(gradient)
             going = replace(going, changes=problem.geometry.project(moved, radii))
     return torch.cat([indices for indices, _ in hits]), torch.cat([changes for _, changes in hits])

@@ -75,8 +75,8 @@ def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> As
         return _untouched(task, batch.indices)
 
     batches = batches_of(indices, together, subject.seed, name)
-    found = run_batches(batches, work, name=name, checkpoint=checkpoint, without=without, incidents=incidents)
-    data = _data(subject, task, attacked, aims, found, incidents.lost_samples)
+    results = run_batches(batches, work, name=name, checkpoint=checkpoint, without=without, incidents=incidents)
+    data = _data(subject, task, attacked, aims, results, incidents.lost_samples)
     checkpoint.clear()
     return AssessmentResult(
         name=name,
@@ -110,8 +110,8 @@ def _plan(
         capacity = max(1, entry.batch_size // search.width)
         runner = _Search(search, Oracle(subject.classifier, entry.batch_size), capacity)
         region = region_of(where, entry, search)
-        wanted = {"targets": aims} if aims is not None else {}
-        tensors = {"images": subject.dataset.inputs, "labels": subject.dataset.targets, **wanted}
+        target_classes = {"targets": aims} if aims is not None else {}
+        tensors = {"images": subject.dataset.inputs, "labels": subject.dataset.targets, **target_classes}
         params = params_of(where, entry).model_dump(mode="json")
         effective = {**params, "epsilon": region.epsilon, "max_queries": entry.max_queries, **tensors}
         return runner, max(UNIT, capacity), region, effective
@@ -133,8 +133,8 @@ class _Search:
         found: list[State] = []
         search_images(self.search, self.oracle, task, indices, self.capacity, found.append)
         joined = {key: torch.cat([state[key] for state in found]) for key in _KEPT}
-        place = (joined["index"][:, None] == indices[None]).int().argmax(1)  # they are done in any order
-        return {key: value[place.argsort()] for key, value in joined.items()}
+        position = (joined["index"][:, None] == indices[None]).int().argmax(1)  # they are done in any order
+        return {key: value[position.argsort()] for key, value in joined.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,18 +195,18 @@ def _untouched(task: Task, indices: Tensor) -> State:
     }
 
 
-def _data(subject: Subject, task: Task, attacked: Tensor, aims: Tensor | None, found: State, lost: Tensor) -> Tensors:
+def _data(subject: Subject, task: Task, attacked: Tensor, aims: Tensor | None, state: State, lost: Tensor) -> Tensors:
     inputs, logits = scratch.copy_of(subject.dataset.inputs), subject.clean_logits.clone()
     queries = torch.ones(len(inputs), dtype=torch.int64)
     predictions = subject.clean_predictions.clone()
     # A sample that is wrong already is a success without an attack, as for `attacks`.
     succeeded = reached_without_attack(subject, aims)
-    if found:
-        indices = found["index"]
-        inputs[indices], logits[indices], queries[indices] = found["image"], found["logits"], found["queries"]
-        succeeded[indices] = found["succeeded"]
+    if state:
+        indices = state["index"]
+        inputs[indices], logits[indices], queries[indices] = state["image"], state["logits"], state["queries"]
+        succeeded[indices] = state["succeeded"]
         labels = subject.dataset.targets[indices]
-        predictions[indices] = subject.classifier.criterion.predict(found["logits"], labels)
+        predictions[indices] = subject.classifier.criterion.predict(state["logits"], labels)
     attacked = attacked.clone()
     attacked[lost] = False
     verdicts = torch.where(succeeded, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))

@@ -41,11 +41,11 @@ def pixel_groups(params: EpsGreedyParams, height: int, width: int, where: str) -
         down, across = (torch.arange(side) // step for side, step in zip((height, width), patch, strict=True))
         labels = (down[:, None] * (int(across[-1]) + 1) + across).flatten()
     else:
-        given: object = params.groups
-        if isinstance(given, str):
-            given = resolve(given, f"{where}.params.groups")(height, width)
+        groups: object = params.groups
+        if isinstance(groups, str):
+            groups = resolve(groups, f"{where}.params.groups")(height, width)
         try:
-            labels = torch.from_numpy(np.asarray(given).astype(np.int64, casting="same_kind")).flatten()
+            labels = torch.from_numpy(np.asarray(groups).astype(np.int64, casting="same_kind")).flatten()
         except (TypeError, ValueError) as error:
             raise UserError(f"{where}.params.groups: not whole numbers ({error})") from error
         if len(labels) != height * width:
@@ -90,10 +90,10 @@ class EpsGreedy:
         explores = draws[:, 0] <= self._params.epsilon
         group = torch.where(explores, below(draws[:, 1], len(self._sizes)), greedy)
         state["group"] = group
-        place = self._members[group, below(draws[:, 2], self._sizes[group])]
+        pixel = self._members[group, below(draws[:, 2], self._sizes[group])]
         candidates = images.flatten(2).clone()
         values = pixel_values(draws[:, 3:], self._params.levels)
-        candidates.scatter_(2, place[:, None, None].expand(-1, channels, 1), values[..., None])
+        candidates.scatter_(2, pixel[:, None, None].expand(-1, channels, 1), values[..., None])
         return candidates.view(n, 1, channels, height, width)
 
     def learn(self, state: State, losses: Tensor) -> Tensor:

@@ -44,8 +44,8 @@ class EvoBA:
         values = pixel_values(draws[..., 1:], self._params.levels)
         offspring = images.flatten(2)[:, None].repeat(1, self.width, 1, 1)
         for pixel in range(pixels):  # one by one: of two changes of one pixel the later holds
-            place = places[:, :, pixel, None, None].expand(-1, -1, channels, 1)
-            offspring.scatter_(3, place, values[:, :, pixel, :, None])
+            pixel_index = places[:, :, pixel, None, None].expand(-1, -1, channels, 1)
+            offspring.scatter_(3, pixel_index, values[:, :, pixel, :, None])
         return offspring.view(n, self.width, channels, height, width)
 
     def learn(self, state: State, losses: Tensor) -> Tensor:

@@ -121,17 +121,17 @@ class QueryHistogramsVisualiser(_QueryVisualiser):
         if not artifacts.metrics["count_succ"]:
             raise NothingToDraw("No success: there is nothing to count.")
         panels = (("queries", "queries of a success"), ("l0_dists", "values changed (L0)"), ("l2_dists", "L2 distance"))
-        return [_histogram(artifacts, key, words) for key, words in panels]
+        return [_histogram(artifacts, key, title) for key, title in panels]
 
 
-def _histogram(artifacts: Artifacts, key: str, words: str) -> Scene:
+def _histogram(artifacts: Artifacts, key: str, title: str) -> Scene:
     import numpy as np
 
     values, median = numbers(artifacts.metrics, f"{key}_succ"), number(artifacts.metrics, f"{key}_succ_median")
     edges = (min(0.0, *values), max(*values, 1e-9))
     counts, _ = np.histogram(values, bins=_BINS, range=edges)
-    alt = f"{words} of {len(values)} samples: median {plain(median)}, largest {plain(edges[1])}."
-    return columns(counts.tolist(), edges, f"{words}; median {plain(median)}", alt, "broken")
+    alt = f"{title} of {len(values)} samples: median {plain(median)}, largest {plain(edges[1])}."
+    return columns(counts.tolist(), edges, f"{title}; median {plain(median)}", alt, "broken")
 
 
 @register
@@ -161,8 +161,8 @@ class QueryGalleryVisualiser(_QueryVisualiser):
         spent = [f"{'broken' if broken[i] else 'failed'} after {int(queries[i])} queries" for i in chosen]
         before = [picture(clean[i], f"{names[i]}, clean", _sure(artifacts, "clean_logits", i)) for i in chosen]
         after = [
-            picture(perturbed[i], f"{names[i]}, {words}", f"{words}: {_sure(artifacts, 'perturbed_logits', i)}")
-            for i, words in zip(chosen, spent, strict=True)
+            picture(perturbed[i], f"{names[i]}, {title}", f"{title}: {_sure(artifacts, 'perturbed_logits', i)}")
+            for i, title in zip(chosen, spent, strict=True)
         ]
         caption = f"{artifacts.name}: successes from the cheapest to the dearest, then failures, with the answer and its confidence"
         return sheets(caption, [names[i] for i in chosen], [("clean", before), ("perturbed", after)])
@@ -177,8 +177,8 @@ class QueryGalleryVisualiser(_QueryVisualiser):
         # From the cheapest to the dearest, evenly over all of them.
         shown = torch.linspace(0, len(successes) - 1, min(self.max_successes, len(successes))).round().long()
         failures = (attacked & ~broken).nonzero().flatten()
-        kept = artifacts.tensor("perturbed_logits")[failures].softmax(1)
-        certainty = kept.gather(1, artifacts.tensor("targets")[failures][:, None])[:, 0]
+        probabilities = artifacts.tensor("perturbed_logits")[failures].softmax(1)
+        certainty = probabilities.gather(1, artifacts.tensor("targets")[failures][:, None])[:, 0]
         return [*successes[shown].tolist(), *failures[certainty.argsort(stable=True)][: self.max_failures].tolist()]
 
 

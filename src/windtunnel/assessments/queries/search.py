@@ -84,12 +84,12 @@ def search_images(
             places = done.nonzero().flatten()
             entering, waiting = waiting[: len(places)], waiting[len(places) :]
             if len(entering):
-                taken, places = places[: len(entering)], places[len(entering) :]
+                next_images, places = places[: len(entering)], places[len(entering) :]
                 for key, value in _enter(search, task, entering).items():
-                    state[key].index_copy_(0, taken, value)
+                    state[key].index_copy_(0, next_images, value)
             if len(places):
-                kept = torch.ones_like(done).index_fill_(0, places, False)
-                state = {key: value[kept] for key, value in state.items()}
+                is_active = torch.ones_like(done).index_fill_(0, places, False)
+                state = {key: value[is_active] for key, value in state.items()}
 
 
 def _enter(search: Search, task: Task, indices: Tensor) -> State:
@@ -115,8 +115,8 @@ def _round(search: Search, oracle: Oracle, task: Task, state: State) -> Tensor:
     chosen = search.learn(state, losses)
     moved = (chosen != NONE).nonzero().flatten()
     best = moved * search.width + chosen[moved]
-    for key, found in (("image", candidates), ("logits", logits), ("loss", losses.flatten())):
-        state[key].index_copy_(0, moved, found.index_select(0, best))
+    for key, values in (("image", candidates), ("logits", logits), ("loss", losses.flatten())):
+        state[key].index_copy_(0, moved, values.index_select(0, best))
     reached = (chosen != NONE) & task.goal.reached(state["logits"], state["index"])
     if task.budget.epsilon is not None and reached.any():
         indices = reached.nonzero().flatten()

@@ -33,8 +33,8 @@ def params_of(where: str, entry: QueryEntry) -> Block:
         first = error.errors()[0]
         reason = first["msg"].removeprefix("Value error, ")
         key = str(first["loc"][0])
-        given = entry.params[key]
-        raise UserError(f"{where}.params.{key}: {reason[0].lower()}{reason[1:]}, got {given!r}") from error
+        value = entry.params[key]
+        raise UserError(f"{where}.params.{key}: {reason[0].lower()}{reason[1:]}, got {value!r}") from error
 
 
 def search_of(where: str, entry: QueryEntry, shape: tuple[int, ...]) -> Search:
@@ -72,25 +72,25 @@ def region_of(where: str, entry: QueryEntry, search: Search) -> PerturbationBudg
     The global budget is not asked: these algorithms are bounded by their queries, and change few values by any amount.
     Raises UserError for a budget that cannot be.
     """
-    own, row = entry.budget, OWN[entry.algorithm]
+    parameters, row = entry.budget, OWN[entry.algorithm]
     params = params_of(where, entry)
-    for key, given in (("steps", own.steps), ("step_size", own.step_size)):
-        if given is not None:
-            wanted = {"steps": "generations" if isinstance(params, EvoBAParams) else "steps"}.get(key, key)
-            raise UserError(f"{where}.budget.{key}: {entry.algorithm} takes it as {where}.params.{wanted}, if at all")
-    norm = own.norm or row.norm
+    for key, value in (("steps", parameters.steps), ("step_size", parameters.step_size)):
+        if value is not None:
+            name = {"steps": "generations" if isinstance(params, EvoBAParams) else "steps"}.get(key, key)
+            raise UserError(f"{where}.budget.{key}: {entry.algorithm} takes it as {where}.params.{name}, if at all")
+    norm = parameters.norm or row.norm
     assert norm is not None
-    if own.epsilon is not None and norm is Norm.L0 and own.epsilon < 1:
+    if parameters.epsilon is not None and norm is Norm.L0 and parameters.epsilon < 1:
         raise UserError(
-            f"{where}.budget.epsilon: under L0 it is a number of changed values, at least 1; got {own.epsilon:g}"
+            f"{where}.budget.epsilon: under L0 it is a number of changed values, at least 1; got {parameters.epsilon:g}"
         )
-    if own.epsilon is not None and norm is Norm.LINF and own.epsilon > 1:
+    if parameters.epsilon is not None and norm is Norm.LINF and parameters.epsilon > 1:
         raise UserError(
-            f"{where}.budget.epsilon: {own.epsilon:g} is larger than the range of [0, 1] pixels; did you mean "
-            f"{own.epsilon:g}/255?"
+            f"{where}.budget.epsilon: {parameters.epsilon:g} is larger than the range of [0, 1] pixels; did you mean "
+            f"{parameters.epsilon:g}/255?"
         )
     step = params.step_size if isinstance(params, SimBAParams) else None
-    return PerturbationBudget(norm, own.epsilon, step, search.steps)
+    return PerturbationBudget(norm, parameters.epsilon, step, search.steps)
 
 
 def library_row(entry: QueryEntry) -> AttackRow | None:
@@ -100,7 +100,7 @@ def library_row(entry: QueryEntry) -> AttackRow | None:
 
 def as_attack(entry: QueryEntry) -> AttackEntry:
     """The entry as one of `attacks`, whose checks and settings hold for it too."""
-    kept = {
+    settings = {
         key: getattr(entry, key) for key in ("library", "algorithm", "params", "budget", "samples", "target_classes")
     }
-    return AttackEntry(**kept)
+    return AttackEntry(**settings)

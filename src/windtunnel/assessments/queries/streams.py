@@ -28,10 +28,10 @@ def stream_seeds(run_seed: int, name: str, ids: Sequence[str]) -> Tensor:
 def uniforms(seeds: Tensor, start: Tensor, count: int) -> Tensor:
     """Draws `start` to `start + count` of each stream, float64 (n, count) in [0, 1); seeds, start: int64 (n,)."""
     first, seed = (tensor.numpy().view(np.uint64)[:, None] for tensor in (start, seeds))
-    place: Bits = np.arange(1, count + 1, dtype=np.uint64) + first
-    bits: Bits = place * _GOLDEN + seed
-    for shift, factor in _MIX:
-        bits = (bits ^ (bits >> shift)) * factor
+    counter: Bits = np.arange(1, count + 1, dtype=np.uint64) + first
+    bits: Bits = counter * _GOLDEN + seed
+    for shift_bits, factor in _MIX:
+        bits = (bits ^ (bits >> shift_bits)) * factor
     bits = bits ^ (bits >> np.uint64(31))
     return torch.from_numpy((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 

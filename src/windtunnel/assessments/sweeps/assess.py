@@ -41,7 +41,7 @@ def assess(name: str, entry: SweepEntry, budget: Budget, subject: Subject) -> As
     identity = [entry.model_dump(mode="json"), subject.dataset.digest(), subject.classifier.digest, subject.seed]
     checkpoint = Checkpoint(name, subject.resolved, [*identity, str(subject.classifier.device)])
     incidents = Incidents()
-    found = run_batches(
+    results = run_batches(
         batches_of(torch.arange(len(subject.dataset)), entry.batch_size, subject.seed, name),
         over_the_grid,
         name=name,
@@ -49,7 +49,7 @@ def assess(name: str, entry: SweepEntry, budget: Budget, subject: Subject) -> As
         without=over_the_grid.untouched,
         incidents=incidents,
     )
-    inputs, predictions, critical = found["inputs"], found["predictions"].T.contiguous(), found["critical"]
+    inputs, predictions, critical = results["inputs"], results["predictions"].T.contiguous(), results["critical"]
     epsilons = torch.tensor(grid, dtype=torch.float32)
     targets = subject.dataset.targets
     confidence = subject.clean_logits.softmax(1).amax(1)
@@ -130,11 +130,11 @@ class _OverTheGrid:
 
 def _run_grid(name: str, engine: Engine, grid: list[float], subject: Subject) -> tuple[Tensor, Tensor]:
     """(perturbed inputs (N, ...), predictions (E, N)); the first is the clean evaluation itself, not a second one."""
-    targets, everyone = subject.dataset.targets, torch.arange(len(subject.dataset))
-    found, kept = [subject.clean_predictions], subject.dataset.inputs.clone()
+    targets, all_indices = subject.dataset.targets, torch.arange(len(subject.dataset))
+    all_predictions, inputs = [subject.clean_predictions], subject.dataset.inputs.clone()
     still_right = subject.clean_correct
     for epsilon in grid[1:]:
-        perturbed = engine.perturb(everyone, epsilon)
+        perturbed = engine.perturb(all_indices, epsilon)
         predictions = subject.classifier.predict(perturbed, targets)
         if (predictions < 0).any():
             bad = int((predictions < 0).nonzero()[0])
@@ -143,11 +143,11 @@ def _run_grid(name: str, engine: Engine, grid: list[float], subject: Subject) ->
                 f"a curve over such predictions would mean nothing"
             )
         broken = still_right & (predictions != targets)
-        kept[broken] = perturbed[broken]
+        inputs[broken] = perturbed[broken]
         still_right = still_right & ~broken
-        found.append(predictions)
-    kept[still_right] = perturbed[still_right]
-    return kept, torch.stack(found)
+        all_predictions.append(predictions)
+    inputs[still_right] = perturbed[still_right]
+    return inputs, torch.stack(all_predictions)
 
 
 def _bisect(critical: Tensor, engine: Engine, grid: list[float], subject: Subject, rounds: int) -> Tensor:
@@ -156,8 +156,8 @@ def _bisect(critical: Tensor, engine: Engine, grid: list[float], subject: Subjec
     points = torch.tensor(grid, dtype=torch.float64)
     finite = high.isfinite()
     # Values of the grid pass through float32 on the way; the nearest point is the one that was meant.
-    place = (high[:, None] - points[None]).abs().nan_to_num(torch.inf).argmin(1)
-    low = torch.where(finite, points[(place - 1).clamp(min=0)], 0.0)
+    nearest = (high[:, None] - points[None]).abs().nan_to_num(torch.inf).argmin(1)
+    low = torch.where(finite, points[(nearest - 1).clamp(min=0)], 0.0)
     for _ in range(rounds):
         middle = (low + high) / 2
         for epsilon in middle[finite].unique().tolist():
@@ -170,19 +170,19 @@ def _bisect(critical: Tensor, engine: Engine, grid: list[float], subject: Subjec
 
 
 def _caveats(sweep: Sweep, *, zero_added: bool, one_step: bool) -> list[Caveat]:
-    found = []
+    caveats = []
     if zero_added:
-        found.append(Caveat("zero_added", "The epsilon grid had no 0; it was added as the clean baseline."))
+        caveats.append(Caveat("zero_added", "The epsilon grid had no 0; it was added as the clean baseline."))
     if one_step:
-        found.append(
+        caveats.append(
             Caveat("one_step_attack", "FGSM takes one gradient step: an iterative attack breaks more at every epsilon.")
         )
     if sweep.violations:
-        found.append(
+        caveats.append(
             Caveat(
                 "not_monotone",
                 f"{sweep.violations} samples are wrong at one epsilon and right at a larger one; the curve counts a "
                 f"sample as broken from the first on, the raw curve is kept beside it.",
             )
         )
-    return found
+    return caveats

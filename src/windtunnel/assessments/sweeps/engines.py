@@ -44,8 +44,8 @@ class OneGradientFGSM:
     def perturb(self, indices: Tensor, epsilon: float) -> Tensor:
         """The inputs at `indices` moved by `epsilon` along the stored signs."""
         # Memory traffic is all that this costs beside the model's passes: no copy that can be spared.
-        whole = len(indices) == len(self._inputs)
-        inputs, signs = (self._inputs, self._signs) if whole else (self._inputs[indices], self._signs[indices])
+        is_whole = len(indices) == len(self._inputs)
+        inputs, signs = (self._inputs, self._signs) if is_whole else (self._inputs[indices], self._signs[indices])
         moved = torch.add(inputs, signs, alpha=epsilon)
         return moved.clamp_(*self._range) if self._range else moved
 

@@ -103,11 +103,11 @@ class ConfidenceVisualiser(_SweepVisualiser):
             Series("flips", "broken", flips, line=False),
             Series("never flips at these epsilons", "certified", never, line=False),
         ]
-        some = f" {_MOST_POINTS} of {n} samples are drawn." if len(pairs) < n else ""
+        subset_note = f" {_MOST_POINTS} of {n} samples are drawn." if len(pairs) < n else ""
         alt = "Clean confidence against critical epsilon; top left is confidently wrong soonest."
         groups = "".join(_groups(artifacts))
         return lines([s for s in series if s.points], f"critical epsilon.{groups}" if groups else "critical epsilon",
-                     "clean confidence (max softmax)", alt + some + groups, (0, 1.1 * largest), (0, 1.02))  # fmt: skip
+                     "clean confidence (max softmax)", alt + subset_note + groups, (0, 1.1 * largest), (0, 1.02))  # fmt: skip
 
 
 def _groups(artifacts: Artifacts) -> Iterator[str]:

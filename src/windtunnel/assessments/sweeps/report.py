@@ -28,10 +28,10 @@ def print_report(metadata: Metadata, console: Console | None = None) -> None:
     survivors = int(number(metrics, "n_samples")) - sum(counts)
     out.print(f"critical epsilon, the smallest that flips the prediction ({never:.1%} never flip)", highlight=False)
     out.print(escape(text_histogram(counts, epsilons[-1], survivors)), highlight=False)
-    for words, group in (("flip earliest", "earliest"), ("last longest", "longest")):
+    for text, group in (("flip earliest", "earliest"), ("last longest", "longest")):
         if f"confidence_{group}" in metrics:
             mean = number(metrics, f"confidence_{group}")
-            out.print(f"  {metrics[f'n_{group}']} {words}: mean clean confidence {mean:.1%}", highlight=False)
+            out.print(f"  {metrics[f'n_{group}']} {text}: mean clean confidence {mean:.1%}", highlight=False)
     out.print(f"accuracy per class at epsilon {median:.4g}, 95 % intervals", highlight=False)
     classes = table(tuple[Share, ...], metrics, "per_class_at_median_epsilon")
     for name, share in zip(metadata.kwargs.class_names, classes, strict=True):

@@ -20,7 +20,7 @@ def run(task: Task[SweepEntry]) -> AssessmentResult:
     return assess(task.name, task.entry, task.budget, task.subject)
 
 
-def finish(artifacts: Artifacts, place: Layout) -> None:
+def finish(artifacts: Artifacts, layout: Layout) -> None:
     """Write the series of its curve, and print its page."""
-    write_curve_series(artifacts, place.plots / "sweep" / f"{artifacts.name}.csv")
+    write_curve_series(artifacts, layout.plots / "sweep" / f"{artifacts.name}.csv")
     print_report(artifacts.metadata)

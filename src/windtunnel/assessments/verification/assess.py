@@ -93,9 +93,9 @@ def assess(
     ledger = Ledger.of(subject)
     task = Task(name, canonical, region.norm, region.epsilon, entry, deadline, bounder, steps, _probed(steps))
     if results:
-        left = ledger.undecided
-        found, examples = known_examples(canonical.subject, region.norm, region.epsilon, results)
-        ledger.falsify(left[found[left]], examples[left[found[left]]], "examples")
+        undecided = ledger.undecided
+        is_broken, examples = known_examples(canonical.subject, region.norm, region.epsilon, results)
+        ledger.falsify(undecided[is_broken[undecided]], examples[undecided[is_broken[undecided]]], "examples")
     run_steps(steps, ledger, task)
     data = _data(ledger, canonical, region.norm)
     largest = None
@@ -158,13 +158,13 @@ def _as_it_ran(algorithm: Algorithm, steps: Sequence[str], task: Task) -> Algori
 
 def _data(ledger: Ledger, canonical: Canonical, norm: Norm) -> Tensors:
     subject = ledger.subject
-    found = finite_samples(ledger.examples)
-    predictions, distances = torch.full((len(found),), -1), torch.full((len(found),), torch.nan)
-    if found.any():
-        indices = found.nonzero().flatten()
+    finite = finite_samples(ledger.examples)
+    predictions, distances = torch.full((len(finite),), -1), torch.full((len(finite),), torch.nan)
+    if finite.any():
+        indices = finite.nonzero().flatten()
         examples, targets = scratch.samples_at(ledger.examples, indices), subject.dataset.targets[indices]
-        predictions[found] = subject.classifier.predict(examples, targets)
-        distances[found] = distance(norm, ledger.examples, subject.dataset.inputs)[found]
+        predictions[finite] = subject.classifier.predict(examples, targets)
+        distances[finite] = distance(norm, ledger.examples, subject.dataset.inputs)[finite]
     return {
         **base_data(subject, ledger.verdicts),
         "perturbed_inputs": ledger.examples,
@@ -183,24 +183,24 @@ def _radii(data: Tensors, radius: Radius, ledger: Ledger, task: Task) -> tuple[T
     """(the radii, bool (N,), whose search was not finished): by bounds, then what breaks, then between the two."""
     verdicts, distances = (tensor_in(data, key) for key in ("verdicts", "perturbation_distance"))
     holds = torch.where(verdicts == Verdict.VERIFIED, min(task.epsilon, radius.max), 0.0)
-    known = Known(holds, distances.nan_to_num(torch.inf))
+    bounds = Known(holds, distances.nan_to_num(torch.inf))
     low = torch.where(task.subject.clean_correct, holds, -1.0)
     bounding, searching = radius_steps(radius, task.steps)
     if bounding is not None:
-        certified_radius(known.certified_by(proves(bounding, task)), low, radius.max, radius.tolerance)
+        certified_radius(bounds.certified_by(proves(bounding, task)), low, radius.max, radius.tolerance)
     attacked = radius.attack and task.norm is Norm.LINF
     if attacked:
-        low, most = torch.where(low < 0, low, known.holds), torch.full_like(low, radius.max)
-        broken_radius(known.broken_by(breaks(task)), most, low, radius.tolerance)
-    open_ = task.subject.clean_correct & known.open(radius.max, radius.tolerance)
+        low, most = torch.where(low < 0, low, bounds.holds), torch.full_like(low, radius.max)
+        broken_radius(bounds.broken_by(breaks(task)), most, low, radius.tolerance)
+    open_ = task.subject.clean_correct & bounds.open(radius.max, radius.tolerance)
     cut_short = open_ & (task.time_left <= 0)
     if searching is not None:
         search = step_of(searching).radii
         assert search is not None
-        cut_short |= search(searching, known, ledger, task)
-    radii: Tensors = {"certified_radius": known.holds}
+        cut_short |= search(searching, bounds, ledger, task)
+    radii: Tensors = {"certified_radius": bounds.holds}
     if attacked:
-        radii["broken_radius"] = known.broken
+        radii["broken_radius"] = bounds.broken
     return radii, cut_short
 
 

@@ -106,13 +106,15 @@ def _attacked(subject: Subject, norm: Norm, epsilons: Tensor) -> list[int]:
     unit, _ = unit_of(subject.clean_logits.double())
     exact: Classifier = replace(subject.classifier, module=_Exact(subject.classifier.module, unit).eval())
     inputs, targets = subject.dataset.inputs, subject.dataset.targets
-    found = torch.zeros(len(inputs), dtype=torch.bool)
+    is_broken = torch.zeros(len(inputs), dtype=torch.bool)
     for search in (falsify, falsify_targeted):
-        left = (~found).nonzero().flatten()
+        remaining = (~is_broken).nonzero().flatten()
         seed = derive_seed(subject.seed, "audit", search.__name__)
-        if len(left):
-            found[left] = search(exact, inputs[left], targets[left], epsilons[left], seed, norm)[0]
-    return found.nonzero().flatten().tolist()
+        if len(remaining):
+            is_broken[remaining] = search(
+                exact, inputs[remaining], targets[remaining], epsilons[remaining], seed, norm
+            )[0]
+    return is_broken.nonzero().flatten().tolist()
 
 
 def _by_author(verdicts: Artifacts, indices: Tensor) -> dict[str, Tensor]:
@@ -124,14 +126,14 @@ def _by_author(verdicts: Artifacts, indices: Tensor) -> dict[str, Tensor]:
 
 def _second_opinion(first: str, subject: Subject, norm: Norm, epsilon: float) -> Tensor:
     """Verdicts (n,) of an implementation that shares no bound with the step `first`."""
-    given: dict[str, object]
+    options: dict[str, object]
     if first != _OWN:
-        given = {"library": "windtunnel", "algorithm": f"{_OWN}{_SUFFIX[norm]}", "params": {"domains": DOMAINS}}
+        options = {"library": "windtunnel", "algorithm": f"{_OWN}{_SUFFIX[norm]}", "params": {"domains": DOMAINS}}
     elif norm is Norm.LINF:
-        given = {"library": "windtunnel", "algorithm": "cascade", "steps": ("alpha-crown", "marabou"),
+        options = {"library": "windtunnel", "algorithm": "cascade", "steps": ("alpha-crown", "marabou"),
                  "timeout": SECONDS}  # fmt: skip
     else:
-        given = {"library": "auto-LiRPA", "algorithm": f"alpha-crown{_SUFFIX[norm]}"}
-    entry = VerificationEntry.model_validate(given)
+        options = {"library": "auto-LiRPA", "algorithm": f"alpha-crown{_SUFFIX[norm]}"}
+    entry = VerificationEntry.model_validate(options)
     result = assess("audit", entry, Budget(norm=norm, epsilon=epsilon), subject)
     return tensor_in(result.data, "verdicts")

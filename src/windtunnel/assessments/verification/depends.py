@@ -21,8 +21,8 @@ def _steps(entry: VerificationEntry) -> tuple[str, ...]:
 
 
 def _options(entry: VerificationEntry, params: Params) -> frozenset[str]:
-    asked = [library_of_step(step) for step in _steps(entry)]
-    return frozenset(name for library in asked for name in (library.name, *library.uses)) - {"windtunnel"}
+    libraries = [library_of_step(step) for step in _steps(entry)]
+    return frozenset(name for library in libraries for name in (library.name, *library.uses)) - {"windtunnel"}
 
 
 def _code(entry: VerificationEntry) -> Iterator[str]:

@@ -53,8 +53,8 @@ class VerdictSummaryVisualiser(Visualiser):
 
     def _verdicts(self, a: Artifacts) -> Scene:
         late, n = int(number({"timeouts": 0, **a.metrics}, "timeouts")), len(a.sample_names)
-        words = {"unknown": f"unknown, {late} out of time"} if late else {}
-        rows = [Bar(words.get(name, name), number(a.metrics, f"{name}_rate"), role, limits(a.metrics, f"{name}_rate"))
+        labels = {"unknown": f"unknown, {late} out of time"} if late else {}
+        rows = [Bar(labels.get(name, name), number(a.metrics, f"{name}_rate"), role, limits(a.metrics, f"{name}_rate"))
                 for name, role in _ROLES.items()]  # fmt: skip
         alt = "; ".join(f"{r.label} {r.value:.1%}" for r in rows)
         return bars(rows, f"share of {n} samples, 95 % intervals", alt, width=HALF)
@@ -154,20 +154,20 @@ class OutputBoundsPinnedVisualiser(Visualiser):
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """A panel per sample."""
         lower, upper = _bounds(artifacts)
-        known = lower.isfinite().all(1).nonzero().flatten().tolist()
+        bounded = lower.isfinite().all(1).nonzero().flatten().tolist()
         targets, verdicts = artifacts.tensor("targets"), artifacts.tensor("verdicts")
         panels = []
-        for i in list(self.sample_indices or known)[: self.max_samples]:
+        for i in list(self.sample_indices or bounded)[: self.max_samples]:
             target = int(targets[i])
             order = [target, *(c for c in upper[i].argsort(descending=True).tolist() if c != target)]
             rows = [(artifacts.class_names[c], float(lower[i, c]), float(upper[i, c]),
                      self.target_color if c == target else self.bar_color)
                     for c in sorted(order[: self.max_classes])]  # fmt: skip
             panels.append((f"{artifacts.shown_names[i]}: {Verdict(int(verdicts[i])).label}", rows))
-        words = (
+        labels = (
             "logit; the target in orange" if self.target_color == "broken" else "logit; the target in its own colour"
         )
-        return [intervals(panels, words, "Output bounds per class of single samples.")]
+        return [intervals(panels, labels, "Output bounds per class of single samples.")]
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class _Heatmap(Visualiser):
     max_samples: int | None = None
     kinds: ClassVar[frozenset[AssessmentKind]] = _FORMAL
 
-    def _matrix(self, values: Tensor, artifacts: Artifacts, words: str, edges: tuple[float, float]) -> Scene:
+    def _matrix(self, values: Tensor, artifacts: Artifacts, caption: str, edges: tuple[float, float]) -> Scene:
         n, most = len(values), self.max_samples or _MOST_ROWS
         places = range(n) if n <= most else [k * n // most for k in range(most)]
         names, classes = artifacts.shown_names, artifacts.class_names
@@ -190,10 +190,10 @@ class _Heatmap(Visualiser):
             ]
             for i, row in zip(places, grid, strict=True)
         ]
-        some = f"{len(grid)} of {n} samples" if len(grid) < n else f"{n} samples"
-        label = f"{some}; from {edges[0]:.3g} ({'red' if edges[0] < 0 else 'dark'}) to {edges[1]:.3g}, grey: no bound"
+        subset_note = f"{len(grid)} of {n} samples" if len(grid) < n else f"{n} samples"
+        label = f"{subset_note}; from {edges[0]:.3g} ({'red' if edges[0] < 0 else 'dark'}) to {edges[1]:.3g}, grey: no bound"
         height = min(17.0, max(2.5, 240 / len(grid)))
-        return matrix(grid, [""] * len(grid), classes, f"class; {label}", words, f"{words} by sample and class; {label}.",
+        return matrix(grid, [""] * len(grid), classes, f"class; {label}", caption, f"{caption} by sample and class; {label}.",
                       ramp(self.cmap), lambda v: f"{v:.3g}", tips, edges=edges, row_height=height)  # fmt: skip
 
 
@@ -236,16 +236,16 @@ class OutputBoundsMarginHeatmapVisualiser(_Heatmap):
         lower, upper = _bounds(artifacts)
         targets = artifacts.tensor("targets")[:, None]
         margin = (lower.gather(1, targets) - upper).scatter(1, targets, float("nan"))
-        known = margin[margin.isfinite()]
-        top = float(known.abs().max()) if len(known) else 1.0
+        bounded = margin[margin.isfinite()]
+        top = float(bounded.abs().max()) if len(bounded) else 1.0
         return [*sorted_, self._matrix(margin, artifacts, "margin, interval against interval", (-top, top))]
 
 
 def _sorted_margins(margins: list[float]) -> Scene:
     above = sum(v > 0 for v in margins)
     alt = f"Verified margins of {len(margins)} samples, sorted: {above} are above 0, which proves the sample."
-    words = f"verified margin; above 0 the sample is verified ({above} of {len(margins)})"
-    return ranks([("certified", words, margins)], "smallest margin over the other classes", alt, max(0.0, *margins),
+    caption = f"verified margin; above 0 the sample is verified ({above} of {len(margins)})"
+    return ranks([("certified", caption, margins)], "smallest margin over the other classes", alt, max(0.0, *margins),
                  min(0.0, *margins), (0.0, "verified above this line"))  # fmt: skip
 
 
@@ -267,12 +267,12 @@ class CertifiedCurveVisualiser(Visualiser):
             for key in ("curve_epsilons", "certified_curve", "certified_curve_ci_low", "certified_curve_ci_high")
         )
         # What ran out of time is no finding about the model: the curve is what was verified until then.
-        known = [artifacts.tensor(key) for key in ("timed_out", "radius_unfinished") if key in artifacts.data]
-        late = len({i for ended in known for i in ended.nonzero().flatten().tolist()})
+        bounded = [artifacts.tensor(key) for key in ("timed_out", "radius_unfinished") if key in artifacts.data]
+        late = len({i for ended in bounded for i in ended.nonzero().flatten().tolist()})
         of = f"{late} of {len(artifacts.sample_names)} samples out of time"
-        words, colour = (f"certified, at least: {of}", "unknown") if late else ("certified, 95 % band", "certified")
+        labels, colour = (f"certified, at least: {of}", "unknown") if late else ("certified, 95 % band", "certified")
         band = tuple(zip(low, high, strict=True))
-        drawn = [Series(words, colour, tuple(zip(x, y, strict=True)), band, dashed=late > 0, thin=True)]
+        drawn = [Series(labels, colour, tuple(zip(x, y, strict=True)), band, dashed=late > 0, thin=True)]
         if "empirical_curve" in m:
             attacked = tuple(zip(x, numbers(m, "empirical_curve"), strict=True))
             drawn.append(Series("not broken", "broken", attacked, dashed=True, thin=True))

@@ -126,9 +126,11 @@ def _try_steps(
     where no step can prove anything.
     """
     assert region.epsilon is not None
-    one = dataset.subset(torch.arange(1))
+    single = dataset.subset(torch.arange(1))
     try:
-        canonical = canonical_subject(subject_of(classifier, replace(one, targets=torch.zeros(1, dtype=torch.int64))))
+        canonical = canonical_subject(
+            subject_of(classifier, replace(single, targets=torch.zeros(1, dtype=torch.int64)))
+        )
     except IncompatibleError as error:
         raise IncompatibleError(f"{where}: {error}") from error
     bounder = Bounder(canonical.subject, region.norm, 1, canonical.slack, time.monotonic() + TRY_SECONDS)

@@ -27,9 +27,9 @@ def bounds_metrics(lower: Tensor, upper: Tensor) -> dict[str, Json]:
 
     `n_bounded`, and `mean_lower_bound` and `mean_upper_bound`, lists of K; without a bounded sample the lists are left out.
     """
-    known = (lower.isfinite() & upper.isfinite()).all(1)
-    metrics: dict[str, Json] = {"n_bounded": int(known.sum())}
-    if known.any():
+    is_bounded = (lower.isfinite() & upper.isfinite()).all(1)
+    metrics: dict[str, Json] = {"n_bounded": int(is_bounded.sum())}
+    if is_bounded.any():
         for end, bounds in (("lower", lower), ("upper", upper)):
-            metrics[f"mean_{end}_bound"] = bounds[known].double().mean(0).tolist()
+            metrics[f"mean_{end}_bound"] = bounds[is_bounded].double().mean(0).tolist()
     return metrics

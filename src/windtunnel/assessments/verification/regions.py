@@ -40,12 +40,12 @@ class Region:
 
         A minimum is a lower bound even where rounding makes the minimiser inexact: it is the value of a dual.
         """
-        one = len(self) == 1
-        low, high = ((t if one else t[rows]).to(a) for t in (self.low, self.high))
+        is_single = len(self) == 1
+        low, high = ((t if is_single else t[rows]).to(a) for t in (self.low, self.high))
         if self.norm is Norm.LINF:
             x = torch.addcmul((low + high) / 2, (low - high) / 2, a.sign())
             return (a * x).sum(1), x
-        centre, down = (self.centre if one else self.centre[rows]).to(a), a >= 0
+        centre, down = (self.centre if is_single else self.centre[rows]).to(a), a >= 0
         room = torch.where(down, centre - low, high - centre)
         size, radius = a.abs(), self.radius[rows].to(a)
         moved, gained = (_l2 if self.norm is Norm.L2 else _l1)(size, room, radius)
@@ -82,15 +82,15 @@ def _l2(size: Tensor, room: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
     ratios, rooms, slopes = (v.gather(1, order) for v in (ratio, room, size))
     full = torch.nn.functional.pad((rooms**2).cumsum(1), (1, 0))  # the first k coordinates at the end of their room
     free = torch.nn.functional.pad((slopes**2).flip(1).cumsum(1).flip(1), (0, 1))
-    left = (radius[:, None] ** 2 - full).clamp(min=0)
-    inverse = (left / free.clamp(min=1e-30)).sqrt()  # 1 / t for each k
+    remaining = (radius[:, None] ** 2 - full).clamp(min=0)
+    inverse = (remaining / free.clamp(min=1e-30)).sqrt()  # 1 / t for each k
     beyond = torch.nn.functional.pad(ratios, (0, 1), value=torch.inf)
     k = (inverse <= beyond).int().argmax(1, keepdim=True)
     step = inverse.gather(1, k)
     moved = torch.minimum(size * step, room)
-    everything = full[:, -1:] <= radius[:, None] ** 2  # the whole box lies inside the ball
-    t = torch.where(everything, 0.0, 1 / step.clamp(min=1e-30))
-    moved = torch.where(everything, room, moved)
+    is_inside = full[:, -1:] <= radius[:, None] ** 2  # the whole box lies inside the ball
+    t = torch.where(is_inside, 0.0, 1 / step.clamp(min=1e-30))
+    moved = torch.where(is_inside, room, moved)
     # The dual: sum of max over m in [0, room] of size m - t m^2 / 2, and t radius^2 / 2. Valid for any t >= 0.
     gained = (size * moved - t * moved**2 / 2).sum(1) + (t * radius[:, None] ** 2).squeeze(1) / 2
     return moved, gained

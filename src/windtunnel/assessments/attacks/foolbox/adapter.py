@@ -96,7 +96,7 @@ def _from_start(request: Request, model: foolbox.Model, attack: foolbox.Attack) 
     perturbed = request.inputs.clone()
     aims = None if request.aims is None else request.aims[usable]
     try:
-        found, *_ = attack(
+        raw, *_ = attack(
             model,
             request.inputs[usable],
             _criterion(request.labels[usable], aims),
@@ -110,7 +110,7 @@ def _from_start(request: Request, model: foolbox.Model, attack: foolbox.Attack) 
             f"{request.row.algorithm.name}: the model does not binarise its input at this threshold: nothing to "
             f"refine; set params.threshold to the model's own, or use PointwiseAttack"
         ) from error
-    perturbed[usable] = found
+    perturbed[usable] = raw
     return perturbed
 
 

@@ -19,10 +19,10 @@ def perturb(request: Request, model: nn.Module) -> Tensor:
     name = request.row.algorithm.name
     attack = library_of("function", "attacks").algorithm(name)
     with users_code(f"attack {name}"):
-        found = attack(
+        result = attack(
             model, request.inputs.clone(), request.labels.clone(), request.budget, request.seed, **request.arguments
         )
-    if not isinstance(found, torch.Tensor) or found.shape != request.inputs.shape:
-        got = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+    if not isinstance(result, torch.Tensor) or result.shape != request.inputs.shape:
+        got = tuple(result.shape) if isinstance(result, torch.Tensor) else type(result).__name__
         raise UserError(f"attack {name} returned {got}, not a tensor {tuple(request.inputs.shape)}")
-    return found.to(request.inputs)
+    return result.to(request.inputs)

@@ -75,15 +75,15 @@ class Bounder:
     def caveats(self) -> list[Caveat]:
         """What was not done as asked."""
         ids = self.subject.dataset.ids
-        found = [
+        caveats = [
             Caveat("smaller_batch", f"{method} was run on {size} samples at a time, not {self.together}: memory.")
             for method, size in sorted(self.halved.items())
         ]
-        found += [
+        caveats += [
             Caveat("weaker_method", f"{weaker} was used instead of {method}: {reason}.", tuple(ids[i] for i in indices))
             for (method, weaker, reason), indices in self.fallbacks.items()
         ]
-        return [*found, *self.incidents.caveats(ids)]
+        return [*caveats, *self.incidents.caveats(ids)]
 
     def _bound(self, method: str, indices: Tensor, epsilons: Tensor, *, logits: bool) -> Iterator[Part]:
         if method in self.unsupported:
@@ -122,10 +122,10 @@ class Bounder:
     def _check(self, method: str, indices: Tensor, bounds: Bounds) -> None:
         """Raise IncompatibleError for bounds that exclude the clean sample, a point of every ball: they are wrong."""
         clean = self.subject.clean_logits[indices]
-        own = clean.gather(1, self.subject.dataset.targets[indices, None])
+        label_logits = clean.gather(1, self.subject.dataset.targets[indices, None])
         other_classes = clean.scatter(1, self.subject.dataset.targets[indices, None], -torch.inf).amax(1, keepdim=True)
         slack = 1e-3 * clean.abs().amax(1, keepdim=True).clamp(min=1)
-        wrong = bounds.worst_margin[:, None] > own - other_classes + slack
+        wrong = bounds.worst_margin[:, None] > label_logits - other_classes + slack
         wrong = wrong | (bounds.lower > clean + slack).any(1, True) | (bounds.upper < clean - slack).any(1, True)
         if wrong.any():
             sample = self.subject.dataset.ids[int(indices[int(wrong.flatten().nonzero()[0])])]

@@ -39,8 +39,8 @@ def conv2d(
     if not fixed or isinstance(padding, str) or not _is_usual(x, stride, dilation, groups):
         return nn.functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
     # torch has no types for what it makes of a Function.
-    found: Tensor = _Convolution.apply(x, weight, bias, pair(stride)[0], pair(padding))  # type: ignore[no-untyped-call]
-    return found
+    result: Tensor = _Convolution.apply(x, weight, bias, pair(stride)[0], pair(padding))  # type: ignore[no-untyped-call]
+    return result
 
 
 class QuickTransposes(TorchFunctionMode):
@@ -64,10 +64,10 @@ def _conv_transpose2d(
     if bias is not None or not _is_usual(g, stride, dilation, groups):
         return nn.functional.conv_transpose2d(g, weight, bias, stride, padding, output_padding, groups, dilation)
     step, pads = pair(stride)[0], pair(padding)
-    given = zip(g.shape[2:], pads, weight.shape[2:], pair(output_padding), strict=True)
-    rows, columns = ((many - 1) * step - 2 * p + reach + more for many, p, reach, more in given)
-    found: Tensor = _Transposed.apply(g, weight, (rows, columns), step, pads)  # type: ignore[no-untyped-call]
-    return found
+    sides = zip(g.shape[2:], pads, weight.shape[2:], pair(output_padding), strict=True)
+    rows, columns = ((many - 1) * step - 2 * p + reach + more for many, p, reach, more in sides)
+    result: Tensor = _Transposed.apply(g, weight, (rows, columns), step, pads)  # type: ignore[no-untyped-call]
+    return result
 
 
 def _is_usual(x: Tensor, stride: int | _Pair, dilation: int | _Pair, groups: int) -> bool:
@@ -110,7 +110,7 @@ def _by_matrices(g: Tensor, weight: Tensor, size: _Pair, stride: int, padding: _
     ends = [((many - 1) * stride + reach, p + side) for many, reach, p, side in sides]
     reached = (ends[0][0], ends[1][0])
     summed = nn.functional.fold(weight.flatten(1).T @ g.flatten(2), reached, weight.shape[2:], stride=stride)
-    behind = [max(0, wanted - end) for end, wanted in ends]  # the last positions give to nobody
+    behind = [max(0, needed - end) for end, needed in ends]  # the last positions give to nobody
     if any(behind):
         summed = nn.functional.pad(summed, (0, behind[1], 0, behind[0]))
     return summed[:, :, padding[0] : ends[0][1], padding[1] : ends[1][1]]
@@ -123,19 +123,19 @@ def _by_convolution(g: Tensor, taps: Tensor, size: _Pair, stride: int, padding: 
     # In front and behind of g, so that q goes from that of the first position to that of the last.
     pads = [(reach - 1 - p // stride, (side - 1 + p) // stride - (many - 1)) for side, p, many, reach in sides]
     if all(before == behind >= 0 for before, behind in pads):
-        found = nn.functional.conv2d(g, taps, padding=(pads[0][0], pads[1][0]))
+        result = nn.functional.conv2d(g, taps, padding=(pads[0][0], pads[1][0]))
     else:
-        found = nn.functional.conv2d(nn.functional.pad(g, (*pads[1], *pads[0])), taps)
+        result = nn.functional.conv2d(nn.functional.pad(g, (*pads[1], *pads[0])), taps)
     if stride > 1:
-        found = nn.functional.pixel_shuffle(found, stride)
+        result = nn.functional.pixel_shuffle(result, stride)
         for dim, (side, p, *_) in enumerate(sides, 2):
-            found = found.narrow(dim, p % stride, side)
-    return found
+            result = result.narrow(dim, p % stride, side)
+    return result
 
 
 def _taps(weight: Tensor, stride: int) -> Tensor:
     """Weights (inputs * stride^2, outputs, ...) of the convolution of the gradient."""
     rows, columns = (-(-size // stride) for size in weight.shape[2:])
-    whole = nn.functional.pad(weight, (0, columns * stride - weight.shape[3], 0, rows * stride - weight.shape[2]))
-    parts: Tensor = whole.unflatten(3, (columns, stride)).unflatten(2, (rows, stride)).flip(2, 4)  # (o, i, e, t, e, t)
+    padded = nn.functional.pad(weight, (0, columns * stride - weight.shape[3], 0, rows * stride - weight.shape[2]))
+    parts: Tensor = padded.unflatten(3, (columns, stride)).unflatten(2, (rows, stride)).flip(2, 4)  # (o, i, e, t, e, t)
     return parts.permute(1, 3, 5, 0, 2, 4).flatten(0, 2).contiguous()

@@ -46,19 +46,19 @@ def bound_all(
     """
     places = bounder.units(indices, epsilons)
     batches = [Batch(number, indices[members], 0) for number, members in enumerate(places)]
-    known = torch.zeros(len(bounder.subject.dataset), dtype=epsilons.dtype)
-    known[indices] = epsilons
+    is_known = torch.zeros(len(bounder.subject.dataset), dtype=epsilons.dtype)
+    is_known[indices] = epsilons
     alone = replace(bounder, fallbacks={}, halved={}, incidents=Incidents(), deadline=float("inf"))
-    work = _Unit(alone, Deadline(bounder.deadline), method, known, logits, bounder.unsupported)
-    for batch, found in each_batch(
+    work = _Unit(alone, Deadline(bounder.deadline), method, is_known, logits, bounder.unsupported)
+    for batch, result in each_batch(
         batches, work, name=name, checkpoint=checkpoint, without=work.nothing, incidents=bounder.incidents
     ):
-        _remember(bounder, _Notes.model_validate_json(bytes(found["notes"].tolist())))
-        kinds = torch.stack([found["method"], found["failed"].long()], 1)
+        _remember(bounder, _Notes.model_validate_json(bytes(result["notes"].tolist())))
+        kinds = torch.stack([result["method"], result["failed"].long()], 1)
         for kind in kinds.unique(dim=0):
             at = (kinds == kind).all(1)
-            bounds = Bounds(found["margins"][at], found["lower"][at], found["upper"][at])
-            seconds = float(found["seconds"][0]) / len(batch.indices)
+            bounds = Bounds(result["margins"][at], result["lower"][at], result["upper"][at])
+            seconds = float(result["seconds"][0]) / len(batch.indices)
             yield Bounded(batch.indices[at], _METHODS[int(kind[0])], None if kind[1] else bounds, seconds)
 
 
@@ -75,23 +75,23 @@ class _Unit:
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         started = time.perf_counter()
-        own = replace(
+        bounder = replace(
             self.bounder, fallbacks={}, halved={}, deadline=self.deadline.here(), unsupported=self.unsupported
         )
-        found = self.nothing(batch)
-        place = {row: i for i, row in enumerate(batch.indices.tolist())}
-        for indices, method, bounds in own.bound(
+        results = self.nothing(batch)
+        position = {row: i for i, row in enumerate(batch.indices.tolist())}
+        for indices, method, bounds in bounder.bound(
             self.method, batch.indices, self.epsilons[batch.indices], logits=self.logits
         ):
-            at = torch.tensor([place[row] for row in indices.tolist()])
-            found["method"][at] = _METHODS.index(method)
+            at = torch.tensor([position[row] for row in indices.tolist()])
+            results["method"][at] = _METHODS.index(method)
             if bounds is not None:
-                found["failed"][at] = False
+                results["failed"][at] = False
                 for key in ("margins", "lower", "upper"):
-                    found[key][at] = getattr(bounds, key)
-        found["seconds"][:] = time.perf_counter() - started
-        fallbacks = tuple((*key, tuple(indices)) for key, indices in own.fallbacks.items())
-        return {**found, "notes": _text(_Notes(halved=own.halved, fallbacks=fallbacks))}
+                    results[key][at] = getattr(bounds, key)
+        results["seconds"][:] = time.perf_counter() - started
+        fallbacks = tuple((*key, tuple(indices)) for key, indices in bounder.fallbacks.items())
+        return {**results, "notes": _text(_Notes(halved=bounder.halved, fallbacks=fallbacks))}
 
     def nothing(self, batch: Batch) -> dict[str, Tensor]:
         """What stands for a batch of which nothing is known."""

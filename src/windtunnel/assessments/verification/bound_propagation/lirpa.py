@@ -105,19 +105,19 @@ def bound_batch(
             ball = lirpa.BoundedTensor(x, _region(lirpa, x, norm, epsilon))
             name = LIRPA_METHOD[method]
             with QuickTransposes():
-                found, _ = module.compute_bounds(x=(ball,), C=rows.to(device), method=name, bound_upper=False)
+                bounds, _ = module.compute_bounds(x=(ball,), C=rows.to(device), method=name, bound_upper=False)
         except (*_UNSUPPORTED, RuntimeError) as error:
             if out_of_memory(error):
                 raise
             raise IncompatibleError(_explained(classifier, x, norm, method, error)) from error
-    found = found.detach().float().cpu()
+    bounds = bounds.detach().float().cpu()
     if optimised and logits:
-        own = bound_batch(classifier, inputs, targets, norm, epsilon, "crown")
-        return Bounds(found, own.lower, own.upper)
+        own_bounds = bound_batch(classifier, inputs, targets, norm, epsilon, "crown")
+        return Bounds(bounds, own_bounds.lower, own_bounds.upper)
     if not logits:
-        nothing = torch.full((len(x), k), torch.nan)
-        return Bounds(found, nothing, nothing)
-    margin_bounds, lower, minus_upper = found.split((k - 1, k, k), 1)
+        no_bounds = torch.full((len(x), k), torch.nan)
+        return Bounds(bounds, no_bounds, no_bounds)
+    margin_bounds, lower, minus_upper = bounds.split((k - 1, k, k), 1)
     return Bounds(margin_bounds, lower, -minus_upper)
 
 
@@ -149,7 +149,7 @@ def _refuse_unsound(module: nn.Module, method: str, norm: Norm) -> None:
     inside = {id(node) for node in nodes if type(node).__name__ == "BoundInput"}
     for node in nodes:
         kind = type(node).__name__
-        if any(id(given) in inside for given in node.inputs):
+        if any(id(source) in inside for source in node.inputs):
             if kind in {"BoundFlatten", "BoundReshape"}:
                 inside.add(id(node))
             elif norm is not Norm.LINF and kind not in {"BoundConv", "BoundLinear"}:

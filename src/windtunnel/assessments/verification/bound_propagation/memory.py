@@ -62,10 +62,10 @@ def _left_in_container() -> int:
     Mapped data and results fill that cache: counted, they would leave no room after a few gigabytes, and halve every batch.
     """
     try:
-        limit, used, told = (
+        limit, used, reported = (
             (_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current", "memory.stat")
         )
-        kinds = dict(line.split(maxsplit=1) for line in told.splitlines())
+        kinds = dict(line.split(maxsplit=1) for line in reported.splitlines())
         return int(limit) - int(used) + sum(int(kinds.get(kind, 0)) for kind in ("active_file", "inactive_file"))
     except (OSError, ValueError):  # no container, another version of cgroups, or no limit (`max`)
         return 2**62

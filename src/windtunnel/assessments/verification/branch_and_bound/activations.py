@@ -140,10 +140,10 @@ def _amax(apply: Apply, z: Tensor, dim: int | tuple[int, ...] = (), keepdim: boo
     dims = sorted(d % z.ndim for d in ((dim,) if isinstance(dim, int) else dim)) or list(range(1, z.ndim))
     if 0 in dims:
         raise NotImplementedError("amax over the samples of a batch")
-    found = _knockout(apply, z.movedim(dims, list(range(-len(dims), 0))).flatten(-len(dims)))
+    result = _knockout(apply, z.movedim(dims, list(range(-len(dims), 0))).flatten(-len(dims)))
     for d in dims if keepdim else ():
-        found = found.unsqueeze(d)
-    return found
+        result = result.unsqueeze(d)
+    return result
 
 
 def _knockout(apply: Apply, values: Tensor, dim: int = -1) -> Tensor:
@@ -154,8 +154,8 @@ def _knockout(apply: Apply, values: Tensor, dim: int = -1) -> Tensor:
     return values.squeeze(dim)
 
 
-def _max_pool2d(apply: Apply, z: Tensor, *given: Any, **more: Any) -> Tensor:
-    rows, columns = _windows_of(z, *given, **more)
+def _max_pool2d(apply: Apply, z: Tensor, *args: Any, **more: Any) -> Tensor:
+    rows, columns = _windows_of(z, *args, **more)
     # Now (N, C, H, 2, W), where images without a batch are (C, H, 2, W): their channels are in the place of samples.
     z = _cut(z, -2, rows)
     if z.ndim == 5 and rows.shape[1] == 2 and _pairs(columns):
@@ -163,15 +163,15 @@ def _max_pool2d(apply: Apply, z: Tensor, *given: Any, **more: Any) -> Tensor:
     return _knockout(apply, _cut(_knockout(apply, z, -2), -1, columns), -1)
 
 
-def of_four_apart(z: Tensor, *given: Any, **more: Any) -> bool:
+def of_four_apart(z: Tensor, *args: Any, **more: Any) -> bool:
     """Whether max pooling of z, with these arguments after it, is over windows of 2 x 2 side by side in both directions."""
-    return z.ndim == 4 and all(map(_pairs, _windows_of(z, *given, **more)))
+    return z.ndim == 4 and all(map(_pairs, _windows_of(z, *args, **more)))
 
 
-def relu_of_largest(apply: Apply, z: Tensor, *given: Any, **more: Any) -> Tensor:
+def relu_of_largest(apply: Apply, z: Tensor, *args: Any, **more: Any) -> Tensor:
     """The ReLU of max pooling that is `of_four_apart`, or max pooling of the ReLU."""
     apply(NUMBERS, z)
-    return apply(OF_LARGEST, _max_pool2d(apply, z, *given, **more))
+    return apply(OF_LARGEST, _max_pool2d(apply, z, *args, **more))
 
 
 def _windows_of(
@@ -201,8 +201,8 @@ def _pairs(windows: Tensor) -> bool:
 
 def _largest_of_four(apply: Apply, upper: Tensor, lower: Tensor, count: int) -> Tensor:
     """Of windows side by side, `count` of them, in two rows (N, C, H, W): pairs are of one column each, as `windows` takes them."""
-    left, right = ([z[..., side : 2 * count : 2] for z in (upper, lower)] for side in (0, 1))
-    apply(ACROSS_PAIRS, torch.cat([there - here for here in left for there in right], -3))
+    first_pair, second_pair = ([z[..., side : 2 * count : 2] for z in (upper, lower)] for side in (0, 1))
+    apply(ACROSS_PAIRS, torch.cat([second - first for first in first_pair for second in second_pair], -3))
     winners = _maximum(apply, upper, lower)
     return _maximum(apply, winners[..., 0 : 2 * count : 2], winners[..., 1 : 2 * count : 2], LAST_OF_WINDOW)
 
@@ -223,8 +223,8 @@ def _cut(z: Tensor, dim: int, windows: Tensor) -> Tensor:
     at = windows.flatten()
     beside = len(at) <= z.shape[dim] and torch.equal(at, torch.arange(len(at)))
     chosen = _first(z, dim, len(at)) if beside else z.index_select(dim, at.to(z.device))
-    found: Tensor = chosen.unflatten(dim, windows.shape)
-    return found
+    result: Tensor = chosen.unflatten(dim, windows.shape)
+    return result
 
 
 def _first(z: Tensor, dim: int, count: int) -> Tensor:
@@ -234,10 +234,12 @@ def _first(z: Tensor, dim: int, count: int) -> Tensor:
 
 def _adaptive_max_pool2d(apply: Apply, z: Tensor, output_size: object, return_indices: bool = False) -> Tensor:
     sizes = output_size if isinstance(output_size, tuple | list) else (output_size, output_size)
-    wanted = [size if given is None else int(given) for size, given in zip(z.shape[-2:], sizes, strict=True)]
-    if any(size % out for size, out in zip(z.shape[-2:], wanted, strict=True)) or return_indices:
+    sizes_out = [
+        size if requested is None else int(requested) for size, requested in zip(z.shape[-2:], sizes, strict=True)
+    ]
+    if any(size % out for size, out in zip(z.shape[-2:], sizes_out, strict=True)) or return_indices:
         raise NotImplementedError("adaptive_max_pool2d of windows of unequal size")
-    kernel = tuple(size // out for size, out in zip(z.shape[-2:], wanted, strict=True))
+    kernel = tuple(size // out for size, out in zip(z.shape[-2:], sizes_out, strict=True))
     return _max_pool2d(apply, z, kernel)
 
 

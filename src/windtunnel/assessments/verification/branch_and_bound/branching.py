@@ -18,7 +18,7 @@ _DENSE, _OTHERS = (3, 2), (0, 0)
 
 
 def scores(
-    bounded: Bounded, rows: Rows, relaxation: Relaxation, back: Back, met: Tensor, taken: Tensor
+    bounded: Bounded, rows: Rows, relaxation: Relaxation, back: Back, inputs: Tensor, outputs: Tensor
 ) -> list[Tensor]:
     """Three scores of every column, (m, C) each, -1 where it cannot be split.
 
@@ -32,7 +32,7 @@ def scores(
     negative = a.clamp(max=0)
     cost = -negative * k.offset
     estimate = (torch.maximum(bias * (k.up - 1) * a, bias * (k.up - least) * a) - cost).abs()
-    missed = a * (torch.maximum(met, least * met) - taken)
+    missed = a * (torch.maximum(inputs, least * inputs) - outputs)
     shut = 1 - k.open
     return [score * k.open - shut for score in (cost, estimate, missed.clamp(min=0))]
 
@@ -74,7 +74,7 @@ def choose(
     bounded: Bounded,
     rows: Rows,
     ranked: list[Tensor],
-    known: Tensor,
+    bounds: Tensor,
     goal: Tensor,
     relaxation: Relaxation,
     back: Back,
@@ -90,16 +90,16 @@ def choose(
     best = torch.full((len(rows),), -1, device=rows.spec.device)
     if not len(row):
         return best
-    worth = []
+    gains = []
     for part in torch.arange(len(row), device=row.device).split(max(1, size // 2)):
         at = row[part]
         halves = children(rows.at(at), column[part], slope_gain(relaxation, back, at, column[part]))
-        found, _ = optimise(bounded, halves, steps, torch.inf)
-        gap = (goal - known)[at, None].clamp(min=1e-9)
-        gain = ((found.view(-1, 2) - known[at, None]) / gap).clamp(1e-3, 1)
-        worth.append(gain.prod(1) + 1e-3 * gain.sum(1))
-    value = torch.cat(worth)
-    top = torch.full_like(known, -torch.inf).scatter_reduce(0, row, value, "amax")
+        improved_bounds, _ = optimise(bounded, halves, steps, torch.inf)
+        gap = (goal - bounds)[at, None].clamp(min=1e-9)
+        gain = ((improved_bounds.view(-1, 2) - bounds[at, None]) / gap).clamp(1e-3, 1)
+        gains.append(gain.prod(1) + 1e-3 * gain.sum(1))
+    value = torch.cat(gains)
+    top = torch.full_like(bounds, -torch.inf).scatter_reduce(0, row, value, "amax")
     wins = value >= top[row]
     best[row[wins].flip(0)] = column[wins].flip(0)  # of equals the first, which is written last
     return best

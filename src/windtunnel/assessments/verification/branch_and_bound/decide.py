@@ -122,8 +122,8 @@ class _Work:
         """CROWN inside, slopes of the margins optimised: all samples together."""
         members = self._undecided().nonzero().flatten()
         if len(members):
-            known = self._known(members.tolist())
-            bounded = bound_network(self._network, self._region.part(members), self._limits.rows, known)
+            initial_bounds = self._known(members.tolist())
+            bounded = bound_network(self._network, self._region.part(members), self._limits.rows, initial_bounds)
             self._inside = bounded, members
             self._roots(bounded, members, _QUICK_ROOT)
 
@@ -131,13 +131,13 @@ class _Work:
         """Of each layer, what larger regions tell about `members`: bounds (low, up), (n, size); nothing where they tell nothing."""
         if not self._larger:
             return []
-        device, known = self._network.device, list[tuple[Tensor, Tensor]]()
+        device, initial_bounds = self._network.device, list[tuple[Tensor, Tensor]]()
         for j, layer in enumerate(self._network.layers):
             up = torch.full((layer.size,), torch.inf, dtype=torch.float64)
             pairs = [self._larger[member][j] if member in self._larger else (-up, up) for member in members]
             lows, ups = (torch.stack(ends).to(device) for ends in zip(*pairs, strict=True))
-            known.append((lows, ups))
-        return known
+            initial_bounds.append((lows, ups))
+        return initial_bounds
 
     def thoroughly(self) -> None:
         """Bounds inside improved where the margins hang on them, then searches with tighter and tighter ones."""
@@ -161,11 +161,11 @@ class _Work:
             open_ = self._open(members)
             if not len(open_) or self._expired():
                 return
-            known, rows = self._bounds[open_].clone(), roots[1]
+            bounds, rows = self._bounds[open_].clone(), roots[1]
             assert rows is not None
             share = self._tighten(bounded, rows.at(torch.isin(roots[0], open_)), round_)
             roots = self._bent_roots(bounded, members)
-            gained = (self._bounds[open_] - known) / (self._goal[open_] - known).clamp(min=1e-12)
+            gained = (self._bounds[open_] - bounds) / (self._goal[open_] - bounds).clamp(min=1e-12)
             another_round = bool(gained.amax() > _MIN_GAIN * share.amin())
         self._search(bounded, members, roots, self._limits.domains)
 
@@ -213,30 +213,30 @@ class _Work:
 
     def _open(self, members: Tensor) -> Tensor:
         """Indices of the margins of `members` that are still to be verified, of undecided samples only."""
-        asked = torch.zeros(len(self._region), dtype=torch.bool, device=members.device)
-        asked[members] = True
-        return ((self._bounds <= self._goal) & (asked & self._undecided())[self._sample]).nonzero().flatten()
+        is_requested = torch.zeros(len(self._region), dtype=torch.bool, device=members.device)
+        is_requested[members] = True
+        return ((self._bounds <= self._goal) & (is_requested & self._undecided())[self._sample]).nonzero().flatten()
 
     def _roots(self, bounded: Bounded, members: Tensor, iterations: int) -> tuple[Tensor, Rows | None]:
         """Bound the open margins of `members`, whose regions are those of `bounded`; (their indices, their rows)."""
-        place = torch.zeros(len(self._region), dtype=torch.int64, device=members.device)
-        place[members] = torch.arange(len(members), device=members.device)
-        open_, made = self._open(members), []
+        position = torch.zeros(len(self._region), dtype=torch.int64, device=members.device)
+        position[members] = torch.arange(len(members), device=members.device)
+        open_, parts = self._open(members), []
         for part in open_.split(self._limits.rows):
             if len(part):
-                rows = bounded.start(len(self._network.layers), self._spec[part], place[self._sample[part]])
+                rows = bounded.start(len(self._network.layers), self._spec[part], position[self._sample[part]])
                 _, better = optimise(bounded, rows, iterations, 2 * self._goal[part].float())
                 self._bounds[part] = torch.maximum(self._bounds[part], bounded.value(better))
-                made.append(better)
-        return open_, Rows.joined(made) if made else None
+                parts.append(better)
+        return open_, Rows.joined(parts) if parts else None
 
     def _bent_roots(self, bounded: Bounded, members: Tensor) -> tuple[Tensor, Rows | None]:
         """As `_roots`; margins that stay open are bounded with planes in the place of chords."""
-        asked, rows = self._roots(bounded, members, _ROOT)
-        still = (self._bounds[asked] <= self._goal[asked]).nonzero().flatten()
+        open_specs, rows = self._roots(bounded, members, _ROOT)
+        still = (self._bounds[open_specs] <= self._goal[open_specs]).nonzero().flatten()
         if rows is None or not len(still) or self._expired() or not self._bend:
-            return asked, rows
-        open_, rows = asked[still], with_planes(bounded, rows.at(still), _PLANES, self._limits.memory, _COLUMNS)
+            return open_specs, rows
+        open_, rows = open_specs[still], with_planes(bounded, rows.at(still), _PLANES, self._limits.memory, _COLUMNS)
         self._bend = bounded.is_dense or bool(rows.planes)
         for part in torch.arange(len(open_), device=open_.device).split(self._limits.rows):
             self._bounds[open_[part]] = torch.maximum(self._bounds[open_[part]], bounded.value(rows.at(part)))
@@ -247,10 +247,10 @@ class _Work:
         open_, rows = roots
         if rows is None or self._expired():
             return
-        left = torch.isin(open_, self._open(members)).nonzero().flatten()
-        if not len(left):
+        remaining = torch.isin(open_, self._open(members)).nonzero().flatten()
+        if not len(remaining):
             return
-        open_, rows = open_[left], rows.at(left)
+        open_, rows = open_[remaining], rows.at(remaining)
         tree = Search(bounded, rows, self._bounds[open_], self._goal[open_], replace(self._limits, domains=domains))
         try:
             tree.run(lambda points, at: self._check(points, members[at]), self._expired)

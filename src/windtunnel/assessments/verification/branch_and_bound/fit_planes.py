@@ -42,7 +42,7 @@ def with_planes(bounded: Bounded, rows: Rows, iterations: int, memory: int, most
         fitted |= {j: OfReLUs(bounded, j, rows, lost[:, bounded.slices[j]], most) for j in weights}
     which = torch.arange(len(rows), device=rows.spec.device)
     best = torch.full((len(rows),), -torch.inf, device=which.device)
-    alpha, kept = rows.alpha, rows.alpha.clone()
+    alpha, best_alpha = rows.alpha, rows.alpha.clone()
     slopes, first, reached = Adam.of(alpha, *(SLOPES if windows else RATES)), best, best
     for step in range(iterations + 1):
         planes = {j: layer.plane() for j, layer in fitted.items()}
@@ -56,14 +56,14 @@ def with_planes(bounded: Bounded, rows: Rows, iterations: int, memory: int, most
         if step == 0 or step > iterations - _LAST:
             better = value > best
             best = torch.where(better, value, best)
-            kept[better] = alpha[better]
+            best_alpha[better] = alpha[better]
             for layer in fitted.values():
                 layer.keep(better)
         if step == iterations:
             break
-        met, _ = bounded.forward(x, part, relaxation, back)
+        inputs, _ = bounded.forward(x, part, relaxation, back)
         a = back.coefficients
-        alpha = slopes.step(alpha, a.clamp(min=0) * k.rise * met).clamp_(0, 1)
+        alpha = slopes.step(alpha, a.clamp(min=0) * k.rise * inputs).clamp_(0, 1)
         for j, layer in fitted.items():
             layer.step(a[:, bounded.slices[j]].clamp(max=0), planes[j].inside(x))
-    return replace(rows, alpha=kept, planes={j: layer.best() for j, layer in fitted.items()}, plane=which)
+    return replace(rows, alpha=best_alpha, planes={j: layer.best() for j, layer in fitted.items()}, plane=which)

@@ -117,8 +117,8 @@ class _Layer:
     def begun(self, group: Group) -> _Begun:
         """The first step, the same for both sides."""
         spec = self._spec(group)
-        found = self._bounded.network.tape(len(spec), torch.float64).gradients(self._j, spec)
-        gradients = [None if gradient is None else gradient.flatten(1) for gradient in found]
+        of_leaves = self._bounded.network.tape(len(spec), torch.float64).gradients(self._j, spec)
+        gradients = [None if gradient is None else gradient.flatten(1) for gradient in of_leaves]
         return _Begun(group.units, spec, gradients, group.owners())
 
     def raise_by_lines(self, begun: _Begun, side: Tensor, row: Tensor, better: Rows | None) -> None:
@@ -132,30 +132,30 @@ class _Layer:
         spec = begun.spec[channel] * sign
         rows = bounded.start(self._j, spec, sample) if better is None else replace(better.at(padded), spec=spec)
         back = bounded.backward(rows, bounded.relaxation(rows, torch.float64), torch.float64, begun.owners, gradients)
-        found = (back.constant + self._least(back.inputs, begun.owners[0]))[: len(row)]
+        bounds = (back.constant + self._least(back.inputs, begun.owners[0]))[: len(row)]
         for k, end in enumerate(self._ends):
             units = begun.units[row[side == k]]
-            end[units] = torch.maximum(end[units], found[side == k])
+            end[units] = torch.maximum(end[units], bounds[side == k])
 
-    def _least(self, inputs: Tensor, own: Tensor) -> Tensor:
+    def _least(self, inputs: Tensor, owners: Tensor) -> Tensor:
         """(m, M): the minima over the region of the parts of inputs (m, d) that are each unit's; a few rows at a time."""
-        found = list[Tensor]()
-        for part in inputs.split(max(1, _NUMBERS // own.numel())):
-            apart = (part[:, None] * own.T).flatten(0, 1)
+        bounds = list[Tensor]()
+        for part in inputs.split(max(1, _NUMBERS // owners.numel())):
+            apart = (part[:, None] * owners.T).flatten(0, 1)
             least = self._bounded.region.minimum(apart, self._sample.expand(len(apart)))[0]
-            found.append(least.view(len(part), -1))
-        return torch.cat(found)
+            bounds.append(least.view(len(part), -1))
+        return torch.cat(bounds)
 
     def _raise_by_intervals(self, begun: _Begun) -> None:
-        shift = self._bounded.network.tape(len(begun.spec), torch.float64).node(self._j)[0].detach().flatten()
-        middle = (begun.spec * shift) @ begun.owners[-1]
+        offset = self._bounded.network.tape(len(begun.spec), torch.float64).node(self._j)[0].detach().flatten()
+        middle = (begun.spec * offset) @ begun.owners[-1]
         spread = torch.zeros_like(middle)
-        for gradient, (centre, radius), own in zip(begun.gradients, self._boxes, begun.owners, strict=False):
+        for gradient, (centre, radius), owner in zip(begun.gradients, self._boxes, begun.owners, strict=False):
             if gradient is not None:
-                middle = middle + (gradient * centre) @ own
-                spread = spread + (gradient.abs() * radius) @ own
-        for end, found in zip(self._ends, (middle - spread, -middle - spread), strict=True):
-            end[begun.units] = torch.maximum(end[begun.units], found)
+                middle = middle + (gradient * centre) @ owner
+                spread = spread + (gradient.abs() * radius) @ owner
+        for end, bounds in zip(self._ends, (middle - spread, -middle - spread), strict=True):
+            end[begun.units] = torch.maximum(end[begun.units], bounds)
 
     def _spec(self, group: Group) -> Tensor:
         units = group.units

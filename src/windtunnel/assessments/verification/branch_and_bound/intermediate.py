@@ -17,7 +17,9 @@ from windtunnel.assessments.verification.branch_and_bound.receptive_fields impor
 from windtunnel.assessments.verification.regions import Region
 
 
-def bound_network(network: Network, region: Region, rows: int, known: Sequence[tuple[Tensor, Tensor]] = ()) -> Bounded:
+def bound_network(
+    network: Network, region: Region, rows: int, initial_bounds: Sequence[tuple[Tensor, Tensor]] = ()
+) -> Bounded:
     """CROWN bounds of every layer; in float64, `rows` at a time.
 
     known: of each layer bounds (low, up), (n, size), that hold already, as of a larger region: the tighter of both count.
@@ -28,8 +30,8 @@ def bound_network(network: Network, region: Region, rows: int, known: Sequence[t
             bounded.add(*(winners_apart if layer.decides_windows else largest)(bounded, j))
         else:
             bounded.add(*_bounds_of_layer(bounded, j, rows))
-        if known:
-            bounded.tighten(j, *known[j])
+        if initial_bounds:
+            bounded.tighten(j, *initial_bounds[j])
     return bounded
 
 

@@ -46,10 +46,10 @@ class LayerBounds:
     def _refresh(self) -> None:
         self._fixed.clear()
         self.units, self.slices, end = [], [], 0
-        nothing = torch.empty(0, dtype=torch.int64, device=self.network.device)
+        no_neurons = torch.empty(0, dtype=torch.int64, device=self.network.device)
         parts: list[list[Tensor]] = [[], [], []]
         for layer, low, up in zip(self.network.layers, self.low, self.up, strict=False):
-            units = ((low < 0) & (up > 0)).any(0).nonzero().flatten() if layer.splits else nothing
+            units = ((low < 0) & (up > 0)).any(0).nonzero().flatten() if layer.splits else no_neurons
             self.units.append(units)
             self.slices.append(slice(end, end := end + len(units)))
             parts[0].append(low[:, units])
@@ -67,9 +67,9 @@ class LayerBounds:
 
     def columns(self, j: int) -> Tensor:
         """int64 (size,): the columns of the units of layer j, -1 where a unit is none."""
-        found = torch.full((self.network.layers[j].size,), -1, device=self.network.device)
-        found[self.units[j]] = torch.arange(self.slices[j].start, self.slices[j].stop, device=found.device)
-        return found
+        positions = torch.full((self.network.layers[j].size,), -1, device=self.network.device)
+        positions[self.units[j]] = torch.arange(self.slices[j].start, self.slices[j].stop, device=positions.device)
+        return positions
 
     def at_columns(self, j: int, sample: Tensor) -> tuple[Tensor, Tensor]:
         """(low, up) of layer j's columns, float64 (m, U), in the regions `sample` (m,)."""

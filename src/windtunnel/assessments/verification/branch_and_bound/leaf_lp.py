@@ -25,30 +25,30 @@ def leaf_bound(bounded: Bounded, row: Rows, goal: float) -> tuple[float, Tensor 
     Only for the box of Linf; for other norms the bound is the row's own, and there is no point. `goal`: what the bound of an
     empty subdomain is to exceed.
     """
-    own = float(bounded.value(row))
+    crown_bound = float(bounded.value(row))
     columns = row.signs[0].nonzero().flatten()
     if bounded.region.norm is not Norm.LINF:
-        return own, None
+        return crown_bound, None
     bare = row.with_multipliers(row.alpha, torch.zeros_like(row.beta))
     cost, _ = _affine(bounded, bare)
     constraints = [_constraint(bounded, bare, int(column)) for column in columns]
     limits = np.stack([t[row.sample[0]].cpu().numpy() for t in (bounded.region.low, bounded.region.high)], 1)
     if not constraints:
         point = bounded.region.minimum(torch.from_numpy(cost)[None].to(row.spec.device), row.sample)[1][0]
-        return own, point
+        return crown_bound, point
     a, b = np.stack([g for g, _ in constraints]), np.array([-c for _, c in constraints])
     solved = linprog(cost, a, b, bounds=limits, method="highs")
     if solved.status == 0:
         beta = _multipliers(row, columns, solved.ineqlin.marginals)
-        return max(own, float(bounded.value(row.with_multipliers(row.alpha, beta)))), torch.from_numpy(solved.x)
+        return max(crown_bound, float(bounded.value(row.with_multipliers(row.alpha, beta)))), torch.from_numpy(solved.x)
     if solved.status == 2:  # empty: the multipliers of the least violation prove it, scaled up
         wide = np.c_[a, -np.ones(len(a))]
         emptied = linprog(np.r_[0 * cost, 1.0], wide, b, bounds=[*limits, (0, None)], method="highs")
         if emptied.status == 0 and emptied.fun > _EMPTY:
-            scale = _LARGE * max(1.0, abs(goal - own)) / emptied.fun
+            scale = _LARGE * max(1.0, abs(goal - crown_bound)) / emptied.fun
             beta = _multipliers(row, columns, scale * emptied.ineqlin.marginals)
-            return max(own, float(bounded.value(row.with_multipliers(row.alpha, beta)))), None
-    return own, None
+            return max(crown_bound, float(bounded.value(row.with_multipliers(row.alpha, beta)))), None
+    return crown_bound, None
 
 
 def _multipliers(row: Rows, columns: Tensor, marginals: np.ndarray) -> Tensor:

@@ -36,21 +36,21 @@ def best_weights(d: Tensor, out: Tensor) -> Tensor:
         every, enters = every[gain > _GAIN], enters[gain > _GAIN]
         if not len(every):
             break
-        some = table[every]
-        column = some.gather(2, enters[:, None, None].expand(-1, k + 1, 1))[..., 0]
-        ratio = torch.where(column[:, :k] > _GAIN, some[:, :k, -1] / column[:, :k], torch.inf)
+        entries = table[every]
+        column = entries.gather(2, enters[:, None, None].expand(-1, k + 1, 1))[..., 0]
+        ratio = torch.where(column[:, :k] > _GAIN, entries[:, :k, -1] / column[:, :k], torch.inf)
         leaves = ratio.argmin(1)
-        row = some.gather(1, leaves[:, None, None].expand(-1, 1, 2 * k + 1))
+        row = entries.gather(1, leaves[:, None, None].expand(-1, 1, 2 * k + 1))
         row = row / column.gather(1, leaves[:, None])[..., None]
         column.scatter_add_(1, leaves[:, None], torch.full_like(leaves[:, None], -1, dtype=d.dtype))
-        table[every] = some - column[..., None] * row
+        table[every] = entries - column[..., None] * row
         basis[every, leaves] = enters
     y = d.new_zeros(len(a), 2 * k).scatter_(1, basis, table[:, :k, -1])[:, :k]
     return made_weights((y / y.sum(1, keepdim=True)).view(out.shape), out)[0]
 
 
-def made_weights(some: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+def made_weights(entries: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
     """(numbers (..., K) as weights, 0 where `out`; whether something was left of them)."""
-    some = some.nan_to_num(0.0, 0.0, 0.0).clamp(0, 1).masked_fill(out, 0.0)
-    total = some.sum(-1)
-    return some / total.clamp(min=1e-30)[..., None], total > 1e-3
+    entries = entries.nan_to_num(0.0, 0.0, 0.0).clamp(0, 1).masked_fill(out, 0.0)
+    total = entries.sum(-1)
+    return entries / total.clamp(min=1e-30)[..., None], total > 1e-3

@@ -37,10 +37,10 @@ def of_pairs(network: Network, last: int, units: Tensor) -> tuple[Tensor, Tensor
 
 def differences(bounded: LayerBounds, last: int, units: Tensor) -> Tensor:
     """Of the windows `units` (U,) of layer `last` d float64 (n, U, 4, 4), d[i, j] >= x_i - x_j; first the numbers of the first pair."""
-    found = torch.zeros(len(bounded.region), len(units), 4, 4, dtype=torch.float64, device=units.device)
+    bounds = torch.zeros(len(bounded.region), len(units), 4, 4, dtype=torch.float64, device=units.device)
     for i, k, layer, at in _written(bounded.network, last, units):
-        found[..., k, i], found[..., i, k] = bounded.up[layer][:, at], -bounded.low[layer][:, at]
-    return found
+        bounds[..., k, i], bounds[..., i, k] = bounded.up[layer][:, at], -bounded.low[layer][:, at]
+    return bounds
 
 
 def _written(network: Network, last: int, units: Tensor) -> list[tuple[int, int, int, Tensor]]:
@@ -64,11 +64,11 @@ def with_nothing(bounded: LayerBounds, last: int, units: Tensor, d: Tensor) -> T
     """
     first = last - 3  # the numbers themselves
     at = in_windows(bounded, first)[units]
-    found = d.new_zeros(*d.shape[:2], 5, 5)
-    found[..., :4, :4] = d
-    found[..., 4, :4] = -bounded.low[first][:, at]
-    found[..., :4, 4] = torch.minimum(bounded.up[first][:, at], bounded.up[last + 1][:, units, None])
-    return found
+    bounds = d.new_zeros(*d.shape[:2], 5, 5)
+    bounds[..., :4, :4] = d
+    bounds[..., 4, :4] = -bounded.low[first][:, at]
+    bounds[..., :4, 4] = torch.minimum(bounded.up[first][:, at], bounded.up[last + 1][:, units, None])
+    return bounds
 
 
 def largest(bounded: LayerBounds, j: int) -> tuple[Tensor, Tensor]:
@@ -102,8 +102,8 @@ class Windows:
         at += [(last + 1, units)] if self._relu else []
         # Of the kinks of the first pairs, of the second ones, of the last kinks and of their ReLUs: columns, -1 where there is none, and
         # chords.
-        self._columns = [bounded.columns(j)[some] for j, some in at]
-        ends = [(bounded.low[j][:, some], bounded.up[j][:, some]) for j, some in at]
+        self._columns = [bounded.columns(j)[neurons] for j, neurons in at]
+        ends = [(bounded.low[j][:, neurons], bounded.up[j][:, neurons]) for j, neurons in at]
         self._chords = [kinks(low, up, low.new_zeros(())) for low, up in ends]
         self._last, self._units, self._bounded = last, units, bounded
         self._out = _beaten([(low >= 0, (low < 0) & (up <= 0)) for low, up in ends[:3]])
@@ -131,8 +131,8 @@ class Windows:
         ends += [(self._columns[3], self._joint)] if self._relu else []
         for game, out, (columns, where) in zip(self._games, self._outs(self._out), ends, strict=False):
             at = (columns >= 0).nonzero().flatten()
-            some = lost[:, columns[at]] * where[sample][:, at]
-            total = lost.new_zeros(len(where), len(at)).index_add_(0, sample, some)
+            coefficients = lost[:, columns[at]] * where[sample][:, at]
+            total = lost.new_zeros(len(where), len(at)).index_add_(0, sample, coefficients)
             large = best_weights(-game.d.mT, out)
             share = (large[..., :, None] * game.weights[..., None, :])[:, at].float() * total[..., None, None]
             for i, k, layer, units in _written(self._bounded.network, self._last, self._units[at]):
@@ -167,12 +167,12 @@ class Windows:
     def _of_split(self, k: Kinks, signs: Tensor, pick: slice | Tensor, at: Tensor) -> list[tuple[Tensor, Tensor]]:
         """The lines of the windows `at` (W,), some of whose kinks are split in some rows."""
         chords, sides, open_ = [], [], []
-        for columns, known in zip(self._columns, self._chords, strict=True):
-            place, real = columns[at].clamp(min=0), columns[at] >= 0
-            pairs = ((k.up, known.up), (k.offset, known.offset), (k.open, known.open))
-            slope, offset, may = (torch.where(real, now[:, place], fixed[pick][:, at].to(now)) for now, fixed in pairs)
+        for columns, chord in zip(self._columns, self._chords, strict=True):
+            column, real = columns[at].clamp(min=0), columns[at] >= 0
+            pairs = ((k.up, chord.up), (k.offset, chord.offset), (k.open, chord.open))
+            slope, offset, may = (torch.where(real, now[:, column], fixed[pick][:, at].to(now)) for now, fixed in pairs)
             chords.append((slope, offset))
-            side = signs[:, place] * real
+            side = signs[:, column] * real
             sides.append((side > 0, side < 0))
             open_.append(may > 0)
         out = self._out[pick][:, at] | _beaten(sides[:3])
@@ -194,24 +194,26 @@ class Windows:
 
         joint: where the ReLU is bounded together with its window; elsewhere it has its chord. apart: where all have theirs.
         """
-        made = _made_of(chords[:3])
-        weights, offset = games[0].better(made, self._outs(out)[0])
+        combined = _made_of(chords[:3])
+        weights, offset = games[0].better(combined, self._outs(out)[0])
         lines = _lines(weights, offset)
         if self._relu:
-            (slope, of_chord), own = chords[3], chords[3]
-            made = torch.cat([weights * slope[..., None], 1 - slope[..., None]], -1), slope * offset + of_chord
-            weights, offset = games[1].better(made, self._outs(out)[1])
-            inside = [(some, torch.zeros_like(offset)) for some, _ in _lines(weights[..., :4], offset)]
-            lines = [_where(joint, one, other) for one, other in zip(inside, lines, strict=True)]
-            lines.append(_where(joint, (1 - weights[..., 4], offset), own))
-        return [_where(apart, own, line) for own, line in zip(chords, lines, strict=True)]
+            (slope, of_chord), relu_chord = chords[3], chords[3]
+            combined = torch.cat([weights * slope[..., None], 1 - slope[..., None]], -1), slope * offset + of_chord
+            weights, offset = games[1].better(combined, self._outs(out)[1])
+            inside = [
+                (slope_of_kink, torch.zeros_like(offset)) for slope_of_kink, _ in _lines(weights[..., :4], offset)
+            ]
+            lines = [_where(joint, joint_line, other) for joint_line, other in zip(inside, lines, strict=True)]
+            lines.append(_where(joint, (1 - weights[..., 4], offset), relu_chord))
+        return [_where(apart, relu_chord, line) for relu_chord, line in zip(chords, lines, strict=True)]
 
     def _write(self, k: Kinks, at: Tensor, lines: list[tuple[Tensor, Tensor]]) -> None:
         for columns, line in zip(self._columns, lines, strict=True):
             real = (columns[at] >= 0).nonzero().flatten()
             for into, value in zip((k.up, k.offset), line, strict=True):
-                some = value.index_select(1, real).to(into)
-                into.index_copy_(1, columns[at][real], some.expand(len(into), -1))
+                values = value.index_select(1, real).to(into)
+                into.index_copy_(1, columns[at][real], values.expand(len(into), -1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,18 +233,18 @@ class _Game:
         """Of some windows, in some regions."""
         return _Game(*(t[pick][:, windows].to(dtype) for t in (self.d, self.weights, self.room)))
 
-    def better(self, made: tuple[Tensor, Tensor], out: Tensor) -> tuple[Tensor, Tensor]:
+    def better(self, combined: tuple[Tensor, Tensor], out: Tensor) -> tuple[Tensor, Tensor]:
         """(weights, offset) of the less offset: those that chords make, whose offset is known, or one's own of who is not `out`."""
-        own, of_chords = made
-        offset = torch.minimum(of_chords, value_of(self.d, own, out) + self.room)
-        known, real = made_weights(self.weights, out)
+        chord_weights, of_chords = combined
+        offset = torch.minimum(of_chords, value_of(self.d, chord_weights, out) + self.room)
+        game_weights, real = made_weights(self.weights, out)
         offset = torch.where(out.all(-1), of_chords, offset)  # of an empty subdomain, where no value is
-        other = torch.where(real, value_of(self.d, known, out) + self.room, torch.inf)
-        return torch.where((other < offset)[..., None], known, own), torch.minimum(offset, other)
+        other = torch.where(real, value_of(self.d, game_weights, out) + self.room, torch.inf)
+        return torch.where((other < offset)[..., None], game_weights, chord_weights), torch.minimum(offset, other)
 
 
-def _where(condition: Tensor, one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    return torch.where(condition, one[0], other[0]), torch.where(condition, one[1], other[1])
+def _where(condition: Tensor, chosen: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    return torch.where(condition, chosen[0], other[0]), torch.where(condition, chosen[1], other[1])
 
 
 def _lines(weights: Tensor, offset: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -252,18 +254,20 @@ def _lines(weights: Tensor, offset: Tensor) -> list[tuple[Tensor, Tensor]]:
     """
     first, second = weights[..., :2].sum(-1), weights[..., 2:].sum(-1)
     within = (weights[..., 1] / first.clamp(min=1e-30), weights[..., 3] / second.clamp(min=1e-30))
-    nothing = torch.zeros_like(offset)
-    return [*((slope, nothing) for slope in within), (second / (first + second).clamp(min=1e-30), offset)]
+    zero = torch.zeros_like(offset)
+    return [*((slope, zero) for slope in within), (second / (first + second).clamp(min=1e-30), offset)]
 
 
 def _beaten(sides: list[tuple[Tensor, Tensor]]) -> Tensor:
     """(..., 4) bool: the numbers that others of their window beat; sides: of the three kinks, where each is positive, where negative."""
-    (second, first), (fourth, third), (those, these) = sides
-    return torch.stack([second | those, first | those, fourth | these, third | these], -1)
+    (second, first), (fourth, third), (second_pair_wins, first_pair_wins) = sides
+    return torch.stack(
+        [second | second_pair_wins, first | second_pair_wins, fourth | first_pair_wins, third | first_pair_wins], -1
+    )
 
 
 def _made_of(chords: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """(weights, offset) that the chords of three kinks make."""
     (a, of_a), (b, of_b), (last, of_last) = chords
-    own = torch.stack([(1 - last) * (1 - a), (1 - last) * a, last * (1 - b), last * b], -1)
-    return own, of_last + (1 - last) * of_a + last * of_b
+    weights = torch.stack([(1 - last) * (1 - a), (1 - last) * a, last * (1 - b), last * b], -1)
+    return weights, of_last + (1 - last) * of_a + last * of_b

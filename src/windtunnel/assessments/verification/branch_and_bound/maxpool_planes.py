@@ -43,8 +43,8 @@ class Numbers:
 
     def at(self, units: Tensor) -> Numbers:
         """Of some of the units, in their order."""
-        place = torch.searchsorted(self.units, units)
-        return Numbers(units, self.seen[place], self.w[place], self.b[place])
+        position = torch.searchsorted(self.units, units)
+        return Numbers(units, self.seen[position], self.w[position], self.b[position])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +72,14 @@ def numbers_of(bounded: LayerBounds, j: int) -> Numbers | None:
         if maps is None:
             return None
         w, b = (t.unflatten(0, at.shape) for t in maps)
-        met = (w != 0).any(1)
-        seen = met.double().topk(int(met.sum(1).amax()), 1).indices
-        if seen.shape[1] > _PART * network.inputs:
+        is_visible = (w != 0).any(1)
+        inputs = is_visible.double().topk(int(is_visible.sum(1).amax()), 1).indices
+        if inputs.shape[1] > _PART * network.inputs:
             return None
-        parts.append((seen, w.gather(2, seen[:, None].expand(-1, 4, -1)), b))
-    most = max(seen.shape[1] for seen, _, _ in parts)
-    seen, w = (torch.cat([F.pad(part[k], (0, most - part[k].shape[-1])) for part in parts]) for k in (0, 1))
-    return Numbers(units, seen, F.pad(w, (0, 0, 0, 1)), F.pad(torch.cat([b for _, _, b in parts]), (0, 1)))
+        parts.append((inputs, w.gather(2, inputs[:, None].expand(-1, 4, -1)), b))
+    most = max(inputs.shape[1] for inputs, _, _ in parts)
+    inputs, w = (torch.cat([F.pad(part[k], (0, most - part[k].shape[-1])) for part in parts]) for k in (0, 1))
+    return Numbers(units, inputs, F.pad(w, (0, 0, 0, 1)), F.pad(torch.cat([b for _, _, b in parts]), (0, 1)))
 
 
 def pieces_of(bounded: LayerBounds, j: int, numbers: Numbers, windows: Windows) -> Pieces:

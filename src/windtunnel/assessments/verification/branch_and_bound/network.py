@@ -85,16 +85,18 @@ class Tape:
         weights = weights.reshape(m, *node.shape[1:])
         if m < len(node):
             weights = torch.cat([weights, weights.new_zeros(len(node) - m, *node.shape[1:])])
-        found = torch.autograd.grad(node, self.leaves[: index + 1], weights, allow_unused=True, retain_graph=True)
-        return tuple(gradient if gradient is None else gradient[:m] for gradient in found)
+        gradients_of_leaves = torch.autograd.grad(
+            node, self.leaves[: index + 1], weights, allow_unused=True, retain_graph=True
+        )
+        return tuple(gradient if gradient is None else gradient[:m] for gradient in gradients_of_leaves)
 
 
-def gather(held: list[Tensor | None], gradients: Sequence[Tensor | None]) -> None:
+def gather(accumulated: list[Tensor | None], gradients: Sequence[Tensor | None]) -> None:
     """Add to what each leaf has, (m, size), its gradients."""
-    for i, found in enumerate(gradients):
-        if found is not None:
-            flat, known = found.flatten(1), held[i]
-            held[i] = flat if known is None else known + flat
+    for i, gradient in enumerate(gradients):
+        if gradient is not None:
+            flat, total = gradient.flatten(1), accumulated[i]
+            accumulated[i] = flat if total is None else total + flat
 
 
 class _Reached(Exception):
@@ -134,12 +136,12 @@ class _Replacing(TorchFunctionMode):
             rewrite = relu_of_largest if self._calls - 1 in self._taken else REWRITES[name]
             return rewrite(self._apply, *args, **kwargs)
         recorded = name == "conv2d" and torch.is_grad_enabled() and self._requires_grad(args[:1])
-        found = conv2d(*args, **kwargs) if recorded else func(*args, **kwargs)
-        if name in _FINAL and isinstance(found, Tensor):
-            self._before_softmax[id(found)] = (found, args[0])
+        result = conv2d(*args, **kwargs) if recorded else func(*args, **kwargs)
+        if name in _FINAL and isinstance(result, Tensor):
+            self._before_softmax[id(result)] = (result, args[0])
         elif self._watch is not None:
-            self._watch("softmax inside the network" if self._before_softmax else name, found)
-        return found
+            self._watch("softmax inside the network" if self._before_softmax else name, result)
+        return result
 
     def _depends(self, args: tuple[object, ...]) -> bool:
         if self._first:
@@ -204,13 +206,16 @@ class Network:
         """
         step = 2 ** max(0, rows.bit_length() - 3)
         key = (-(-rows // step) * step, dtype)
-        found = self._tapes.pop(key, None)
-        if found is None:
-            while len(self._tapes) > 1 and sum(size * kept.itemsize for size, kept in [*self._tapes, key]) > _KEPT:
+        tape = self._tapes.pop(key, None)
+        if tape is None:
+            while (
+                len(self._tapes) > 1
+                and sum(size * dtype_of_tape.itemsize for size, dtype_of_tape in [*self._tapes, key]) > _KEPT
+            ):
                 self._tapes.pop(next(iter(self._tapes)))
-            found = self._record(*key)
-        self._tapes[key] = found  # now the last
-        return found
+            tape = self._record(*key)
+        self._tapes[key] = tape  # now the last
+        return tape
 
     def maps(self, j: int, units: Tensor) -> tuple[Tensor, Tensor] | None:
         """(w float64 (U, d), b (U,)): some units' inputs in layer j, which is direct, are w x + b of the network's input x.
@@ -251,20 +256,20 @@ class Network:
 
     def logits(self, x: Tensor) -> Tensor:
         """The logits of x (m, *input_shape), in its dtype; a softmax at the end is left out."""
-        found = self.run(x, lambda j, z: self._activations[j](z))
-        assert found is not None
-        return found
+        result = self.run(x, lambda j, z: self._activations[j](z))
+        assert result is not None
+        return result
 
     def inputs_of_activations(self, x: Tensor) -> Tensor:
         """(m, units): the inputs of all activations at x (m, *input_shape), in the order they run."""
-        met = list[Tensor]()
+        inputs = list[Tensor]()
 
         def look(j: int, z: Tensor) -> Tensor:
-            met.append(z.flatten(1).clone())
+            inputs.append(z.flatten(1).clone())
             return self._activations[j](z)
 
         self.run(x, look)
-        return torch.cat(met, 1) if met else x.flatten(1)[:, :0]
+        return torch.cat(inputs, 1) if inputs else x.flatten(1)[:, :0]
 
     def _zeros(self, rows: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(rows, *self.input_shape, dtype=dtype, device=self.device)
@@ -287,18 +292,18 @@ class Network:
 
     @staticmethod
     def _leaves_of(tape: Tape, index: int) -> list[int]:
-        found = tape.gradients(index, torch.ones_like(tape.node(index)))
-        return [i for i, gradient in enumerate(found) if gradient is not None]
+        gradients = tape.gradients(index, torch.ones_like(tape.node(index)))
+        return [i for i, gradient in enumerate(gradients) if gradient is not None]
 
     def _refuse_another_function(self) -> None:
         """Raise NotImplementedError where the activations as they are written here do not make up the module."""
         x = torch.rand(3, *self.input_shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         x, module = x.to(self.device), self._modules[torch.float64]
         with torch.no_grad():
-            own = module(x)
+            expected = module(x)
             with _Replacing(lambda activation, z: activation(z), self._varies, self._joined):
-                found = module(x)
-        if not torch.allclose(found, own, rtol=1e-6, atol=1e-6 * float(own.abs().amax())):
+                actual = module(x)
+        if not torch.allclose(actual, expected, rtol=1e-6, atol=1e-6 * float(expected.abs().amax())):
             raise NotImplementedError("an activation that changes its argument in place, where that is used again")
 
     def _refuse_what_is_not_affine(self) -> None:
@@ -320,21 +325,21 @@ class Network:
                 if not float((value[2] - straight).abs().amax() if value.numel() else 0.0) <= 1e-8 * scale:
                     raise NotImplementedError(f"{name}: it is not affine in what varies with the input")
 
-        tape, taken, met = self._record(3, torch.float64), list[Tensor](), list[Tensor]()
+        tape, outputs, inputs = self._record(3, torch.float64), list[Tensor](), list[Tensor]()
 
         def replace(_: Activation, z: Tensor) -> Tensor:
-            met.append(z.clone())
-            taken.append(points(tuple(z.shape[1:])))
-            return taken[-1]
+            inputs.append(z.clone())
+            outputs.append(points(tuple(z.shape[1:])))
+            return outputs[-1]
 
         mode = _Replacing(replace, self._varies, self._joined, watch)
         x = points(self.input_shape)
         with torch.no_grad(), mode:
             out = self._modules[torch.float64](x)
-        for index, value in enumerate([*met, mode.logits(out)]):
+        for index, value in enumerate([*inputs, mode.logits(out)]):
             weights = torch.randn(value.shape, generator=generator, dtype=torch.float64).to(self.device)
             explained = (weights * tape.node(index)).flatten(1).sum(1).detach()
-            for gradient, point in zip(tape.gradients(index, weights), [x, *taken], strict=False):
+            for gradient, point in zip(tape.gradients(index, weights), [x, *outputs], strict=False):
                 if gradient is not None:
                     explained = explained + (gradient * point).flatten(1).sum(1)
             actual = (weights * value).flatten(1).sum(1)

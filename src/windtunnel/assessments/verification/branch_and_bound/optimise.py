@@ -31,9 +31,9 @@ def optimise(bounded: Bounded, rows: Rows, iterations: int, stop: Tensor | float
     best = torch.full((len(rows),), -torch.inf, device=rows.spec.device)
     alpha, beta = rows.alpha.float().clone(), rows.beta.float().clone()
     limit = torch.as_tensor(stop, dtype=torch.float32, device=best.device).expand(len(rows))
-    left = torch.arange(len(rows), device=best.device)
-    while len(left) and iterations >= 0:
-        left, iterations = _ascend(bounded, rows, left, iterations, limit, best, alpha, beta)
+    remaining = torch.arange(len(rows), device=best.device)
+    while len(remaining) and iterations >= 0:
+        remaining, iterations = _ascend(bounded, rows, remaining, iterations, limit, best, alpha, beta)
     return best, rows.with_multipliers(alpha, beta)
 
 
@@ -69,17 +69,17 @@ def _ascend(
         iterations -= 1
         if iterations < 0 or not part.alpha.shape[1]:
             return at[:0], -1
-        left = best[at] <= limit[at]
-        if 2 * int(left.sum()) <= len(at):
-            return at[left], iterations
-        met, _ = bounded.forward(x, part, relaxation, back)
-        stepped = slopes.step(part.alpha, back.coefficients.clamp(min=0) * rise * met).clamp_(0, 1)
+        remaining = best[at] <= limit[at]
+        if 2 * int(remaining.sum()) <= len(at):
+            return at[remaining], iterations
+        inputs, _ = bounded.forward(x, part, relaxation, back)
+        stepped = slopes.step(part.alpha, back.coefficients.clamp(min=0) * rise * inputs).clamp_(0, 1)
         moved = part.beta
         if len(columns):
-            known = part.beta.index_select(1, columns)
+            old_beta = part.beta.index_select(1, columns)
             if size is None:  # multipliers are of the size of the coefficients: forms of one function agree
-                size = back.coefficients.abs().mean(1, keepdim=True).clamp(min=1e-12).maximum(known)
-            uphill = -signs * met.index_select(1, columns) * size
-            stepping = multipliers.step(known / size, uphill).clamp_(min=0) * size
+                size = back.coefficients.abs().mean(1, keepdim=True).clamp(min=1e-12).maximum(old_beta)
+            uphill = -signs * inputs.index_select(1, columns) * size
+            stepping = multipliers.step(old_beta / size, uphill).clamp_(min=0) * size
             moved = part.beta.index_copy(1, columns, stepping)
         part = part.with_multipliers(stepped, moved)

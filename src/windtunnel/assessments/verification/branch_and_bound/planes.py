@@ -48,16 +48,16 @@ class Plane:
         which: (m,), of which of the Q functions each row is.
         """
         columns = self._of(self.columns, which)
-        some = a.gather(1, columns)
-        constant = some * self._of(self.offset, which).to(a)
+        coefficients = a.gather(1, columns)
+        constant = coefficients * self._of(self.offset, which).to(a)
         if self.box is None:
-            found = self._each(some, which, transposed=False)
+            carried_inputs = self._each(coefficients, which, transposed=False)
         else:
-            some = some * self.box.unit
-            found = self._each(some, which, transposed=False) / self.box.radius
+            coefficients = coefficients * self.box.unit
+            carried_inputs = self._each(coefficients, which, transposed=False) / self.box.radius
             # All of them in one: while planes are fitted nobody asks for the columns' own, which would take another pass.
-            constant[:, 0] -= (found * self.box.middle).sum(1)
-        return a.scatter(1, columns, 0.0), found, torch.zeros_like(a).scatter(1, columns, constant)
+            constant[:, 0] -= (carried_inputs * self.box.middle).sum(1)
+        return a.scatter(1, columns, 0.0), carried_inputs, torch.zeros_like(a).scatter(1, columns, constant)
 
     @classmethod
     def joined(cls, parts: Sequence[Plane]) -> Plane:
@@ -89,25 +89,25 @@ class Plane:
             weights = self._of(self.weights, which).to(values)
             if transposed:
                 return (weights * values[:, self.seen]).sum(2)
-            found = values.new_zeros(len(values), self.inputs)
-            return found.index_add_(1, self.seen.flatten(), (weights * values[:, :, None]).flatten(1))
+            products = values.new_zeros(len(values), self.inputs)
+            return products.index_add_(1, self.seen.flatten(), (weights * values[:, :, None]).flatten(1))
 
-        def turned(some: Tensor) -> Tensor:  # converted last: all of them in float64 would be much to copy
-            return (some.mT if transposed else some).to(values)
+        def turned(weights: Tensor) -> Tensor:  # converted last: all of them in float64 would be much to copy
+            return (weights.mT if transposed else weights).to(values)
 
         present, count = which.unique_consecutive(return_counts=True)
         if len(present) == 1:
             return values @ turned(self.weights[int(present[0])])
         if len(present) <= len(self.weights) and bool((count == count[0]).all()):
             # As of inner units, each a function with a few rows that lie side by side.
-            everyone = torch.equal(present, torch.arange(len(self.weights), device=present.device))
-            chosen = self.weights if everyone else self.weights.index_select(0, present)
+            is_all = torch.equal(present, torch.arange(len(self.weights), device=present.device))
+            chosen = self.weights if is_all else self.weights.index_select(0, present)
             return torch.bmm(values.view(len(present), -1, values.shape[1]), turned(chosen)).flatten(0, 1)
-        found = values.new_empty(len(values), self.weights.shape[1 if transposed else 2])
+        products = values.new_empty(len(values), self.weights.shape[1 if transposed else 2])
         for q in which.unique().tolist():
             at = (which == q).nonzero().flatten()
-            found[at] = values[at] @ turned(self.weights[q])
-        return found
+            products[at] = values[at] @ turned(self.weights[q])
+        return products
 
 
 class Fitted:

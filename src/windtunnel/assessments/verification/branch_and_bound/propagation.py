@@ -69,11 +69,11 @@ class Bounded(LayerBounds):
 
     def part(self, members: Tensor) -> Bounded:
         """The samples `members`, int64, alone."""
-        found = Bounded(self.network, self.region.part(members))
-        found.low, found.up = [low[members] for low in self.low], [up[members] for up in self.up]
-        found._numbers = dict(self._numbers)
-        found._refresh()
-        return found
+        selected = Bounded(self.network, self.region.part(members))
+        selected.low, selected.up = [low[members] for low in self.low], [up[members] for up in self.up]
+        selected._numbers = dict(self._numbers)
+        selected._refresh()
+        return selected
 
     def _refresh(self) -> None:
         self._affine.clear()
@@ -90,8 +90,8 @@ class Bounded(LayerBounds):
     @property
     def is_dense(self) -> bool:
         """Whether the units of the first layer see most of the input: what serves a dense network best differs."""
-        found = self.affine(0) if self.units else None
-        return found is not None and 2 * int(found[0].count_nonzero()) > found[0].numel()
+        affine = self.affine(0) if self.units else None
+        return affine is not None and 2 * int(affine[0].count_nonzero()) > affine[0].numel()
 
     def affine(self, j: int) -> tuple[Tensor, Tensor] | None:
         """(w float64 (U, d), b (U,)): the inputs of layer j's columns are w x + b of the network's input x.
@@ -127,9 +127,9 @@ class Bounded(LayerBounds):
 
     def relaxation(self, rows: Rows, dtype: torch.dtype) -> Relaxation:
         """The linear bounds of every layer below the rows' node, in each row's subdomain."""
-        count, one = self.below(rows.start), len(self.region) == 1
+        count, is_single = self.below(rows.start), len(self.region) == 1
         low, up, least = (t[:, :count].to(dtype) for t in self._at_columns)
-        if not one:
+        if not is_single:
             low, up = low.index_select(0, rows.sample), up.index_select(0, rows.sample)
         split: list[tuple[Tensor, Tensor] | None] = [None] * rows.start
         if bool(rows.signs.any()):
@@ -141,12 +141,12 @@ class Bounded(LayerBounds):
                 places = touched[at].nonzero().flatten()
                 split[j] = (places, places + at.start) if len(places) else None
         fixed = [self._linear(j, dtype) for j in range(rows.start)]
-        if not one:
+        if not is_single:
             fixed = [f.at(rows.sample) if isinstance(f, Lines) else f[rows.sample] for f in fixed]
-        found = kinks(low, up, least)
+        relaxed = kinks(low, up, least)
         for windows in self.windows_below(rows.start):
-            windows.bend(found, rows.signs, None if one else rows.sample)
-        return Relaxation(fixed, found, split)
+            windows.bend(relaxed, rows.signs, None if is_single else rows.sample)
+        return Relaxation(fixed, relaxed, split)
 
     def windows_below(self, node: int) -> Iterator[Windows]:
         """The windows of every layer before `node` that decides some."""
@@ -177,7 +177,7 @@ class Bounded(LayerBounds):
         m, start, device = len(rows), rows.start, self.network.device
         tape, k = self.network.tape(m, dtype), relaxation.kinks
         lower = k.base + k.rise * rows.alpha.to(dtype)
-        held: list[Tensor | None] = [None] * (start + 1)
+        pending: list[Tensor | None] = [None] * (start + 1)
         constant = torch.zeros(m, *owners[0].shape[1:] if owners else (), dtype=dtype, device=device)
         chosen: dict[int, Tensor] = {}
         columns: list[Tensor] = []
@@ -186,22 +186,22 @@ class Bounded(LayerBounds):
             """Of each row, or of each of the units that it is a sum of; terms (m, size of the node, or of some `units` of it)."""
             if owners is None:
                 return terms.sum(1)
-            own = owners[node + 1]
-            return terms @ (own if units is None else own[units])
+            owner = owners[node + 1]
+            return terms @ (owner if units is None else owner[units])
 
         def push(node: int, a: Tensor, gradients: Sequence[Tensor | None] | None = None) -> None:
             nonlocal constant
-            shift = tape.node(node)[0].detach().flatten()
-            constant = constant + (a @ shift if owners is None else total(a * shift, node))
-            gather(held, tape.gradients(node, a) if gradients is None else gradients)
+            offset = tape.node(node)[0].detach().flatten()
+            constant = constant + (a @ offset if owners is None else total(a * offset, node))
+            gather(pending, tape.gradients(node, a) if gradients is None else gradients)
 
         push(start, rows.spec.to(dtype), begun)
         for j in reversed(range(start)):
             if isinstance(self.network.layers[j].activation, Observed):
                 continue
             fixed, units, at = relaxation.fixed[j], self.units[j], self.slices[j]
-            a = held[j + 1]
-            held[j + 1] = None
+            a = pending[j + 1]
+            pending[j + 1] = None
             if a is None:
                 a = torch.zeros(m, self.network.layers[j].size, dtype=dtype, device=device)
             if isinstance(fixed, Lines):
@@ -213,15 +213,15 @@ class Bounded(LayerBounds):
                 continue
             pushed = a * fixed
             if len(units):
-                some = a.index_select(1, units)
-                columns.append(some)
-                negative = some.clamp(max=0)
-                new = (some - negative) * lower[:, at]
+                coefficients_in = a.index_select(1, units)
+                columns.append(coefficients_in)
+                negative = coefficients_in.clamp(max=0)
+                new = (coefficients_in - negative) * lower[:, at]
                 if plane := rows.planes.get(j):
                     bent = negative * k.open[:, at]
                     flat, carried, offset = plane.carried(bent, rows.plane)
                     constant, negative = constant + total(offset, j, units), negative - (bent - flat)
-                    held[0] = carried if held[0] is None else held[0] + carried
+                    pending[0] = carried if pending[0] is None else pending[0] + carried
                 constant = constant + total(negative * k.offset[:, at], j, units)
                 new = new + negative * k.up[:, at]
                 split = relaxation.split[j]
@@ -235,7 +235,7 @@ class Bounded(LayerBounds):
                     )
                 pushed.index_copy_(1, units, new)
             push(j, pushed)
-        inputs = held[0]
+        inputs = pending[0]
         if inputs is None:
             inputs = torch.zeros(m, self.network.inputs, dtype=dtype, device=device)
         coefficients = torch.cat(columns[::-1], 1) if columns else rows.alpha[:, :0].to(dtype)
@@ -244,10 +244,10 @@ class Bounded(LayerBounds):
     def forward(self, x: Tensor, rows: Rows, relaxation: Relaxation, back: Back) -> tuple[Tensor, Tensor]:
         """(inputs, outputs) (m, C) of the columns at x (m, d), where every activation is the line that `back` took for it."""
         k = relaxation.kinks
-        taken = back.coefficients.sign().add_(1).mul_(0.5)
-        slope = torch.lerp(k.up, k.base + k.rise * rows.alpha.to(x), taken)
-        offset = k.offset * (1 - taken)
-        found: list[Tensor] = []
+        is_lower = back.coefficients.sign().add_(1).mul_(0.5)
+        slope = torch.lerp(k.up, k.base + k.rise * rows.alpha.to(x), is_lower)
+        offset = k.offset * (1 - is_lower)
+        inputs: list[Tensor] = []
         outputs: list[Tensor] = []
 
         def answer(j: int, z: Tensor) -> Tensor:
@@ -264,20 +264,20 @@ class Bounded(LayerBounds):
                 return torch.addcmul(offsets, slopes, flat)
             value = flat * fixed
             if len(units):
-                some = flat.index_select(1, units)
-                found.append(some)
-                line = torch.addcmul(offset[:, at], slope[:, at], some)
+                preactivations = flat.index_select(1, units)
+                inputs.append(preactivations)
+                line = torch.addcmul(offset[:, at], slope[:, at], preactivations)
                 if plane := rows.planes.get(j):
-                    where = (1 - taken[:, at]) * k.open[:, at]
+                    where = (1 - is_lower[:, at]) * k.open[:, at]
                     line = plane.bent(line, x, where, rows.plane)
                 outputs.append(line)
                 value.index_copy_(1, units, line)
             return value
 
         self.network.run(x.view(-1, *self.network.input_shape), answer, upto=rows.start)
-        if not found:
+        if not inputs:
             return rows.alpha[:, :0].to(x), rows.alpha[:, :0].to(x)
-        return torch.cat(found, 1), torch.cat(outputs, 1)
+        return torch.cat(inputs, 1), torch.cat(outputs, 1)
 
     def value(self, rows: Rows, dtype: torch.dtype = torch.float64) -> Tensor:
         """The lower bounds (m,) of the rows, by one pass in `dtype`: valid for any alpha in [0, 1] and any beta >= 0."""

@@ -37,10 +37,10 @@ class Group:
 
     def owners(self) -> list[Tensor]:
         """Of each leaf, and last of the inputs of the layer, float64 (size, M): 1 where a number is of the window of a position."""
-        own = torch.zeros(self.size, self.units.shape[1], dtype=torch.float64, device=self.units.device)
-        own[self.units, torch.arange(self.units.shape[1], device=self.units.device)] = 1.0
+        owner = torch.zeros(self.size, self.units.shape[1], dtype=torch.float64, device=self.units.device)
+        owner[self.units, torch.arange(self.units.shape[1], device=self.units.device)] = 1.0
         leaves = zip(self.windows, self.channels, strict=True)
-        return [*(window.T.double().repeat(channels, 1) for window, channels in leaves), own]
+        return [*(window.T.double().repeat(channels, 1) for window, channels in leaves), owner]
 
 
 def groups_of(network: Network, j: int, rows: int) -> list[Group]:
@@ -52,12 +52,12 @@ def groups_of(network: Network, j: int, rows: int) -> list[Group]:
         network.fields[j] = _found(network, j, rows)
     colours, sees = network.fields[j]
     size, channels = network.layers[j].size, [channels for channels, _ in _shapes(network, j)]
-    made = list[Group]()
+    groups = list[Group]()
     for colour in range(int(colours.max()) + 1 if len(colours) else 0):
         members = (colours == colour).nonzero().flatten()
         units = torch.arange(size, device=colours.device).view(-1, len(colours))[:, members]
-        made.append(Group(units, size, [table[members] for table in sees], channels))
-    return made
+        groups.append(Group(units, size, [table[members] for table in sees], channels))
+    return groups
 
 
 def rows_of(network: Network, j: int, rows: int) -> Tensor:
@@ -67,12 +67,12 @@ def rows_of(network: Network, j: int, rows: int) -> Tensor:
     """
     size = network.layers[j].size
     groups = groups_of(network, j, rows)
-    found, count = torch.arange(size, device=network.device), 0
+    row_index, count = torch.arange(size, device=network.device), 0
     for group in groups:
         channels = len(group.units)
-        found[group.units] = torch.arange(count, count + channels, device=network.device)[:, None]
+        row_index[group.units] = torch.arange(count, count + channels, device=network.device)[:, None]
         count += channels
-    return found
+    return row_index
 
 
 def _shapes(network: Network, j: int) -> list[tuple[int, int]]:
@@ -85,17 +85,17 @@ def _shapes(network: Network, j: int) -> list[tuple[int, int]]:
 
 def _found(network: Network, j: int, rows: int) -> tuple[Tensor, list[Tensor]]:
     """(colour (P,) of each position, bool tables (P, positions) of what it depends on in each leaf); nothing where that gains nothing."""
-    nothing = torch.empty(0, dtype=torch.int64, device=network.device), list[Tensor]()
+    no_groups = torch.empty(0, dtype=torch.int64, device=network.device), list[Tensor]()
     shape = network.layers[j].shape
     positions = math.prod(shape[1:])
     if positions < 2 or positions * sum(of_leaf for _, of_leaf in _shapes(network, j)) > _LARGEST:
-        return nothing
+        return no_groups
     sees = _seen(network, j, positions, rows)
     meet = torch.zeros(positions, positions, device=network.device)
     for table in sees:
         meet += table.float() @ table.float().T
     colours = _coloured(meet > 0)
-    return nothing if int(colours.max()) + 1 > _WORTH_IT * positions else (colours, sees)
+    return no_groups if int(colours.max()) + 1 > _WORTH_IT * positions else (colours, sees)
 
 
 def _seen(network: Network, j: int, positions: int, rows: int) -> list[Tensor]:
@@ -116,13 +116,13 @@ def _seen(network: Network, j: int, positions: int, rows: int) -> list[Tensor]:
         spec = torch.zeros(len(part), channels, positions, dtype=torch.float64, device=network.device)
         spec[torch.arange(len(part)), :, part] = weights
         tape = network.tape(len(part), torch.float64)
-        held: list[Tensor | None] = [None] * (j + 1)
-        gather(held, tape.gradients(j, spec.flatten(1)))
+        gradients: list[Tensor | None] = [None] * (j + 1)
+        gather(gradients, tape.gradients(j, spec.flatten(1)))
         for leaf in reversed(range(j + 1)):
-            if (found := held[leaf]) is not None:
-                sees[leaf][part] = (found != 0).view(len(part), *shapes[leaf]).any(1)
+            if (gradient := gradients[leaf]) is not None:
+                sees[leaf][part] = (gradient != 0).view(len(part), *shapes[leaf]).any(1)
                 if leaf:
-                    gather(held, tape.gradients(leaf - 1, found * slopes[leaf - 1]))
+                    gather(gradients, tape.gradients(leaf - 1, gradient * slopes[leaf - 1]))
     return sees
 
 
@@ -130,6 +130,6 @@ def _coloured(meet: Tensor) -> Tensor:
     """(P,) int64: each position gets the first colour that none it meets, (P, P) bool, has."""
     colours = torch.full((len(meet),), -1, dtype=torch.int64)
     for p, others in enumerate(meet.cpu()):
-        taken = set(colours[others].tolist())
-        colours[p] = next(colour for colour in range(len(meet)) if colour not in taken)
+        used = set(colours[others].tolist())
+        colours[p] = next(colour for colour in range(len(meet)) if colour not in used)
     return colours.to(meet.device)

@@ -92,8 +92,8 @@ def _derivative(smooth: Smooth, z: Tensor) -> Tensor:
     return (smooth.function(z + 1e-4) - smooth.function(z - 1e-4)) / 2e-4
 
 
-def _better(known: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], where: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.where(where, other[0], known[0]), torch.where(where, other[1], known[1])
+def _better(current: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], where: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.where(where, other[0], current[0]), torch.where(where, other[1], current[1])
 
 
 def _extrema(smooth: Smooth, slope: Tensor, low: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:

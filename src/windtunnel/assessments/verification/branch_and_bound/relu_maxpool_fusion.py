@@ -28,8 +28,8 @@ def joined(module: nn.Module, x: Tensor) -> Joined:
     """What is taken together in a module, by a run on x (m, *input_shape)."""
     mode = _Looking()
     with mode:
-        found = module(x)
-    mode.take(found, -1)
+        calls = module(x)
+    mode.take(calls, -1)
     return mode.joined()
 
 
@@ -58,14 +58,14 @@ class _Looking(TorchFunctionMode):
             return None
         if name in REWRITES:
             call, self._calls = self._calls, self._calls + 1
-        known = bool(args) and (name == "relu" or (name == "max_pool2d" and of_four_apart(*args, **kwargs)))
-        self.take((args, kwargs), call if known else -1)
-        found = func(*args, **kwargs)
-        if known:
-            self._made[call], self._users[call] = found, []
+        is_candidate = bool(args) and (name == "relu" or (name == "max_pool2d" and of_four_apart(*args, **kwargs)))
+        self.take((args, kwargs), call if is_candidate else -1)
+        result = func(*args, **kwargs)
+        if is_candidate:
+            self._made[call], self._users[call] = result, []
             if name == "relu":
                 self._relus.add(call)
-        return found
+        return result
 
     def take(self, values: Any, call: int) -> None:
         """Write down that a call takes these values, -1 for what is none of these calls."""
@@ -77,9 +77,9 @@ class _Looking(TorchFunctionMode):
 
     def joined(self) -> Joined:
         """(the ReLUs, the poolings) that are taken together."""
-        found = set[int]()
-        for one, users in self._users.items():
-            both = {one, *users}
-            if len(users) == 1 and min(both) >= 0 and len(both & self._relus) == 1 and not both & found:
-                found |= both
-        return frozenset(found & self._relus), frozenset(found - self._relus)
+        calls = set[int]()
+        for source, users in self._users.items():
+            both = {source, *users}
+            if len(users) == 1 and min(both) >= 0 and len(both & self._relus) == 1 and not both & calls:
+                calls |= both
+        return frozenset(calls & self._relus), frozenset(calls - self._relus)

@@ -55,10 +55,10 @@ class _Units:
             value = (slope * end).clamp(min=0) + rest * self.b + unit * over.abs().sum(2)
             corner = over.sign_()
             cases.append((value, corner, end * (slope > 0), self.b + unit * (corner * self.w).sum(2)))
-        (one, at_one, end_one, rest_one), (two, at_two, end_two, rest_two) = cases
-        first = torch.sigmoid((one - two) / (BLUR * (self.up - self.low)))
+        (first_case, at_one, end_one, rest_one), (second_case, at_two, end_two, rest_two) = cases
+        first = torch.sigmoid((first_case - second_case) / (BLUR * (self.up - self.low)))
         ends = (first * (end_one + rest_one), (1 - first) * (end_two - rest_two))
-        return torch.maximum(one, two), torch.lerp(at_two, at_one, first[:, :, None]), ends
+        return torch.maximum(first_case, second_case), torch.lerp(at_two, at_one, first[:, :, None]), ends
 
 
 class OfReLUs(Fitted):
@@ -75,13 +75,13 @@ class OfReLUs(Fitted):
         w = w[self._columns]
         at_middle = b[self._columns] + (w * middle[:, None]).sum(2)
         w = w * radius[:, None]
-        seen = w != 0
-        unit = (w.abs().sum(2) / seen.sum(2).clamp(min=1)).clamp(min=1e-30)
+        is_visible = w != 0
+        unit = (w.abs().sum(2) / is_visible.sum(2).clamp(min=1)).clamp(min=1e-30)
         self._units = _Units(w / unit[:, :, None], at_middle, low, up, Box(middle, radius, unit))
         self._single = self._units.single()
         slope = self._single.up / (self._single.up - self._single.low)
         start = (slope[:, :, None] * self._single.w, slope, 1 - slope)  # the weights, mu and nu
-        super().__init__(start, seen, *RATES)
+        super().__init__(start, is_visible, *RATES)
 
     def plane(self) -> Plane:
         """The planes of now, for the search for better ones."""

@@ -55,9 +55,9 @@ class Search:
     @property
     def open_queries(self) -> Tensor:
         """(Q,) bool: linear functions with a subdomain that is not verified."""
-        found = self._abandoned.clone()
-        found[self._query] = True
-        return found
+        is_open = self._abandoned.clone()
+        is_open[self._query] = True
+        return is_open
 
     def run(self, check: Callable[[Tensor, Tensor], Tensor], expired: Callable[[], bool]) -> None:
         """Split until nothing is open, a sample is beyond its limit or `expired` says that time is over.
@@ -66,17 +66,17 @@ class Search:
         what was found before: functions with a subdomain at work stay open.
         """
         while not expired():
-            taken = self._take()
-            if not len(taken):
+            selected = self._take()
+            if not len(selected):
                 return
-            query, known = self._query[taken], self._bound[taken]
+            query, bounds = self._query[selected], self._bound[selected]
             rows = replace(
-                self._queries.at(query), signs=self._signs[taken], alpha=self._alpha[taken].float(),
-                beta=self._beta[taken],
+                self._queries.at(query), signs=self._signs[selected], alpha=self._alpha[selected].float(),
+                beta=self._beta[selected],
             )  # fmt: skip
             try:
-                self._keep(taken, invert=True)
-                self._split(rows, query, known, check)
+                self._keep(selected, invert=True)
+                self._split(rows, query, bounds, check)
             except BaseException:
                 self._abandoned[query] = True  # not all of their halves are among the open ones
                 raise
@@ -107,21 +107,21 @@ class Search:
     def _keep(self, index: Tensor, *, invert: bool = False) -> None:
         mask = torch.zeros(len(self._query), dtype=torch.bool, device=self._query.device)
         mask[index] = True
-        kept = (~mask if invert else mask).nonzero().flatten()
+        indices = (~mask if invert else mask).nonzero().flatten()
         self._query, self._bound, self._signs, self._alpha, self._beta = (
-            t.index_select(0, kept) for t in (self._query, self._bound, self._signs, self._alpha, self._beta)
+            t.index_select(0, indices) for t in (self._query, self._bound, self._signs, self._alpha, self._beta)
         )
 
-    def _split(self, rows: Rows, query: Tensor, known: Tensor, check: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def _split(self, rows: Rows, query: Tensor, bounds: Tensor, check: Callable[[Tensor, Tensor], Tensor]) -> None:
         bounded, goal = self._bounded, self._goals[query].float()
         relaxation = bounded.relaxation(rows, torch.float32)
         back = bounded.backward(rows, relaxation, torch.float32)
         value, x = bounded.region.minimum(back.inputs, rows.sample)
-        known = torch.maximum(known, back.constant + value)
+        bounds = torch.maximum(bounds, back.constant + value)
         self._try(x, rows.sample, check)
-        met, taken = bounded.forward(x, rows, relaxation, back)
-        ranked = scores(bounded, rows, relaxation, back, met, taken)
-        column = choose(bounded, rows, ranked, known, goal, relaxation, back, self._limits.rows)
+        inputs, outputs = bounded.forward(x, rows, relaxation, back)
+        ranked = scores(bounded, rows, relaxation, back, inputs, outputs)
+        column = choose(bounded, rows, ranked, bounds, goal, relaxation, back, self._limits.rows)
         for i in (column < 0).nonzero().flatten().tolist():
             self._leaf(rows.at(torch.tensor([i], device=query.device)), int(query[i]), check)
         go = column >= 0
@@ -129,7 +129,7 @@ class Search:
             return
         at = go.nonzero().flatten()
         halves = children(rows.at(at), column[at], slope_gain(relaxation, back, at, column[at]))
-        owner, floor = (t[at].repeat_interleave(2) for t in (query, known))
+        owner, floor = (t[at].repeat_interleave(2) for t in (query, bounds))
         self.domains += 2 * torch.bincount(rows.sample[at].cpu(), minlength=len(self.domains))
         for part in torch.arange(len(halves), device=at.device).split(self._limits.rows):
             self._bound_and_add(halves.at(part), owner[part], floor[part])
@@ -138,15 +138,15 @@ class Search:
         """Bound subdomains and add those to the open ones that are not verified; `floor`: their parents' bounds."""
         goal = self._goals[query]
         bound, halves = optimise(self._bounded, halves, self._limits.iterations, 2 * goal.float())
-        left = bound <= goal
-        hopeful = (~left).nonzero().flatten()
+        is_open = bound <= goal
+        hopeful = (~is_open).nonzero().flatten()
         if len(hopeful):  # verified is what float64 says
-            left[hopeful] = self._bounded.value(halves.at(hopeful)) <= goal[hopeful]
-        self._query = torch.cat([self._query, query[left]])
-        self._bound = torch.cat([self._bound, torch.maximum(bound, floor)[left]])
-        self._signs = torch.cat([self._signs, halves.signs[left]])
-        self._alpha = torch.cat([self._alpha, halves.alpha[left].half()])
-        self._beta = torch.cat([self._beta, halves.beta[left]])
+            is_open[hopeful] = self._bounded.value(halves.at(hopeful)) <= goal[hopeful]
+        self._query = torch.cat([self._query, query[is_open]])
+        self._bound = torch.cat([self._bound, torch.maximum(bound, floor)[is_open]])
+        self._signs = torch.cat([self._signs, halves.signs[is_open]])
+        self._alpha = torch.cat([self._alpha, halves.alpha[is_open].half()])
+        self._beta = torch.cat([self._beta, halves.beta[is_open]])
 
     def _leaf(self, row: Rows, query: int, check: Callable[[Tensor, Tensor], Tensor]) -> None:
         goal = float(self._goals[query])

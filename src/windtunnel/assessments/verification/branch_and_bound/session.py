@@ -158,11 +158,13 @@ def _confirms(network: Network, classifier: Classifier, targets: Tensor) -> Call
 
     def check(points: Tensor, sample: Tensor) -> Tensor:
         inputs = points.view(-1, *network.input_shape)
-        own = targets.to(sample.device)[sample][:, None]
+        labels = targets.to(sample.device)[sample][:, None]
         logits = network.logits(inputs)
-        found = logits.scatter(1, own, -torch.inf).amax(1) > logits.gather(1, own).squeeze(1)
-        if bool(found.any()):
-            found[found.clone()] = confirmed(classifier, inputs[found].float(), own[found, 0].cpu()).to(found.device)
-        return found
+        is_broken = logits.scatter(1, labels, -torch.inf).amax(1) > logits.gather(1, labels).squeeze(1)
+        if bool(is_broken.any()):
+            is_broken[is_broken.clone()] = confirmed(
+                classifier, inputs[is_broken].float(), labels[is_broken, 0].cpu()
+            ).to(is_broken.device)
+        return is_broken
 
     return check

@@ -42,14 +42,14 @@ class Rows:
             torch.cat(of)
             for of in zip(*((r.spec, r.sample, r.signs, r.alpha, r.beta) for r in parts), strict=True)
         )  # fmt: skip
-        found = cls(parts[0].start, spec, sample, signs, alpha, beta)
+        joined = cls(parts[0].start, spec, sample, signs, alpha, beta)
         if not all(part.planes for part in parts):
-            return found
+            return joined
         planes = {j: Plane.joined([part.planes[j] for part in parts]) for j in parts[0].planes}
         functions = [len(next(iter(part.planes.values())).offset) for part in parts]
         starts = [0, *accumulate(functions[:-1])]
         plane = torch.cat([part.plane + start for part, start in zip(parts, starts, strict=True)])
-        return replace(found, planes=planes, plane=plane)
+        return replace(joined, planes=planes, plane=plane)
 
     def at(self, index: Tensor) -> Rows:
         """The rows at `index`, int64 or bool."""

@@ -61,14 +61,14 @@ def tighten(
             if expired():
                 break
             units = bounded.start(j, spec, sample)
-            known, units = optimise(bounded, units, _SLOPES if effort.planes else _STEPS, 0.0)
+            bounds, units = optimise(bounded, units, _SLOPES if effort.planes else _STEPS, 0.0)
             if effort.planes:
                 units = with_planes(bounded, units, _PLANES, memory, _COLUMNS)
-                known = bounded.value(units, torch.float32)
-            found = _best_first(bounded, units, known, effort.splits)
+                bounds = bounded.value(units, torch.float32)
+            improved_bounds = _best_first(bounded, units, bounds, effort.splits)
             for k, end in enumerate(ends):
                 at = side == k
-                end[sample[at], unit[at]] = torch.maximum(end[sample[at], unit[at]], found[at])
+                end[sample[at], unit[at]] = torch.maximum(end[sample[at], unit[at]], improved_bounds[at])
         bounded.tighten(j, ends[0], -ends[1])
         if expired():
             return
@@ -80,26 +80,26 @@ def _best_first(bounded: Bounded, roots: Rows, bounds: Tensor, splits: int) -> T
     bounds: float32 (m,), without splits.
     """
     m, device = len(roots), roots.spec.device
-    found = torch.full((m, splits + 1), torch.inf, device=device)
-    made = torch.zeros_like(found, dtype=torch.bool)  # not told by `found`: float32 can claim anything
-    kept = [
+    best_bounds = torch.full((m, splits + 1), torch.inf, device=device)
+    is_created = torch.zeros_like(best_bounds, dtype=torch.bool)  # not told by `found`: float32 can claim anything
+    stored = [
         torch.zeros(m, splits + 1, *t.shape[1:], dtype=t.dtype, device=device)
         for t in (roots.signs, roots.alpha, roots.beta)
     ]
 
-    def keep(row: Tensor, place: Tensor, value: Tensor, rows: Rows) -> None:
-        found[row, place], made[row, place] = value, True
-        for store, of_rows in zip(kept, (rows.signs, rows.alpha, rows.beta), strict=True):
-            store[row, place] = of_rows
+    def keep(row: Tensor, slot: Tensor, value: Tensor, rows: Rows) -> None:
+        best_bounds[row, slot], is_created[row, slot] = value, True
+        for store, of_rows in zip(stored, (rows.signs, rows.alpha, rows.beta), strict=True):
+            store[row, slot] = of_rows
 
-    def kept_at(row: Tensor, place: Tensor) -> Rows:
-        signs, alpha, beta = (store[row, place] for store in kept)
+    def kept_at(row: Tensor, slot: Tensor) -> Rows:
+        signs, alpha, beta = (store[row, slot] for store in stored)
         return replace(roots.at(row), signs=signs, alpha=alpha, beta=beta)
 
     every = torch.arange(m, device=device)
     keep(every, torch.zeros_like(every), bounds, roots)
     for split in range(1, splits + 1):
-        bound, worst = found.min(1)
+        bound, worst = best_bounds.min(1)
         row = (bound <= 0).nonzero().flatten()
         if not len(row):
             break
@@ -118,9 +118,9 @@ def _best_first(bounded: Bounded, roots: Rows, bounds: Tensor, splits: int) -> T
         sides = torch.arange(len(halves), device=device).view(-1, 2)
         keep(row, worst[row], value[sides[:, 0]], halves.at(sides[:, 0]))
         keep(row, torch.full_like(row, split), value[sides[:, 1]], halves.at(sides[:, 1]))
-    exact = torch.full_like(found, torch.inf, dtype=torch.float64)
-    row, place = made.nonzero().unbind(1)
+    exact = torch.full_like(best_bounds, torch.inf, dtype=torch.float64)
+    row, slot_index = is_created.nonzero().unbind(1)
     # Few at a time, so that nearly all parts are of one size, which is recorded once.
     for part in torch.arange(len(row), device=device).split(max(1, m // 2)):
-        exact[row[part], place[part]] = bounded.value(kept_at(row[part], place[part]))
+        exact[row[part], slot_index[part]] = bounded.value(kept_at(row[part], slot_index[part]))
     return exact.amin(1)

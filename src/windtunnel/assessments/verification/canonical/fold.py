@@ -31,9 +31,9 @@ def layer_of(graph: fx.GraphModule, node: object) -> nn.Module | None:
 
 def argument(node: fx.Node) -> fx.Node:
     """The first argument of a node that has a node there."""
-    found = node.args[0]
-    assert isinstance(found, fx.Node)
-    return found
+    first = node.args[0]
+    assert isinstance(first, fx.Node)
+    return first
 
 
 def affine_nodes(graph: fx.GraphModule) -> list[fx.Node]:
@@ -59,7 +59,7 @@ def _fold(graph: fx.GraphModule, node: fx.Node) -> bool:
         if isinstance(earlier, nn.Conv2d | nn.Linear) and (channels := _per_channel(affine, earlier)):
             _after(earlier, *channels)
             return _without(graph, node)
-    users = [taken for user in node.users if (taken := _takes(graph, affine, user))]
+    users = [user_layer for user in node.users if (user_layer := _takes(graph, affine, user))]
     if users and len(users) == len(node.users):
         for user in users:
             _before(*user)
@@ -85,10 +85,10 @@ def _per_channel(affine: Affine, layer: nn.Conv2d | nn.Linear) -> tuple[Tensor, 
     return parts[0], parts[1]
 
 
-def _after(layer: nn.Conv2d | nn.Linear, scale: Tensor, shift: Tensor) -> None:
+def _after(layer: nn.Conv2d | nn.Linear, scale: Tensor, offset: Tensor) -> None:
     assert layer.bias is not None
     layer.weight.mul_(scale.view(-1, *[1] * (layer.weight.ndim - 1)))
-    layer.bias.mul_(scale).add_(shift)
+    layer.bias.mul_(scale).add_(offset)
 
 
 def _takes(graph: fx.GraphModule, affine: Affine, user: fx.Node) -> tuple[nn.Conv2d | nn.Linear, Tensor, Tensor] | None:
@@ -115,15 +115,15 @@ def _takes(graph: fx.GraphModule, affine: Affine, user: fx.Node) -> tuple[nn.Con
     return None
 
 
-def _before(layer: nn.Conv2d | nn.Linear, scale: Tensor, shift: Tensor) -> None:
+def _before(layer: nn.Conv2d | nn.Linear, scale: Tensor, offset: Tensor) -> None:
     assert layer.bias is not None
     if isinstance(layer, nn.Linear):
-        layer.bias.add_(layer.weight @ shift)
+        layer.bias.add_(layer.weight @ offset)
         layer.weight.mul_(scale)
         return
     group = layer.in_channels // layer.groups
     per_group = [part.view(layer.groups, 1, group).expand(-1, layer.out_channels // layer.groups, -1)
-                 .reshape(layer.out_channels, group) for part in (scale, shift)]  # fmt: skip
+                 .reshape(layer.out_channels, group) for part in (scale, offset)]  # fmt: skip
     layer.bias.add_((layer.weight.sum((2, 3)) * per_group[1]).sum(1))
     layer.weight.mul_(per_group[0][..., None, None])
 
@@ -136,19 +136,19 @@ def _lower(graph: fx.GraphModule, node: fx.Node) -> None:
     channels = shape[0]
     if any(c.ndim != len(shape) or any(d != 1 for d in c.shape[1:]) for c in (affine.scale, affine.shift)):
         return
-    scale, shift = affine.scale.flatten().expand(channels), affine.shift.flatten().expand(channels)
-    made: nn.Module
+    scale, offset = affine.scale.flatten().expand(channels), affine.shift.flatten().expand(channels)
+    layer: nn.Module
     if len(shape) == 3 and argument(node).op == "placeholder":
         conv = nn.Conv2d(channels, channels, 1).double()
         assert conv.bias is not None
         with torch.no_grad():
             conv.weight.copy_(torch.diag(scale)[..., None, None])
-            conv.bias.copy_(shift)
-        made = conv
+            conv.bias.copy_(offset)
+        layer = conv
     else:
         norm = (nn.BatchNorm2d if len(shape) == 3 else nn.BatchNorm1d)(channels, eps=0.0).double()
         with torch.no_grad():
             norm.weight.copy_(scale)
-            norm.bias.copy_(shift)
-        made = norm
-    graph.add_submodule(str(node.target), made.eval().requires_grad_(False))
+            norm.bias.copy_(offset)
+        layer = norm
+    graph.add_submodule(str(node.target), layer.eval().requires_grad_(False))

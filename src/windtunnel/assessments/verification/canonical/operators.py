@@ -75,8 +75,8 @@ Row = Callable[[Call], nn.Module]
 def _conv(call: Call) -> nn.Module:
     weight, bias, padding = call.tensor("weight"), call.given["bias"], call.given["padding"]
     if _is_per_channel(call, weight):
-        shift = bias if isinstance(bias, Tensor) else torch.zeros(len(weight))
-        return Affine(weight.sum(1), shift.view(-1, 1, 1))
+        offset = bias if isinstance(bias, Tensor) else torch.zeros(len(weight))
+        return Affine(weight.sum(1), offset.view(-1, 1, 1))
     groups = int(call.number("groups"))
     if groups > 1 and weight.numel() * groups <= _DENSE:  # Marabou overlooks groups
         weight, groups = _without_groups(weight, groups), 1
@@ -194,10 +194,10 @@ def _window(call: Call) -> tuple[int, tuple[int, int]]:
     """(channels, window) of adaptive pooling whose windows are of one size, which is what a verifier can bound."""
     if call.shape_in is None or len(call.shape_in) != 3:
         raise NotImplementedError
-    sizes, wanted = call.shape_in[1:], call.pair("output_size")
-    if any(size % want for size, want in zip(sizes, wanted, strict=True)):
+    sizes, size_out = call.shape_in[1:], call.pair("output_size")
+    if any(size % want for size, want in zip(sizes, size_out, strict=True)):
         raise NotImplementedError
-    return call.shape_in[0], (sizes[0] // wanted[0], sizes[1] // wanted[1])
+    return call.shape_in[0], (sizes[0] // size_out[0], sizes[1] // size_out[1])
 
 
 def _mean(call: Call) -> nn.Module:

@@ -58,12 +58,12 @@ def rescale(graph: fx.GraphModule, inputs: Tensor, unit: float, offset: float) -
         layer = layer_of(graph, node)
         if not isinstance(layer, _LAYERS):
             continue
-        own = scales[group[node]]
+        scale_of_group = scales[group[node]]
         assert layer.bias is not None  # every layer of ours has one
         if layer is last:
             layer.bias.sub_(offset)
-        layer.weight.mul_(scales[group[argument(node)]] / own)
-        layer.bias.div_(own)
+        layer.weight.mul_(scales[group[argument(node)]] / scale_of_group)
+        layer.bias.div_(scale_of_group)
 
 
 def _groups(graph: fx.GraphModule) -> dict[fx.Node, fx.Node]:
@@ -78,8 +78,8 @@ def _groups(graph: fx.GraphModule) -> dict[fx.Node, fx.Node]:
     for node in graph.graph.nodes:
         leader[node] = node
         if _passes_scale(graph, node):
-            for given in node.all_input_nodes:
-                leader[find(given)] = find(node)
+            for source in node.all_input_nodes:
+                leader[find(source)] = find(node)
     return {node: find(node) for node in leader}
 
 

@@ -80,12 +80,12 @@ class Rescaled(nn.Module):
         return ((logits - self.offset) / self.unit).float()
 
 
-def _log_probability(own: Tensor, others: Tensor) -> Tensor:
+def _log_probability(own_logit: Tensor, others: Tensor) -> Tensor:
     """Log softmax (n, K) where each class has its logit in `own` and all others have theirs in `others`."""
     table = others[:, None].repeat(1, others.shape[1], 1)
-    table.diagonal(dim1=1, dim2=2).copy_(own)
-    found: Tensor = own - table.logsumexp(2)
-    return found
+    table.diagonal(dim1=1, dim2=2).copy_(own_logit)
+    log_probability: Tensor = own_logit - table.logsumexp(2)
+    return log_probability
 
 
 def canonical_subject(subject: Subject) -> Canonical:
@@ -108,10 +108,10 @@ def canonical_subject(subject: Subject) -> Canonical:
         logits = network(inputs.double().cpu())
         unit, offset = unit_of(logits)
         rescale(network, inputs.double().cpu(), unit, offset)
-    own = network.float().to(classifier.device)
+    network_on_device = network.float().to(classifier.device)
     if not traced.ending:
-        return _rescaled(subject, own, unit, offset)
-    return replace(_rescaled(subject, own, unit, offset, logits), ending=traced.ending)
+        return _rescaled(subject, network_on_device, unit, offset)
+    return replace(_rescaled(subject, network_on_device, unit, offset, logits), ending=traced.ending)
 
 
 def unit_of(logits: Tensor) -> tuple[float, float]:
@@ -134,7 +134,7 @@ def _traced(classifier: Classifier) -> Trace | str:
         with torch.no_grad():
             fold(traced.graph)
             end_in_linear(traced.graph, classifier.num_classes)
-            given, own = classifier.logits(sample).double(), traced.graph(sample.double())
+            expected, actual = classifier.logits(sample).double(), traced.graph(sample.double())
     except UntraceableError as error:
         return str(error)
     except FixedBatchError as error:
@@ -150,8 +150,8 @@ def _traced(classifier: Classifier) -> Trace | str:
     except RuntimeError as error:  # a cast inside the module, whose weights are float64 here
         return f"its graph cannot be computed in float64 ({first_line(error)})"
     ending = {"": lambda x: x, "softmax": lambda x: x.softmax(1), "log_softmax": lambda x: x.log_softmax(1)}
-    own = ending[traced.ending](own)
-    if not ((own - given).abs() <= _AGREEMENT * given.abs().max()).all():
+    actual = ending[traced.ending](actual)
+    if not ((actual - expected).abs() <= _AGREEMENT * expected.abs().max()).all():
         return "its graph gives other logits"
     return traced
 
@@ -161,23 +161,23 @@ def _rescaled(
 ) -> Canonical:
     """logits: of the first samples, where the user's model ends in something else and gives none."""
     classifier = replace(subject.classifier, module=network.eval())
-    own = classifier.logits(subject.dataset.inputs)
+    own_logits = classifier.logits(subject.dataset.inputs)
     theirs = subject.clean_logits[:MEASURED].double() if logits is None else logits
-    apart = (own[: len(theirs)].double() - (theirs - offset) / unit).abs()
+    apart = (own_logits[: len(theirs)].double() - (theirs - offset) / unit).abs()
     largest = float(apart.max()) if len(apart) else 0.0
     # Up to a power of two: what a machine's rounding measures is not what another's does.
     slack = 2.0 ** math.ceil(math.log2(largest)) if 0 < largest < math.inf else largest
-    return Canonical(replace(subject, classifier=classifier, clean_logits=own), unit, offset, slack)
+    return Canonical(replace(subject, classifier=classifier, clean_logits=own_logits), unit, offset, slack)
 
 
 def _copied(module: nn.Module) -> nn.Module:
     """A deep copy without dropout, for which auto-LiRPA would turn on training mode."""
-    own = copy.deepcopy(module)
-    for parent in list(own.modules()):
+    copied = copy.deepcopy(module)
+    for parent in list(copied.modules()):
         for name, child in parent.named_children():
             if isinstance(child, nn.modules.dropout._DropoutNd):
                 setattr(parent, name, nn.Identity())
-    return own.eval().requires_grad_(False)
+    return copied.eval().requires_grad_(False)
 
 
 def _last(unit: float, offset: float, classes: int) -> nn.Linear:

@@ -60,11 +60,11 @@ def trace(module: nn.Module, sample: Tensor) -> Trace:
     Dropout is left out, arithmetic with constants becomes `Affine`, and a softmax at the end is taken off: it changes no
     decision. Raises UntraceableError, FixedBatchError, BranchingError.
     """
-    own = copy.deepcopy(module).cpu().eval()
+    copied = copy.deepcopy(module).cpu().eval()
     two = sample.cpu().expand(2, *sample.shape[1:]).contiguous()
     with _quiet():
         try:
-            program = torch.export.export(own, (two,), dynamic_shapes=({0: torch.export.Dim("n")},))
+            program = torch.export.export(copied, (two,), dynamic_shapes=({0: torch.export.Dim("n")},))
             return _Copier(program.module(check_guards=False)).copy()
         except GuardOnDataDependentSymNode as error:
             raise BranchingError from error
@@ -109,11 +109,11 @@ class _Copier:
                 self.values[node] = self._call(node)
             elif node.op == "output":
                 self.graph.output(self._result(node))
-        made = fx.GraphModule(self.root, self.graph)
-        made.graph.eliminate_dead_code()
-        made.graph.lint()
-        made.recompile()
-        return Trace(made.eval().requires_grad_(False), self.ending)
+        module = fx.GraphModule(self.root, self.graph)
+        module.graph.eliminate_dead_code()
+        module.graph.lint()
+        module.recompile()
+        return Trace(module.eval().requires_grad_(False), self.ending)
 
     def _result(self, node: fx.Node) -> fx.Node:
         (result,) = node.all_input_nodes
@@ -127,8 +127,8 @@ class _Copier:
         if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:
             # What changes its argument becomes what gives a new value, and stands for the argument from here on.
             node.target = getattr(getattr(aten, target.__name__.split(".")[0].removesuffix("_")), target._overloadname)
-            self.values[argument(node)] = made = self._call(node)
-            return made
+            self.values[argument(node)] = value = self._call(node)
+            return value
         if target is operator.getitem and node.args[1] == 0 and argument(node).target in WITH_INDICES:
             pooled = self.values[argument(node)]
             if isinstance(pooled, fx.Node) and pooled.op == "call_module":
@@ -140,25 +140,25 @@ class _Copier:
         if not inputs:
             return _doubled(cast(Callable[..., object], target)(*args, **kwargs))
         layer = self._layer(node, inputs, args, kwargs)
-        given = self._made(inputs[0])
+        source = self._made(inputs[0])
         if isinstance(layer, nn.Identity):
-            return given
+            return source
         if layer is not None:
-            made = given
+            value = source
             for number, part in enumerate(layer if isinstance(layer, nn.Sequential) else (layer,)):
                 self.root.add_module(f"{node.name}_{number}", part)
-                made = self.graph.call_module(f"{node.name}_{number}", (made,))
+                value = self.graph.call_module(f"{node.name}_{number}", (value,))
         elif target is aten.add.Tensor and len(inputs) == 2 and len(args) == 2 and not kwargs:
-            made = self.graph.call_function(torch.add, args)
+            value = self.graph.call_function(torch.add, args)
         else:
             constants = self._registered(node.name, args), self._registered(node.name, kwargs)
             # Copies are left out, and with them the order in memory that a view relies on.
             function = aten.reshape.default if target is aten.view.default else target
-            made = self.graph.call_function(cast(Callable[..., object], function), *constants)
-        made.meta["operator"] = _described(node)
-        made.meta["shape"] = _shape(node)
-        made.meta["value"] = isinstance(node.meta.get("val"), Tensor)
-        return made
+            value = self.graph.call_function(cast(Callable[..., object], function), *constants)
+        value.meta["operator"] = _described(node)
+        value.meta["shape"] = _shape(node)
+        value.meta["value"] = isinstance(node.meta.get("val"), Tensor)
+        return value
 
     def _layer(
         self, node: fx.Node, inputs: list[fx.Node], args: tuple[object, ...], kwargs: dict[str, object]
@@ -171,33 +171,33 @@ class _Copier:
         if row is None or not isinstance(target, torch._ops.OpOverload):
             return None
         arguments = target._schema.arguments
-        given = {a.name: a.default_value for a in arguments if a.has_default_value()}
-        given |= dict(zip((a.name for a in arguments), args, strict=False)) | kwargs
+        defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
+        defaults |= dict(zip((a.name for a in arguments), args, strict=False)) | kwargs
         try:
-            return row(Call(given, _shape(inputs[0]), _shape(node)))
+            return row(Call(defaults, _shape(inputs[0]), _shape(node)))
         except (KeyError, NotImplementedError):
             return None
 
     def _made(self, node: fx.Node) -> fx.Node:
         """What a node that depends on the input became."""
-        made = self.values[node]
-        assert isinstance(made, fx.Node)
-        return made
+        value = self.values[node]
+        assert isinstance(value, fx.Node)
+        return value
 
     def _value(self, node: fx.Node) -> Any:
         return self.values[node]
 
-    def _registered(self, name: str, given: Any) -> Any:
+    def _registered(self, name: str, value: Any) -> Any:
         """Arguments with constants as buffers of the graph."""
-        if isinstance(given, Tensor):
+        if isinstance(value, Tensor):
             key = f"{name}_{len(dict(self.root.named_buffers()))}"
-            self.root.register_buffer(key, given)
+            self.root.register_buffer(key, value)
             return self.graph.get_attr(key)
-        if isinstance(given, (list, tuple)):
-            return type(given)(self._registered(name, item) for item in given)
-        if isinstance(given, dict):
-            return {key: self._registered(name, item) for key, item in given.items()}
-        return given
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._registered(name, item) for item in value)
+        if isinstance(value, dict):
+            return {key: self._registered(name, item) for key, item in value.items()}
+        return value
 
 
 def _doubled(value: object) -> object:
@@ -227,5 +227,5 @@ def _name(target: object) -> str:
 def _described(node: fx.Node) -> str:
     """An operator and where it stands in the user's module, for messages: `gelu (encoder.layers.0)`."""
     stack = [str(path) for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
-    place = next((path for path in reversed(stack) if not path.startswith("_")), "")
-    return f"{_name(node.target)} ({place})" if place else _name(node.target)
+    path_to_layer = next((path for path in reversed(stack) if not path.startswith("_")), "")
+    return f"{_name(node.target)} ({path_to_layer})" if path_to_layer else _name(node.target)

@@ -50,23 +50,23 @@ _ROUNDS = {
 
 def attack(step: str, ledger: Ledger, task: Task) -> None:
     """Break what can be broken of the undecided samples."""
-    for number, one in enumerate(_ROUNDS[step]):
-        left = ledger.undecided
-        if not len(left):
+    for number, attack_round in enumerate(_ROUNDS[step]):
+        undecided = ledger.undecided
+        if not len(undecided):
             return
-        work = _Search(task.subject, task.norm, task.epsilon, one, Deadline(task.deadline))
+        work = _Search(task.subject, task.norm, task.epsilon, attack_round, Deadline(task.deadline))
         batches = [
             Batch(i, part, derive_seed(task.subject.seed, task.name, step, int(part[0])))
-            for i, part in enumerate(left.split(ATTACK_BATCH))
+            for i, part in enumerate(undecided.split(ATTACK_BATCH))
         ]
-        checkpoint = task.checkpoint(ledger, step, number, left.tolist())
-        for batch, found in each_batch(
+        checkpoint = task.checkpoint(ledger, step, number, undecided.tolist())
+        for batch, result in each_batch(
             batches, work, name=f"{task.name} {step}", checkpoint=checkpoint, without=work.nothing,
             incidents=task.bounder.incidents,
         ):  # fmt: skip
-            broken = found["found"]
-            ledger.falsify(batch.indices[broken], found["examples"][broken], step)
-            ledger.seconds[batch.indices] += found["seconds"]
+            broken = result["found"]
+            ledger.falsify(batch.indices[broken], result["examples"][broken], step)
+            ledger.seconds[batch.indices] += result["seconds"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +81,12 @@ class _Search:
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         started, data, indices = time.perf_counter(), self.subject.dataset, batch.indices
-        found, examples = self.round.search(
+        is_broken, examples = self.round.search(
             self.subject.classifier, data.inputs[indices], data.targets[indices], self.epsilon, batch.seed, self.norm,
             steps=self.round.steps, restarts=self.round.restarts, deadline=self.deadline.here(),
         )  # fmt: skip
         seconds = torch.full((len(indices),), (time.perf_counter() - started) / len(indices))
-        return {"found": found, "examples": examples, "seconds": seconds}
+        return {"found": is_broken, "examples": examples, "seconds": seconds}
 
     def nothing(self, batch: Batch) -> dict[str, Tensor]:
         """What stands for a batch whose workers were lost."""

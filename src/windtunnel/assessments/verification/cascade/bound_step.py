@@ -29,14 +29,14 @@ def bound(step: str, ledger: Ledger, task: Task, indices: Tensor | None = None) 
     for part in (indices[:probe], indices[probe:]):
         checkpoint = task.checkpoint(ledger, step, part.tolist())
         epsilons = torch.full((len(part),), task.epsilon)
-        for one in bound_all(task.bounder, step, part, epsilons, name=f"{task.name} {step}", checkpoint=checkpoint):
-            if one.bounds is None:
-                for index in one.indices.tolist():
-                    ledger.fail(index, one.method)
+        for result in bound_all(task.bounder, step, part, epsilons, name=f"{task.name} {step}", checkpoint=checkpoint):
+            if result.bounds is None:
+                for index in result.indices.tolist():
+                    ledger.fail(index, result.method)
             else:
-                ledger.bound(one.indices, one.bounds.worst_margin, one.bounds.lower, one.bounds.upper)
-                ledger.verify(one.indices[one.bounds.verified], one.method)
-            ledger.seconds[one.indices] += one.seconds
+                ledger.bound(result.indices, result.bounds.worst_margin, result.bounds.lower, result.bounds.upper)
+                ledger.verify(result.indices[result.bounds.verified], result.method)
+            ledger.seconds[result.indices] += result.seconds
         if not (ledger.decided_by[part] != NOBODY).any():
             return
 

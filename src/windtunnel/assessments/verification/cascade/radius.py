@@ -39,12 +39,12 @@ class Known:
         """Whether each sample holds; `verified` is asked where that is not known."""
 
         def decide(indices: Tensor, epsilons: Tensor) -> Tensor:
-            held = epsilons <= self.holds[indices]
-            open_ = ~held & (epsilons < self.broken[indices])
+            is_certified = epsilons <= self.holds[indices]
+            open_ = ~is_certified & (epsilons < self.broken[indices])
             if open_.any():
-                held[open_] = verified(indices[open_], epsilons[open_])
-            self.holds[indices[held]] = torch.maximum(self.holds[indices], epsilons)[held]
-            return held
+                is_certified[open_] = verified(indices[open_], epsilons[open_])
+            self.holds[indices[is_certified]] = torch.maximum(self.holds[indices], epsilons)[is_certified]
+            return is_certified
 
         return decide
 
@@ -78,8 +78,8 @@ def broken_radius(broken: Decide, high: Tensor, low: Tensor, tolerance: float) -
     high: (N,), the largest epsilon to try. low: (N,), an epsilon at which each sample is known to hold; negative leaves
     the sample out, at 0: it is broken without any perturbation.
     """
-    found = _bisect(lambda indices, epsilons: ~broken(indices, epsilons), low, high, tolerance)[1]
-    return torch.where(low < 0, 0.0, found)
+    largest = _bisect(lambda indices, epsilons: ~broken(indices, epsilons), low, high, tolerance)[1]
+    return torch.where(low < 0, 0.0, largest)
 
 
 def raise_radius(verified: Decide, known: Known, largest: float, tolerance: float) -> None:

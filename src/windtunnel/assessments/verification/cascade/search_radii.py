@@ -63,22 +63,22 @@ def _search(step: str, known: Known, ledger: Ledger, task: Task) -> tuple[Tensor
         return open_, short
     work = _Radii(searcher, radius, known)
     parts = groups(open_.nonzero().flatten(), device)
-    for batch, found in each_batch(
+    for batch, result in each_batch(
         [Batch(number, part, 0) for number, part in enumerate(parts)], work,
         name=f"{task.name} radius",
         checkpoint=task.checkpoint(ledger, step, "radius", known.holds.tolist(), known.broken.tolist()),
         without=work.nothing, incidents=task.bounder.incidents,
     ):  # fmt: skip
         members = batch.indices
-        known.holds[members], known.broken[members] = found["holds"], found["broken"]
-        unfinished[members], short[members] = found["unfinished"], found["short"]
-    left = (open_ & known.open(radius.max, radius.tolerance) & ~unfinished & ~short).nonzero().flatten().tolist()
-    if left:
+        known.holds[members], known.broken[members] = result["holds"], result["broken"]
+        unfinished[members], short[members] = result["unfinished"], result["short"]
+    remaining = (open_ & known.open(radius.max, radius.tolerance) & ~unfinished & ~short).nonzero().flatten().tolist()
+    if remaining:
         text = (
-            f"{len(left)} samples: larger radii may hold: the certified one and the nearest counter-example known, if any, are "
+            f"{len(remaining)} samples: larger radii may hold: the certified one and the nearest counter-example known, if any, are "
             f"further apart than the tolerance ({step} was limited to {params.domains} subdomains an epsilon)."
         )
-        ledger.caveats.append(Caveat("radius_open", text, tuple(subject.dataset.ids[i] for i in left)))
+        ledger.caveats.append(Caveat("radius_open", text, tuple(subject.dataset.ids[i] for i in remaining)))
     if short.any():
         task.bounder.gave_way(step, WEAKER, "out of memory on one sample", short.nonzero().flatten().tolist())
     return unfinished, short

@@ -35,8 +35,8 @@ def search_or_bound(step: str, ledger: Ledger, task: Task) -> None:
     try:
         search(step, ledger, task)
     except IncompatibleError as error:
-        left = tuple(task.subject.dataset.ids[i] for i in ledger.undecided.tolist())
-        ledger.caveats.append(Caveat("weaker_method", f"{WEAKER} was used instead of {step}: {error}.", left))
+        undecided = tuple(task.subject.dataset.ids[i] for i in ledger.undecided.tolist())
+        ledger.caveats.append(Caveat("weaker_method", f"{WEAKER} was used instead of {step}: {error}.", undecided))
         bound(WEAKER, ledger, task)
 
 
@@ -49,34 +49,34 @@ def search(step: str, ledger: Ledger, task: Task) -> None:
     with time_limit(task.deadline):
         network = network_of(task.subject.classifier)
     params = task.entry.branch_and_bound
-    indices, left = ledger.undecided, ledger.seconds_left(ledger.undecided, task.entry.timeout)
+    indices, seconds_left = ledger.undecided, ledger.seconds_left(ledger.undecided, task.entry.timeout)
     seconds = torch.full((len(data),), torch.inf)
-    seconds[indices] = left.to(seconds)
+    seconds[indices] = seconds_left.to(seconds)
     units = sum(network.sizes) if _taken_later(step, task) else 0
     searcher = Searcher(task.subject, task.norm, task.lead(ROUNDING), params, seconds, Deadline(task.deadline))
     work = _Decide(searcher, task.epsilon, units if units <= _MOST_INNER else 0)
     parts = groups(indices, network.device)
     exhausted, undecidable, short = list[int](), list[int](), list[int]()
-    for batch, found in each_batch(
+    for batch, result in each_batch(
         [Batch(number, part, 0) for number, part in enumerate(parts)], work, name=f"{task.name} {step}",
         checkpoint=task.checkpoint(ledger, step, indices.tolist()), without=work.nothing,
         incidents=task.bounder.incidents,
     ):  # fmt: skip
         members = batch.indices
-        _enter(found, members, step, ledger, network.sizes)
-        ledger.timed_out[members[found["late"]]] = True
-        exhausted += members[found["exhausted"] & ~found["late"]].tolist()
-        undecidable += members[found["undecidable"]].tolist()
-        short += members[found["short"]].tolist()
-        for index in members[found["failed"]].tolist():
+        _enter(result, members, step, ledger, network.sizes)
+        ledger.timed_out[members[result["late"]]] = True
+        exhausted += members[result["exhausted"] & ~result["late"]].tolist()
+        undecidable += members[result["undecidable"]].tolist()
+        short += members[result["short"]].tolist()
+        for index in members[result["failed"]].tolist():
             ledger.fail(index, step)
-    for code, text, some in (
+    for code, text, samples in (
         ("work_limit", f"{step} ended at its limit of {params.domains} subdomains for a sample", exhausted),
         ("undecided", f"{step}: what is left cannot be split further, or a class draws level", undecidable),
     ):
-        if some:
-            ids = tuple(data.ids[i] for i in some)
-            ledger.caveats.append(Caveat(code, f"{text}: {len(some)} samples are undecided by it.", ids))
+        if samples:
+            ids = tuple(data.ids[i] for i in samples)
+            ledger.caveats.append(Caveat(code, f"{text}: {len(samples)} samples are undecided by it.", ids))
     if short:
         task.bounder.gave_way(step, WEAKER, "out of memory on one sample", short)
         bound(WEAKER, ledger, task, torch.tensor(short))
@@ -100,24 +100,24 @@ class _Decide:
     inner: int
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
-        found, n = self.nothing(batch), len(batch.indices)
-        found["failed"][:] = False
+        results, n = self.nothing(batch), len(batch.indices)
+        results["failed"][:] = False
         session, every = self.searcher.session(batch.indices), torch.arange(n)
         region = session.region(every, self.epsilon)
         decided = session.decide(every, region)
         if decided is None:
             for key in ("short",) if session.short else ("late", "exhausted"):
-                found[key][:] = True
-            return found
+                results[key][:] = True
+            return results
         for i, point in decided.examples.items():
-            found["examples"][i] = point.float().cpu().view(found["examples"].shape[1:])
+            results["examples"][i] = point.float().cpu().view(results["examples"].shape[1:])
         if self.inner:
-            _look_inside(found["inner"], decided.inner, self.searcher.network(), region)
-        broken = found["examples"].flatten(1).isfinite().all(1)
-        known = decided.bounds.amin(1).cpu()
+            _look_inside(results["inner"], decided.inner, self.searcher.network(), region)
+        broken = results["examples"].flatten(1).isfinite().all(1)
+        bounds = decided.bounds.amin(1).cpu()
         return {
-            **found,
-            "margins": torch.where(known.isfinite(), known, torch.nan).float(),
+            **results,
+            "margins": torch.where(bounds.isfinite(), bounds, torch.nan).float(),
             "verified": decided.verified.cpu(),
             "domains": decided.domains.cpu(),
             "exhausted": decided.exhausted.cpu(),
@@ -152,19 +152,19 @@ def _look_inside(
         into[i] = torch.stack([*(torch.cat(ends) for ends in zip(*layers, strict=True)), *values]).float()
 
 
-def _enter(found: Mapping[str, Tensor], indices: Tensor, step: str, ledger: Ledger, sizes: list[int]) -> None:
-    nothing = torch.full((len(indices), ledger.lower.shape[1]), torch.nan)
-    ledger.bound(indices, found["margins"], nothing, nothing)
-    ledger.verify(indices[found["verified"]], step)
-    broken = found["examples"].flatten(1).isfinite().all(1)
+def _enter(results: Mapping[str, Tensor], indices: Tensor, step: str, ledger: Ledger, sizes: list[int]) -> None:
+    no_bounds = torch.full((len(indices), ledger.lower.shape[1]), torch.nan)
+    ledger.bound(indices, results["margins"], no_bounds, no_bounds)
+    ledger.verify(indices[results["verified"]], step)
+    broken = results["examples"].flatten(1).isfinite().all(1)
     if broken.any():
-        ledger.falsify(indices[broken], found["examples"][broken], step)
-    ledger.subdomains[indices] += found["domains"]
-    left = set(ledger.undecided.tolist())
-    for index, inner in zip(indices.tolist(), found["inner"], strict=True):
-        if index in left and inner.numel() and bool(inner.isfinite().all()):
+        ledger.falsify(indices[broken], results["examples"][broken], step)
+    ledger.subdomains[indices] += results["domains"]
+    undecided = set(ledger.undecided.tolist())
+    for index, inner in zip(indices.tolist(), results["inner"], strict=True):
+        if index in undecided and inner.numel() and bool(inner.isfinite().all()):
             ledger.inner[index] = inner.split(sizes, 1)
-    ledger.seconds[indices] += found["seconds"]
+    ledger.seconds[indices] += results["seconds"]
 
 
 def _attempt(step: str, trial: Trial) -> None:

@@ -52,11 +52,11 @@ def solve(step: str, ledger: Ledger, task: Task) -> None:
     """
     canonical, entry, subject = task.canonical, task.entry, task.subject
     data = subject.dataset
-    indices, left = ledger.undecided, ledger.seconds_left(ledger.undecided, entry.timeout)
+    indices, seconds_left = ledger.undecided, ledger.seconds_left(ledger.undecided, entry.timeout)
     least = min(_LEAST, entry.solver_timeout)
-    late = left.clamp(max=task.time_left) < least
+    late = seconds_left.clamp(max=task.time_left) < least
     ledger.timed_out[indices[late]] = True
-    indices, left = indices[~late], left[~late]
+    indices, seconds_left = indices[~late], seconds_left[~late]
     if not len(indices):
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -64,21 +64,23 @@ def solve(step: str, ledger: Ledger, task: Task) -> None:
             onnx = graph_for_marabou(canonical, ledger.subject.classifier, Path(folder))
         if task.time_left < least:
             raise OutOfTimeError
-        asked = queries_of(
+        all_queries = queries_of(
             subject, task.epsilon, indices, one_by_one=entry.other_classes == "one_by_one", slack=canonical.slack
         )
-        asked = [replace(query, seconds=seconds) for query, seconds in zip(asked, left.tolist(), strict=True)]
-        asked = [replace(q, inner=tuple(map(_with_room, ledger.inner.get(q.index, ())))) for q in asked]
+        all_queries = [
+            replace(query, seconds=seconds) for query, seconds in zip(all_queries, seconds_left.tolist(), strict=True)
+        ]
+        all_queries = [replace(q, inner=tuple(map(_with_room, ledger.inner.get(q.index, ())))) for q in all_queries]
         if entry.output_bounds:
-            asked = [replace(query, bounds=True) for query in asked]
-        queries = {query.index: query for query in asked}
+            all_queries = [replace(query, bounds=True) for query in all_queries]
+        queries = {query.index: query for query in all_queries}
         shape = tuple(data.inputs.shape[1:])
 
-        def ask(some: list[Query], what: str) -> list[Answer]:
-            kept = task.checkpoint(ledger, step, what)  # what is decided stands, whoever else is asked about
-            return solve_all(onnx, some, entry.solver_timeout, task.deadline, task.name, kept)
+        def ask(queries: list[Query], what: str) -> list[Answer]:
+            checkpoint = task.checkpoint(ledger, step, what)  # what is decided stands, whoever else is asked about
+            return solve_all(onnx, queries, entry.solver_timeout, task.deadline, task.name, checkpoint)
 
-        answers = ask(asked, "first")
+        answers = ask(all_queries, "first")
         ties = [a.index for a in answers if (example := a.counter_example) is not None
                 and replay(subject.classifier, onnx, queries[a.index], example, shape)]  # fmt: skip
         if ties:
@@ -133,15 +135,15 @@ def _enter(answer: Answer, step: str, ledger: Ledger, subject: Subject, onnx: Pa
         ledger.caveats.append(Caveat("undecided", f"Marabou: {answer.reason}.", sample))
 
 
-def graph_for_marabou(canonical: Canonical, given: Classifier, folder: Path) -> Path:
+def graph_for_marabou(canonical: Canonical, classifier: Classifier, folder: Path) -> Path:
     """The graph for Marabou: exported from the canonical network, or the user's own ONNX at unit scale.
 
     Raises IncompatibleError where it is not the model, or has operators or values that Marabou cannot deal with.
     """
     subject = canonical.subject
-    if given.onnx_path:
-        check_equivalence(given, given.onnx_path, subject.dataset.inputs)
-        exported = rescaled(given.onnx_path, folder / "model.onnx", canonical.unit, canonical.offset)
+    if classifier.onnx_path:
+        check_equivalence(classifier, classifier.onnx_path, subject.dataset.inputs)
+        exported = rescaled(classifier.onnx_path, folder / "model.onnx", canonical.unit, canonical.offset)
     else:
         check_layers(subject.classifier.module)
         exported = _exported(subject, folder / "model.onnx")

@@ -100,5 +100,5 @@ def _unknown(where: str, name: str) -> str:
 
 def step_of(name: str) -> Step:
     """The step of this name. Imports the code of the library that offers it."""
-    found: Step = library_of_step(name).steps[name]()
-    return found
+    step: Step = library_of_step(name).steps[name]()
+    return step

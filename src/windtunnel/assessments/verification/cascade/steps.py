@@ -58,9 +58,9 @@ def run_steps(steps: tuple[str, ...], ledger: Ledger, task: Task) -> None:
             if len(steps) == 1:
                 raise
             ledger.caveats.append(Caveat("step_skipped", f"{step} cannot run on this model and was left out: {error}."))
-    left = ledger.undecided
-    if task.time_left <= 0 and len(left):
-        ledger.timed_out[left] = True
+    undecided = ledger.undecided
+    if task.time_left <= 0 and len(undecided):
+        ledger.timed_out[undecided] = True
     late = tuple(task.subject.dataset.ids[i] for i in ledger.timed_out.nonzero().flatten().tolist())
     if late:
         text = f"{len(late)} samples were not decided in time; another machine may decide more or fewer."
@@ -107,9 +107,9 @@ def proves(method: str, task: Task) -> Callable[[Tensor, Tensor], Tensor]:
         if task.time_left <= 0:
             return verified[indices]
         with suppress(OutOfTimeError):
-            for one in bound_all(task.bounder, method, indices, epsilons, name=f"{task.name} radius", logits=False):
-                if one.bounds is not None:
-                    verified[one.indices] = one.bounds.verified
+            for result in bound_all(task.bounder, method, indices, epsilons, name=f"{task.name} radius", logits=False):
+                if result.bounds is not None:
+                    verified[result.indices] = result.bounds.verified
         return verified[indices]
 
     return decide
@@ -147,7 +147,7 @@ class _Break:
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         data, indices = self.subject.dataset, batch.indices
-        found, _ = falsify(
+        is_broken, _ = falsify(
             self.subject.classifier,
             data.inputs[indices],
             data.targets[indices],
@@ -156,7 +156,7 @@ class _Break:
             self.norm,
             deadline=self.deadline.here(),
         )
-        return {"found": found}
+        return {"found": is_broken}
 
     def nothing(self, batch: Batch) -> dict[str, Tensor]:
         """What stands for a batch whose workers were lost."""

@@ -51,17 +51,17 @@ def known_examples(
     example hold the clean input.
     """
     data = subject.dataset
-    found, examples = torch.zeros(len(data), dtype=torch.bool), scratch.copy_of(data.inputs)
-    place = {sample: i for i, sample in enumerate(data.ids)}
+    is_broken, examples = torch.zeros(len(data), dtype=torch.bool), scratch.copy_of(data.inputs)
+    position = {sample: i for i, sample in enumerate(data.ids)}
     for result in results.values():
         result = result.pictured
-        pairs = [(place[sample], i) for i, sample in enumerate(result.sample_names) if sample in place]
+        pairs = [(position[sample], i) for i, sample in enumerate(result.sample_names) if sample in position]
         if not pairs:
             continue
         mine, theirs = (torch.tensor(column) for column in zip(*pairs, strict=True))
         points = scratch.samples_at(result.tensor("perturbed_inputs"), theirs)
-        good = within(distance(norm, points, scratch.samples_at(data.inputs, mine)), epsilon) & ~found[mine]
+        good = within(distance(norm, points, scratch.samples_at(data.inputs, mine)), epsilon) & ~is_broken[mine]
         good &= finite_samples(points) & leads(subject.classifier, points, data.targets[mine])
         put_samples(examples, mine[good], points, good.nonzero().flatten())
-        found[mine[good]] = True
-    return found, examples
+        is_broken[mine[good]] = True
+    return is_broken, examples

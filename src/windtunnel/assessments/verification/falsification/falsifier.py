@@ -47,16 +47,16 @@ def falsify(
     epsilon: one for all, or one a sample (n,). deadline: time.monotonic() at which the search ends, with what it has.
     Objective: the margin logit(target) - max of the others, so that a saturated softmax hides nothing.
     """
-    found, examples = torch.zeros(len(inputs), dtype=torch.bool), inputs.clone()
+    is_broken, examples = torch.zeros(len(inputs), dtype=torch.bool), inputs.clone()
     generator, region = torch.Generator().manual_seed(seed), Region.around(inputs, norm, epsilon, torch.device("cpu"))
     for _ in range(restarts):
-        left = (~found).nonzero().flatten()
-        if not len(left) or time.monotonic() > deadline:
+        remaining = (~is_broken).nonzero().flatten()
+        if not len(remaining) or time.monotonic() > deadline:
             break
-        start = _random_points(region, left, generator)
-        points, _ = _descend(classifier, start, targets, region, left, None, steps, deadline)
-        _keep(classifier, points, left, targets, found, examples)
-    return found, examples
+        start = _random_points(region, remaining, generator)
+        points, _ = _descend(classifier, start, targets, region, remaining, None, steps, deadline)
+        _keep(classifier, points, remaining, targets, is_broken, examples)
+    return is_broken, examples
 
 
 def falsify_targeted(
@@ -72,18 +72,18 @@ def falsify_targeted(
     deadline: float = float("inf"),
 ) -> tuple[Tensor, Tensor]:
     """As `falsify`, aimed at each other class in turn; then `restarts` more searches for those that came nearest."""
-    found, examples = torch.zeros(len(inputs), dtype=torch.bool), inputs.clone()
+    is_broken, examples = torch.zeros(len(inputs), dtype=torch.bool), inputs.clone()
     generator, region = torch.Generator().manual_seed(seed), Region.around(inputs, norm, epsilon, torch.device("cpu"))
     margins = torch.full((len(inputs), classifier.num_classes), torch.inf)
 
     def aim(sample: Tensor, other: Tensor) -> None:
         for part in torch.arange(len(sample)).split(_AT_ONCE):
-            part = part[~found[sample[part]]]
+            part = part[~is_broken[sample[part]]]
             if len(part) and time.monotonic() < deadline:
                 indices = sample[part]
                 start = _random_points(region, indices, generator)
                 points, least = _descend(classifier, start, targets, region, indices, other[part], steps, deadline)
-                _keep(classifier, points, indices, targets, found, examples)
+                _keep(classifier, points, indices, targets, is_broken, examples)
                 margins[indices, other[part]] = torch.minimum(margins[indices, other[part]], least)
 
     aim(*(torch.arange(classifier.num_classes) != targets[:, None]).nonzero().unbind(1))
@@ -91,7 +91,7 @@ def falsify_targeted(
     samples = torch.arange(len(inputs))[:, None].expand_as(nearest)
     for _ in range(restarts):
         aim(samples.flatten(), nearest.flatten())
-    return found, examples
+    return is_broken, examples
 
 
 def leads(classifier: Classifier, points: Tensor, targets: Tensor) -> Tensor:
@@ -101,27 +101,27 @@ def leads(classifier: Classifier, points: Tensor, targets: Tensor) -> Tensor:
 
 def confirmed(classifier: Classifier, points: Tensor, targets: Tensor) -> Tensor:
     """`leads`, and in float64 as well, where the model has gradients and so a copy of itself in that precision; (n,) bool."""
-    found = leads(classifier, points, targets)
-    if bool(found.any()) and Capability.AUTOGRAD in classifier.capabilities:
+    leads_anywhere = leads(classifier, points, targets)
+    if bool(leads_anywhere.any()) and Capability.AUTOGRAD in classifier.capabilities:
         exact = copy.deepcopy(classifier.module).double()
         with torch.no_grad():
-            logits = exact(points[found].double().to(classifier.device)).cpu()
-        found[found.clone()] = _lead(logits, targets[found]) > 0
-    return found
+            logits = exact(points[leads_anywhere].double().to(classifier.device)).cpu()
+        leads_anywhere[leads_anywhere.clone()] = _lead(logits, targets[leads_anywhere]) > 0
+    return leads_anywhere
 
 
 def _lead(logits: Tensor, targets: Tensor) -> Tensor:
-    own = targets[:, None]
-    return logits.scatter(1, own, -torch.inf).amax(1) - logits.gather(1, own).squeeze(1)
+    label_column = targets[:, None]
+    return logits.scatter(1, label_column, -torch.inf).amax(1) - logits.gather(1, label_column).squeeze(1)
 
 
 def _keep(
-    classifier: Classifier, points: Tensor, indices: Tensor, targets: Tensor, found: Tensor, examples: Tensor
+    classifier: Classifier, points: Tensor, indices: Tensor, targets: Tensor, is_broken: Tensor, examples: Tensor
 ) -> None:
     """Write those of `points` (m, ...) that break their samples `indices` into `found` and `examples`."""
     hit = confirmed(classifier, points, targets[indices])
     examples[indices[hit]] = points[hit]
-    found[indices[hit]] = True
+    is_broken[indices[hit]] = True
 
 
 def _random_points(region: Region, indices: Tensor, generator: torch.Generator) -> Tensor:

@@ -67,9 +67,9 @@ def readable_by_marabou(source: Path, target: Path) -> Path:
         kernel = np.diag(weight).reshape(*[shape[1]] * 2, 1, 1)
         for name, array in zip(names, (kernel, bias), strict=True):
             graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
-        made = helper.make_node("Conv", [node.input[0], *names], list(node.output), node.name,
+        replacement = helper.make_node("Conv", [node.input[0], *names], list(node.output), node.name,
                                 kernel_shape=[1, 1], strides=[1, 1], pads=[0] * 4, dilations=[1, 1], group=1)  # fmt: skip
-        graph.node[position].CopyFrom(made)
+        graph.node[position].CopyFrom(replacement)
         changed = True
     if not changed:
         return source
@@ -101,8 +101,8 @@ def rescaled(source: Path, target: Path, unit: float, offset: float) -> Path:
     names = list(parts.get(product.op_type, []))
     plain = all(a.name not in ("alpha", "beta") or a.f == 1.0 for a in product.attribute)
     if len(names) == 2 and plain and all(name in weights for name in names):
-        for name, shift in zip(names, (0.0, offset), strict=True):
-            array = (numpy_helper.to_array(weights[name]).astype(np.float64) - shift) / unit
+        for name, offset_value in zip(names, (0.0, offset), strict=True):
+            array = (numpy_helper.to_array(weights[name]).astype(np.float64) - offset_value) / unit
             weights[name].CopyFrom(numpy_helper.from_array(array.astype(np.float32), name))
     else:
         inner, classes = "windtunnel_logits", graph.output[0].type.tensor_type.shape.dim[-1].dim_value
@@ -128,7 +128,7 @@ def check_layers(network: nn.Module) -> None:
 
 def check_operators(path: Path, network: nn.Module) -> None:
     """Raise IncompatibleError, with the operator and where `network` has it, for a graph that Marabou does not read."""
-    made = {str(node.target): str(node.meta.get("operator", "")) for node in network.graph.nodes} \
+    operator_names = {str(node.target): str(node.meta.get("operator", "")) for node in network.graph.nodes} \
         if isinstance(network, fx.GraphModule) else {}  # fmt: skip
     graph = onnx.load(str(path)).graph
     constants = {tensor.name for tensor in graph.initializer}
@@ -140,19 +140,26 @@ def check_operators(path: Path, network: nn.Module) -> None:
         or (node.op_type in ("Mul", "Sub") and not constants & set(node.input))
         or (node.op_type == "Conv" and _overlooked(node))
     ]
-    places = [next((made[part] for part in node.name.split("/") if made.get(part)), "") for node in unread]
+    places = [
+        next((operator_names[part] for part in node.name.split("/") if operator_names.get(part)), "") for node in unread
+    ]
     if unread:
         named = next(
-            (f"this {node.op_type}, of {place}" for node, place in zip(unread, places, strict=True) if place), ""
+            (
+                f"this {node.op_type}, of {module_path}"
+                for node, module_path in zip(unread, places, strict=True)
+                if module_path
+            ),
+            "",
         )
         raise IncompatibleError(f"Marabou does not read {named or unread[0].op_type}; {_READS}")
 
 
 def _overlooked(conv: onnx.NodeProto) -> bool:
     """Whether a convolution has groups or dilation, which Marabou's parser does not look at."""
-    given = {attribute.name: attribute for attribute in conv.attribute}
-    return ("group" in given and given["group"].i != 1) or (
-        "dilations" in given and set(given["dilations"].ints) != {1}
+    attributes = {attribute.name: attribute for attribute in conv.attribute}
+    return ("group" in attributes and attributes["group"].i != 1) or (
+        "dilations" in attributes and set(attributes["dilations"].ints) != {1}
     )
 
 
@@ -162,11 +169,11 @@ def check_scale(path: Path, inputs: torch.Tensor) -> None:
     Its tolerances are absolute: of values of 1e-6 it says anything.
     """
     model = onnx.shape_inference.infer_shapes(onnx.load(str(path)))
-    known = {value.name: value for value in (*model.graph.value_info, *model.graph.output)}
+    value_infos = {value.name: value for value in (*model.graph.value_info, *model.graph.output)}
     inner = [name for node in model.graph.node for name in node.output
-             if name in known and known[name].type.tensor_type.elem_type == onnx.TensorProto.FLOAT]  # fmt: skip
+             if name in value_infos and value_infos[name].type.tensor_type.elem_type == onnx.TensorProto.FLOAT]  # fmt: skip
     outputs = {value.name for value in model.graph.output}
-    model.graph.output.extend(known[name] for name in inner if name not in outputs)
+    model.graph.output.extend(value_infos[name] for name in inner if name not in outputs)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     largest = dict.fromkeys(inner, 0.0)
     for sample in inputs.split(1):

@@ -80,21 +80,23 @@ def solve_all(
     A crash or a kill of one solver costs that sample alone, which is tried again. Samples left, or at work, at `deadline`
     (time.monotonic(), inf for none) are UNKNOWN, reason `time budget`. What is verified or falsified is kept in `checkpoint`.
     """
-    asked = executor(UNASKED)
-    workforce = Processes(1) if isinstance(asked, Here) else asked
-    kept = {query.index: checkpoint.get(query.index) for query in queries} if checkpoint else {}
-    answers = [_answer(index, tensors) for index, tensors in kept.items() if tensors]
-    known = {answer.index for answer in answers}
-    todo = [query for query in queries if query.index not in known]
+    workers = executor(UNASKED)
+    workforce = Processes(1) if isinstance(workers, Here) else workers
+    cached = {query.index: checkpoint.get(query.index) for query in queries} if checkpoint else {}
+    answers = [_answer(index, tensors) for index, tensors in cached.items() if tensors]
+    answered = {answer.index for answer in answers}
+    todo = [query for query in queries if query.index not in answered]
     work = Solve(onnx.read_bytes(), timeout, Deadline(deadline))
 
     def limit(query: Query) -> float:
         return max(0.0, min(timeout, query.seconds, deadline - time.monotonic())) + GRACE
 
     with progress_bar() as progress:
-        task = progress.add_task(f"{name} Marabou", total=len(queries), completed=len(known))
-        for place, found in workforce.results(work, todo, name, limit):
-            answer = _given_up(todo[place], found, timeout, deadline) if isinstance(found, Lost) else found
+        task = progress.add_task(f"{name} Marabou", total=len(queries), completed=len(answered))
+        for position, new_answer in workforce.results(work, todo, name, limit):
+            answer = (
+                _given_up(todo[position], new_answer, timeout, deadline) if isinstance(new_answer, Lost) else new_answer
+            )
             if checkpoint and answer.verdict in {Verdict.VERIFIED, Verdict.FALSIFIED}:
                 checkpoint.put(answer.index, _tensors(answer))
             answers.append(answer)
@@ -109,9 +111,9 @@ def _tensors(answer: Answer) -> dict[str, Tensor]:
     return {"numbers": numbers, **{key: torch.from_numpy(a) for key, a in arrays.items() if a is not None}}
 
 
-def _answer(index: int, kept: Mapping[str, Tensor]) -> Answer:
-    verdict, seconds = kept["numbers"].tolist()
-    example, lower, upper = (kept[key].numpy() if key in kept else None for key in ("example", "lower", "upper"))
+def _answer(index: int, cached: Mapping[str, Tensor]) -> Answer:
+    verdict, seconds = cached["numbers"].tolist()
+    example, lower, upper = (cached[key].numpy() if key in cached else None for key in ("example", "lower", "upper"))
     return Answer(index, Verdict(int(verdict)), seconds, example, "", lower, upper)
 
 
@@ -131,9 +133,9 @@ def check_equivalence(classifier: Classifier, onnx: Path, inputs: Tensor, tolera
 
     if not len(inputs):
         return
-    own = classifier.logits(inputs).double()
-    spread = float((own.amax(1) - own.amin(1)).max())
-    difference = float((OnnxModule(onnx)(inputs).double() - own).abs().max())
+    logits = classifier.logits(inputs).double()
+    spread = float((logits.amax(1) - logits.amin(1)).max())
+    difference = float((OnnxModule(onnx)(inputs).double() - logits).abs().max())
     if not difference <= tolerance * spread:
         raise IncompatibleError(
             f"the ONNX graph of {classifier.source} differs from the model by {difference:.3g} in a logit, which range "

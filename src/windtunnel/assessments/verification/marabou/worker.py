@@ -118,8 +118,8 @@ class Solve:
 
 def _reason(error: Exception) -> str:
     """What Marabou raised; where it says nothing, the rule of its parser in which it did: `AssertionError in mulEquations`."""
-    place = traceback.extract_tb(error.__traceback__)[-1].name
-    return f"{type(error).__name__}: {error}" if str(error) else f"{type(error).__name__} in {place}"
+    rule = traceback.extract_tb(error.__traceback__)[-1].name
+    return f"{type(error).__name__}: {error}" if str(error) else f"{type(error).__name__} in {rule}"
 
 
 class _Solver:
@@ -180,18 +180,18 @@ class _Solver:
             return
         relus = list(self._network.reluList)
         for number, layer in enumerate(layers):
-            here = relus[: len(layer.low)]
-            met = np.array([[values[before] for before, _ in here] for values in read])
+            layer_relus = relus[: len(layer.low)]
+            values_at = np.array([[values[before] for before, _ in layer_relus] for values in read])
             if (
-                met.shape != layer.values.shape
-                or (np.abs(met - layer.values) > _LAYER_TOLERANCE * (1 + np.abs(layer.values))).any()
+                values_at.shape != layer.values.shape
+                or (np.abs(values_at - layer.values) > _LAYER_TOLERANCE * (1 + np.abs(layer.values))).any()
             ):
                 continue
-            if (met < layer.low).any() or (met > layer.up).any():
+            if (values_at < layer.low).any() or (values_at > layer.up).any():
                 raise ValueError(f"the bounds of activations {number} exclude a point of the box: they are wrong")
-            relus = relus[len(here) :]
+            relus = relus[len(layer_relus) :]
             lower, upper = self._known
-            for (before, after), low, up in zip(here, layer.low.tolist(), layer.up.tolist(), strict=True):
+            for (before, after), low, up in zip(layer_relus, layer.low.tolist(), layer.up.tolist(), strict=True):
                 for variable, least, most in ((before, low, up), (after, max(low, 0.0), max(up, 0.0))):
                     lower[variable] = max(least, lower.get(variable, least))
                     upper[variable] = min(most, upper.get(variable, most))
@@ -204,23 +204,23 @@ class _Solver:
 
     def _largest(self, logit: int, side: float) -> float:
         """A verified upper bound of side * logit over the box; NaN where none was verified."""
-        known = side * float(self._query.logits[logit])  # a value that is taken
+        attained = side * float(self._query.logits[logit])  # a value that is taken
         step, verified = _FIRST_STEP, float("nan")
         while np.isnan(verified) and step <= _MAX_STEP:
-            code, _ = self._solve([[self._at_least({logit: side}, known + step)]])
+            code, _ = self._solve([[self._at_least({logit: side}, attained + step)]])
             if code == "unsat":
-                verified = known + step
+                verified = attained + step
             elif code != "sat":
                 return verified
             else:
                 step *= 2
-        while verified - known > _BOUND_TOLERANCE:
-            middle = (known + verified) / 2
+        while verified - attained > _BOUND_TOLERANCE:
+            middle = (attained + verified) / 2
             code, _ = self._solve([[self._at_least({logit: side}, middle)]])
             if code == "unsat":
                 verified = middle
             elif code == "sat":
-                known = middle
+                attained = middle
             else:
                 return verified
         return verified
@@ -240,8 +240,8 @@ class _Solver:
         self, alternatives: Sequence[Sequence[object]], lower: np.ndarray | None = None, upper: np.ndarray | None = None
     ) -> tuple[str, dict[int, float]]:
         """(Marabou's word, values): is there a point of the box, the query's own or another, where an alternative holds?"""
-        left = self._deadline - time.monotonic()
-        if left <= 0:
+        seconds = self._deadline - time.monotonic()
+        if seconds <= 0:
             return "TIMEOUT", {}
         network, query = self._network, self._query
         network.clearProperty()
@@ -258,6 +258,6 @@ class _Solver:
         elif alternatives:
             network.addDisjunctionConstraint([list(alternative) for alternative in alternatives])
         # Marabou counts whole seconds.
-        options = self._marabou.createOptions(verbosity=0, timeoutInSeconds=max(1, int(left)))
+        options = self._marabou.createOptions(verbosity=0, timeoutInSeconds=max(1, int(seconds)))
         code, values, _ = network.solve(verbose=False, options=options)
         return str(code), values

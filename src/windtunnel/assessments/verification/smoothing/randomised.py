@@ -77,19 +77,19 @@ def assess_smoothing(name: str, entry: VerificationEntry, budget: Budget, subjec
         return {"chosen": torch.tensor([chosen]), "counts": torch.tensor([count]), "seconds": seconds}
 
     batches = batches_of(torch.arange(len(subject.dataset)), 1, subject.seed, name)
-    found = run_batches(batches, work, name=name, checkpoint=checkpoint)
-    radii = torch.tensor([radius_of(int(count), smoothing.n, smoothing) for count in found["counts"]])
-    predictions = torch.where(radii > 0, found["chosen"], ABSTAIN)
+    results = run_batches(batches, work, name=name, checkpoint=checkpoint)
+    radii = torch.tensor([radius_of(int(count), smoothing.n, smoothing) for count in results["counts"]])
+    predictions = torch.where(radii > 0, results["chosen"], ABSTAIN)
     radii = radii.clamp(min=0)
     certified = (predictions == subject.dataset.targets) & (radii >= region.epsilon)
-    nothing = torch.full((len(radii), subject.classifier.num_classes), torch.nan)
+    no_bounds = torch.full((len(radii), subject.classifier.num_classes), torch.nan)
     data: Tensors = {
         **base_data(subject, torch.where(certified, int(Verdict.VERIFIED), int(Verdict.UNKNOWN))),
         "smoothed_predictions": predictions,
         "certified_radius": radii,
-        "top_counts": found["counts"],
-        "runtime_per_sample": found["seconds"],
-        "output_bounds": {"lower": nothing, "upper": nothing},
+        "top_counts": results["counts"],
+        "runtime_per_sample": results["seconds"],
+        "output_bounds": {"lower": no_bounds, "upper": no_bounds},
     }
     result = AssessmentResult(
         name=name,
@@ -127,7 +127,7 @@ def largest_radius(smoothing: Smoothing) -> float:
 
 
 def _caveats(smoothing: Smoothing, epsilon: float) -> list[Caveat]:
-    found = [
+    caveats = [
         Caveat(
             "probabilistic_certificate",
             f"Each certificate holds with probability {1 - smoothing.alpha:g}, not for certain, and it is of the model "
@@ -136,7 +136,7 @@ def _caveats(smoothing: Smoothing, epsilon: float) -> list[Caveat]:
         )
     ]
     if largest_radius(smoothing) < epsilon:
-        found.append(
+        caveats.append(
             Caveat(
                 "vacuous",
                 f"With n = {smoothing.n} copies no radius above {largest_radius(smoothing):.3g} can be certified, and the "
@@ -144,5 +144,5 @@ def _caveats(smoothing: Smoothing, epsilon: float) -> list[Caveat]:
             )
         )
     if smoothing.n < 10_000:
-        found.append(Caveat("few_copies", f"n = {smoothing.n} noisy copies a sample; 10,000 or more are usual."))
-    return found
+        caveats.append(Caveat("few_copies", f"n = {smoothing.n} noisy copies a sample; 10,000 or more are usual."))
+    return caveats

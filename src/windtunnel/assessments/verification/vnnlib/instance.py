@@ -62,12 +62,12 @@ class _Margins(nn.Module):
     """
 
     def __init__(
-        self, network: nn.Module, asked: Specification, shape: tuple[int, ...], inner: tuple[int, ...]
+        self, network: nn.Module, specification: Specification, shape: tuple[int, ...], inner: tuple[int, ...]
     ) -> None:
         super().__init__()
         self.network, self._inner = network, inner
-        low, high = (end + side * _ROOM * end.abs() for end, side in ((asked.low, -1), (asked.high, 1)))
-        nothing = torch.zeros(1, asked.rows.shape[1], dtype=torch.float64)
+        low, high = (end + side * _ROOM * end.abs() for end, side in ((specification.low, -1), (specification.high, 1)))
+        zeros = torch.zeros(1, specification.rows.shape[1], dtype=torch.float64)
         self.low: Tensor
         self.width: Tensor
         self.weight: Tensor
@@ -75,12 +75,12 @@ class _Margins(nn.Module):
         self.register_buffer("low", low.view(shape).float())
         self.register_buffer("width", (high - low).view(shape).float())
         # (place in its term, term) -> row; a term with fewer rows than others repeats its last one.
-        members = [(asked.terms == term).nonzero().flatten() for term in asked.terms.unique()]
+        members = [(specification.terms == term).nonzero().flatten() for term in specification.terms.unique()]
         self._places = max(map(len, members))
         rows = torch.stack([torch.stack([m[min(i, len(m) - 1)] for m in members]) for i in range(self._places)])
-        weights = [torch.cat([nothing, -asked.rows[place]]) for place in rows]
+        weights = [torch.cat([zeros, -specification.rows[position]]) for position in rows]
         self.register_buffer("weight", torch.cat(weights).float())
-        biases = [torch.cat([asked.limits.new_zeros(1), asked.limits[place]]) for place in rows]
+        biases = [torch.cat([specification.limits.new_zeros(1), specification.limits[position]]) for position in rows]
         self.register_buffer("bias", torch.cat(biases).float())
         self.num_classes = 1 + len(members)
 
@@ -91,8 +91,8 @@ class _Margins(nn.Module):
             x = x.reshape(x.shape[0], *self._inner)
         margins = F.linear(self.network(x), self.weight, self.bias)
         least = margins[:, : self.num_classes]
-        for place in range(1, self._places):
-            least = least - F.relu(least - margins[:, place * self.num_classes : (place + 1) * self.num_classes])
+        for position in range(1, self._places):
+            least = least - F.relu(least - margins[:, position * self.num_classes : (position + 1) * self.num_classes])
         return least
 
 
@@ -111,50 +111,56 @@ def decide_instance(
             return decide_instance(unpacked, specification, entry, seed, deadline)
     network, reference = OnnxNetwork(onnx).eval().requires_grad_(False), OnnxModule(onnx)
     load_steps(entry.steps)  # their seconds count here
-    words: list[str] = []
-    for asked in read_specifications(specification):
-        left = deadline - time.monotonic()
-        if left <= 0:
-            words.append("timeout")
+    notes: list[str] = []
+    for spec in read_specifications(specification):
+        seconds = deadline - time.monotonic()
+        if seconds <= 0:
+            notes.append("timeout")
             continue
-        _check(onnx, network, reference, asked)
-        found = _decide(network, reference, asked, _within(entry, left), seed)
-        if found.word == "sat":
-            return found
-        words.append(found.word)
-    return Decision(next((word for word in ("timeout", "unknown") if word in words), "unsat"))
+        _check(onnx, network, reference, spec)
+        decision = _decide(network, reference, spec, _within(entry, seconds), seed)
+        if decision.word == "sat":
+            return decision
+        notes.append(decision.word)
+    return Decision(next((word for word in ("timeout", "unknown") if word in notes), "unsat"))
 
 
-def _within(entry: VerificationEntry, left: float) -> VerificationEntry:
+def _within(entry: VerificationEntry, seconds: float) -> VerificationEntry:
     """The entry with `left` seconds at most."""
-    if left == math.inf:
+    if seconds == math.inf:
         return entry
-    return entry.model_copy(update={key: min(left, getattr(entry, key) or left) for key in ("timeout", "time_budget")})
+    return entry.model_copy(
+        update={key: min(seconds, getattr(entry, key) or seconds) for key in ("timeout", "time_budget")}
+    )
 
 
-def _check(onnx: Path, network: OnnxNetwork, reference: OnnxModule, asked: Specification) -> None:
+def _check(onnx: Path, network: OnnxNetwork, reference: OnnxModule, specification: Specification) -> None:
     """Raise for a specification of other sizes, and for a graph that torch computes otherwise than onnxruntime."""
     shape, inputs = "x".join(map(str, network.input_shape)), math.prod(network.input_shape)
-    if len(asked.low) != inputs:
-        raise UserError(f"{onnx}: takes {shape}, {inputs} numbers; the specification declares {len(asked.low)} inputs")
+    if len(specification.low) != inputs:
+        raise UserError(
+            f"{onnx}: takes {shape}, {inputs} numbers; the specification declares {len(specification.low)} inputs"
+        )
     generator = torch.Generator().manual_seed(0)
     places = torch.rand(_COMPARED, inputs, generator=generator, dtype=torch.float64)
-    points = torch.lerp(asked.low.expand_as(places), asked.high.expand_as(places), places).float()
+    points = torch.lerp(specification.low.expand_as(places), specification.high.expand_as(places), places).float()
     points = points.view(-1, *network.input_shape)
     theirs, ours = reference(points).flatten(1), network(points)
-    if ours.shape[1] != asked.rows.shape[1]:
-        raise UserError(f"{onnx}: gives {ours.shape[1]} outputs; the specification declares {asked.rows.shape[1]}")
+    if ours.shape[1] != specification.rows.shape[1]:
+        raise UserError(
+            f"{onnx}: gives {ours.shape[1]} outputs; the specification declares {specification.rows.shape[1]}"
+        )
     apart = float((theirs - ours).abs().max())
     if not apart <= _AGREEMENT * max(1.0, float(theirs.abs().max())):
         raise IncompatibleError(f"{onnx}: torch and onnxruntime differ by {apart:.3g} in an output of this graph")
 
 
 def _decide(
-    network: OnnxNetwork, reference: OnnxModule, asked: Specification, entry: VerificationEntry, seed: int
+    network: OnnxNetwork, reference: OnnxModule, specification: Specification, entry: VerificationEntry, seed: int
 ) -> Decision:
     inner = network.input_shape
-    shape = inner if len(inner) == 3 else (1, 1, len(asked.low))  # verifiers take images
-    module = _Margins(network, asked, shape, inner).eval().requires_grad_(False)
+    shape = inner if len(inner) == 3 else (1, 1, len(specification.low))  # verifiers take images
+    module = _Margins(network, specification, shape, inner).eval().requires_grad_(False)
     names = tuple(str(i) for i in range(module.num_classes))
     classifier = Classifier(module, len(names), shape, frozenset(Capability), module_digest(module), "the graph")
     middle = Dataset(torch.full((1, *shape), _HALF), torch.zeros(1, dtype=torch.int64), ("middle",), names)
@@ -164,8 +170,8 @@ def _decide(
         return Decision("unsat")
     if verdict == Verdict.FALSIFIED:
         unit = tensor_in(result.data, "perturbed_inputs").double().flatten()
-        x = torch.lerp(asked.low, asked.high, unit).clamp(asked.low, asked.high)
+        x = torch.lerp(specification.low, specification.high, unit).clamp(specification.low, specification.high)
         # The competition's judge runs the graph in float32, and so does the last word here.
         outputs = reference(x.float().view(1, *inner)).flatten()
-        return Decision("sat", x, outputs) if asked.holds_at(outputs) else Decision("unknown")
+        return Decision("sat", x, outputs) if specification.holds_at(outputs) else Decision("unknown")
     return Decision("timeout" if bool(tensor_in(result.data, "timed_out")[0]) else "unknown")

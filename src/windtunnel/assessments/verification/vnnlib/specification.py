@@ -136,14 +136,15 @@ def _as_version_2(path: Path, text: str) -> str:
             raise UserError(f"{path_text(path)}: declares {shown(sides)} values; {MAX_VARIABLES} at most")
     for number, exponent in _DIGITS.findall(text):
         if len(number) > MAX_DIGITS or len(exponent) > 3 or int(exponent or 0) > MAX_EXPONENT:
-            given = shown(number + (f"e{exponent}" if exponent else ""))
+            value = shown(number + (f"e{exponent}" if exponent else ""))
             raise UserError(
-                f"{path_text(path)}: {given} has more than {MAX_DIGITS} digits or an exponent beyond {MAX_EXPONENT}"
+                f"{path_text(path)}: {value} has more than {MAX_DIGITS} digits or an exponent beyond {MAX_EXPONENT}"
             )
-    found = _DECLARED.findall(text)
-    if found:
+    declarations = _DECLARED.findall(text)
+    if declarations:
         sizes = {
-            letter: 1 + max(int(i) for name, i in found if name == letter) for letter in {name for name, _ in found}
+            letter: 1 + max(int(i) for name, i in declarations if name == letter)
+            for letter in {name for name, _ in declarations}
         }
         declared = (
             f"(vnnlib-version <2.0>)\n(declare-network N\n(declare-input X float32 [{sizes.get('X', 0)}])\n"
