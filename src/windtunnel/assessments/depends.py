@@ -1,4 +1,4 @@
-"""What the result of an entry depends on beside what its stage imports: a family says it of its entries, for `resolve`."""
+"""Dependencies of an entry's result beyond the imports of its stage: a family says it of its entries, for `resolve`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def remote(places: Iterable[str | OtherModel]) -> frozenset[str]:
 
 
 def other_models(places: Mapping[str, str | OtherModel]) -> dict[str, str]:
-    """Those further models that are directories, by key."""
+    """Return the further models that are directories, by key."""
     directories = {key: OtherModel.of(directory).model for key, directory in places.items()}
     return {key: directory for key, directory in directories.items() if ":/" not in directory}
 

@@ -80,7 +80,7 @@ def may_run_again(result: AssessmentResult) -> bool:
 
 
 def _nothing_found(kind: AssessmentKind, subject: Subject) -> Tensors:
-    """What the contract asks for beside the verdicts: no sample was changed, and nothing was bounded."""
+    """Return the tensors that the contract asks for beside the verdicts: no sample was changed, and nothing was bounded."""
     n = len(subject.dataset)
     if kind is AssessmentKind.EMPIRICAL_ATTACK:
         return {

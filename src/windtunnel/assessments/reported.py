@@ -1,4 +1,4 @@
-"""What a report says of a family: the question that its assessments answer, and the numbers that answer it.
+"""Report section of a family: the question that its assessments answer, and the numbers that answer it.
 
 A family names its own in its record; one that names none answers the question of its kind, with the numbers of that kind.
 The report is above the assessments: what it draws beside the tables is named here by reference.
@@ -47,7 +47,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What a family answers. A column that no assessment fills is left out. `beside`: columns of a second table, of what the
+    """Report section of a family. A column that no assessment fills is left out. `beside`: columns of a second table, of what the
     first rests on. meanings: what the short names among the metrics stand for, a line each, for whoever lists them all.
     """
 
@@ -103,7 +103,7 @@ OF_KIND = {
 
 
 def reported_of(family: str | None, kind: AssessmentKind) -> Reported:
-    """What is reported of a family's assessments: as its record has it, else as their kind."""
+    """Return the report section of a family's assessments: as its record has it, else as their kind."""
     record = families().get(
         family or ""
     )  # none for the clean evaluation, and for a plug-in that is not installed any more

@@ -67,7 +67,7 @@ def finish_entry(family: Family, artifacts: Artifacts, layout: Layout) -> None:
 
 
 def task_of(family: Family, resolved: Resolved) -> Task[Entry]:
-    """What was resolved for an entry, with the model and the samples that it asks for."""
+    """Build the task of a resolved entry, with the model and the samples that it asks for."""
     subject = current_subject(resolved.work.device, resolved.seed, model_in(resolved))
     return task_on(family, resolved, replace(subject, resolved=resolved.digest))
 
@@ -114,7 +114,7 @@ def draw_resolved(figures: Sequence[FigureSpec], artifacts: Artifacts) -> Sequen
 
 
 def model_in(resolved: Resolved) -> Model:
-    """What params.yaml says of the model: which code of the user's may be called for it, and how long it may take."""
+    """Return the model's section of params.yaml: which code of the user's may be called for it, and how long it may take."""
     inputs = resolved.work.inputs["model"]
     return Model.model_validate({**inputs, **configured_time_limit("model")})
 

@@ -1,4 +1,4 @@
-"""What every adapter is given, and the model as it sees it: counted, and with as many channels as it can work on."""
+"""The request that every adapter gets, and the model as it sees it: counted, and with as many channels as it can work on."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def adapter_of(library: str) -> Adapter:
 
 
 def call_of(request: Request) -> LibraryCall:
-    """How the library will be called for `request`, by its own names; by its parameters and epsilon where it does not say."""
+    """Return how the library will be called for `request`, by its own names; by its parameters and epsilon where it does not say."""
     library, presented = library_of(request.row.algorithm.library, "attacks"), _as_seen(request)
     if library.call is not None:
         call: LibraryCall = library.call()(presented)

@@ -114,7 +114,7 @@ def assess(
 
 
 def called_with(name: str, entry: AttackEntry, budget: Budget, subject: Subject) -> dict[str, Json]:
-    """What `assess` would record as `call_kwargs`; nothing is attacked. Raises UserError as it does."""
+    """Return what `assess` would record as `call_kwargs`; nothing is attacked. Raises UserError as it does."""
     return _attack_of(name, entry, budget, subject, {}).first_calls()
 
 
@@ -163,7 +163,7 @@ class _Attack:
         return calls
 
     def _perturbed(self, run: Run, batch: Batch) -> dict[str, Tensor]:
-        """What the library makes of one batch, and the passes that it took; all (n, ...)."""
+        """Perturb one batch with the library and count the passes; all tensors (n, ...)."""
         counted = CountedModel(self.model)
         adapter = adapter_of(run.row.algorithm.library)
         with seeded(batch.seed):
@@ -174,12 +174,12 @@ class _Attack:
         return {"perturbed": perturbed, **{key: torch.full((n,), value) for key, value in counts.items()}}
 
     def _untouched(self, batch: Batch) -> dict[str, Tensor]:
-        """What stands for a batch whose workers were lost."""
+        """Return the clean inputs and zero passes for a batch that no worker finished."""
         no_passes = torch.zeros(len(batch.indices))
         return {"perturbed": self.subject.dataset.inputs[batch.indices], "forwards": no_passes, "backwards": no_passes}
 
     def first_calls(self) -> dict[str, Json]:
-        """How the library is called for the first batch, without calling it; by run where there are several."""
+        """Return the library call of the first batch, without calling it; by run where there are several."""
         living = _State.start(self.subject, self.aims, self.before, self.budget.norm).living
         batches = batches_of(living, self.entry.batch_size, self.subject.seed, self.name)
         return _calls(self.runs, [self._first_call(run, batches) for run in self.runs])
@@ -200,12 +200,12 @@ class _Attack:
         )
 
     def _first_call(self, run: Run, batches: Sequence[Batch]) -> dict[str, Json]:
-        """What the library was called with for the first batch; the others differ in their seed and their number of samples."""
+        """Return the arguments that the library got for the first batch; the others differ in their seed and their number of samples."""
         effective = run.settings.effective
         return plain_block(call_of(self._request(run, batches[0])).recorded(effective) if batches else effective)
 
     def _identity(self) -> list[object]:
-        """What decides the shards beside what was resolved."""
+        """Return what decides a checkpoint beside the resolved entry."""
         dataset, classifier = self.subject.dataset, self.subject.classifier
         settled = [self.entry.model_dump(mode="json"), str(self.budget)]
         return [
@@ -256,7 +256,7 @@ def _attack_of(
 
 @dataclass
 class _State:
-    """What is known so far of N samples; every run updates the samples it attacked."""
+    """The best result so far of each of N samples; every run updates the samples it attacked."""
 
     attacked: Tensor
     succeeded: Tensor
@@ -352,7 +352,7 @@ def _without_images(subject: Subject, state: _State, before: Prior) -> Tensors:
 
 
 def _tried_on(others: Mapping[str, Classifier], subject: Subject, state: _State) -> Tensors:
-    """What further models answer to the finished examples, and to the clean inputs; int64 (M, N)."""
+    """Return the predictions of further models on the finished examples, and to the clean inputs; int64 (M, N)."""
     if not others:
         return {}
     return {

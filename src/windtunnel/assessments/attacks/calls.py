@@ -1,4 +1,4 @@
-"""How a library's attack is built and called: what metadata.json records, and what an invoker of the user's is given."""
+"""The way a library's attack is built and called: what metadata.json records, and what an invoker of the user's is given."""
 
 from __future__ import annotations
 

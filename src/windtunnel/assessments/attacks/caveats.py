@@ -1,4 +1,4 @@
-"""What limits the numbers of an attack, in words for the reader of a report."""
+"""Caveats on the numbers of an attack, in words for the reader of a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an attack depends on beside what its stage imports."""
+"""Dependencies of an attack beyond the imports of its stage."""
 
 from __future__ import annotations
 

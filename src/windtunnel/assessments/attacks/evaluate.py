@@ -1,4 +1,4 @@
-"""What perturbed inputs are worth: projected, evaluated, measured. The library's own word is not asked."""
+"""Evaluate perturbed inputs: project, classify and measure them. The library's own word is not asked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUNDING = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Of n perturbed inputs: float32 (n, ...) as they are stored, logits (n, K), predictions (n,), distances (n,).
+    """Evaluation of n perturbed inputs: float32 (n, ...) as they are stored, logits (n, K), predictions (n,), distances (n,).
 
     reached: whether the objective is met at any distance; succeeded: met within the budget. beyond, repaired: the
     attack returned more than the budget allows, or something that is no image.

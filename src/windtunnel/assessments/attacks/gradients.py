@@ -1,4 +1,6 @@
-"""What an attack differentiates: a stand-in where the model's own gradient misleads (BPDA), a mean over draws (EOT), fewer bits.
+"""The function that an attack differentiates.
+
+It may be a stand-in where the model's own gradient misleads (BPDA), a mean over draws (EOT), fewer bits.
 
 Athalye et al. 2018, arXiv 1802.00420. Success is always evaluated on the model itself.
 """

@@ -1,4 +1,4 @@
-"""What an attack refuses before it computes anything."""
+"""Check an attack entry before anything is computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the registry knows of an attack beside its semantics: how its library wants to be called."""
+"""Registry record of an attack beside its semantics: how its library wants to be called."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Nor
 
 
 class Targeting(StrEnum):
-    """Whether an attack can, cannot or must be given target classes."""
+    """Tells whether an attack can, cannot or must be given target classes."""
 
     NO = "no"
     YES = "yes"
@@ -18,7 +18,7 @@ class Targeting(StrEnum):
 
 
 class Invoker(StrEnum):
-    """How an attack is called: plainly, or in one of the ways its library needs."""
+    """The calling convention of an attack: plainly, or in one of the ways its library needs."""
 
     PLAIN = "plain"
     NEXT_CLASS = "next_class"  # saliency attacks that always aim: untargeted means the next class
@@ -78,7 +78,7 @@ class AttackRow:
         return self.norms or ((self.algorithm.norm,) if self.algorithm.norm else tuple(DISTANCE_NORMS))
 
     def randomness(self, effective: Mapping[str, object]) -> Randomness:
-        """Where its draws come from under the effective parameters; DETERMINISTIC where they leave none."""
+        """Return the source of its randomness under the effective parameters; DETERMINISTIC where they leave none."""
         fixed = self.fixed_by and all(effective.get(key) == value for key, value in self.fixed_by)
         return Randomness.DETERMINISTIC if fixed else self.algorithm.randomness
 

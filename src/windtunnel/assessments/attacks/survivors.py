@@ -86,7 +86,7 @@ def read_prior(
 def prior_of(
     where: str, entry: AttackEntry, subject: Subject, budget: PerturbationBudget, results: Mapping[str, Artifacts]
 ) -> Prior:
-    """What the attacks named in `entry.on` broke within `budget`, measured and evaluated.
+    """Return the samples that the attacks named in `entry.on` broke within `budget`, measured and evaluated.
 
     Raises UserError where a result is missing or of another model, and for a targeted attack, whose objective the others did not have.
     """

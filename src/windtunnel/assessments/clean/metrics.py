@@ -1,4 +1,4 @@
-"""What the clean evaluation measures, from logits and targets alone."""
+"""Metrics of the clean evaluation, from logits and targets alone."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def assess_suite(
 
 @dataclass(slots=True)
 class Mildest:
-    """What a suite remembers: predictions under every corruption, and each sample under the mildest that breaks it."""
+    """State of a suite: predictions under every corruption, and each sample under the mildest that breaks it."""
 
     predictions: list[Tensor]
     severity: Tensor
@@ -111,7 +111,7 @@ class Mildest:
 
     @classmethod
     def of(cls, subject: Subject) -> Mildest:
-        """Nothing corrupted yet."""
+        """Initial state: every sample unbroken and shown uncorrupted."""
         unbroken = torch.full((len(subject.dataset),), NEVER)
         no_samples = torch.zeros(len(unbroken), dtype=torch.bool)
         return cls([], unbroken, scratch.copy_of(subject.dataset.inputs), subject.clean_predictions.clone(), no_samples)
@@ -155,7 +155,7 @@ class _Units:
 
     @classmethod
     def of(cls, entry: CorruptionEntry, pairs: Sequence[Pair], subject: Subject) -> _Units:
-        """Those of a suite of `pairs`."""
+        """Build the units of work of a suite of `pairs`."""
         unchanged = [(name, 0) for name in ((_ROUNDED, _RESIZED) if entry.upsample else (_ROUNDED,))]
         return cls(entry, [*unchanged, *pairs], _eight_bits(subject.dataset.inputs), subject)
 
@@ -191,7 +191,7 @@ class _Units:
         return run_job(Job(corruption, severity, images, seeds, self.entry.upsample))
 
     def untouched(self, batch: Batch) -> dict[str, Tensor]:
-        """What stands for a batch whose workers were lost: the samples as they are, and no prediction."""
+        """Return the result of a batch that no worker finished: the clean samples, and no prediction."""
         indices = batch.indices
         return {
             "pixels": torch.from_numpy(self.pixels[indices.numpy()]),

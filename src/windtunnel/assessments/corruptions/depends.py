@@ -1,4 +1,4 @@
-"""What a suite of corruptions depends on beside what its stage imports."""
+"""Dependencies of a corruption suite beyond the imports of its stage."""
 
 from __future__ import annotations
 

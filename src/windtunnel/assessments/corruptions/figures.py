@@ -166,7 +166,7 @@ class CorruptionSheetVisualiser(Visualiser):
 @register
 @dataclass(frozen=True)
 class PredictionFlipsVisualiser(Visualiser):
-    """How predictions change against clean: right to wrong, wrong to right, and from one wrong class to another."""
+    """Changes of predictions against clean: right to wrong, wrong to right, and from one wrong class to another."""
 
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
     families: ClassVar[frozenset[str]] = _FAMILY

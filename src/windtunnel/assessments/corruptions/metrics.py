@@ -1,4 +1,4 @@
-"""What a corruption suite measures, from predictions and targets alone."""
+"""Metrics of a corruption suite, from predictions and targets alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a corruption suite refuses before it computes anything."""
+"""Check a corruption suite before anything is computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report says of corruptions."""
+"""Report section on corruptions."""
 
 from __future__ import annotations
 

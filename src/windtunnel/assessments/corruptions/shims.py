@@ -1,4 +1,4 @@
-"""What imagecorruptions 1.1.2 needs on current libraries; each applies only where it lacks a thing.
+"""Shims that imagecorruptions 1.1.2 needs on current libraries; each applies only where it lacks a thing.
 
 The library is unmaintained (its fixes of 2024 were never released); without these it does not import, or crashes in
 fog, glass_blur, gaussian_blur and defocus_blur.

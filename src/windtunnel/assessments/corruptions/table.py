@@ -41,7 +41,7 @@ def corruptions_of(entry: CorruptionEntry, where: str) -> tuple[str, ...]:
 
 
 def results(entry: CorruptionEntry) -> int:
-    """How many results an entry leaves: each corruption at each severity, and the suite."""
+    """Return how many results an entry leaves: each corruption at each severity, and the suite."""
     return len(corruptions_of(entry, "corruptions")) * len(entry.severities) + 1
 
 

@@ -46,7 +46,7 @@ class Axes:
     y: tuple[float, float]
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """Where the values (x, y) stand on the page."""
+        """Return the page coordinates of the values (x, y)."""
         return (
             self.left + (x - self.x[0]) / ((self.x[1] - self.x[0]) or 1) * (self.right - self.left),
             self.bottom - (y - self.y[0]) / ((self.y[1] - self.y[0]) or 1) * (self.bottom - self.top),

@@ -134,7 +134,7 @@ def save_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> lis
 
 
 def drawn(visualiser: Visualiser, artifacts: Artifacts) -> tuple[Sequence[Drawing], str]:
-    """What a visualiser shows, and why it shows nothing: one of the two is empty."""
+    """The marks that a visualiser draws, or the reason why there are none: one of the two is empty."""
     try:
         return visualiser.draw(artifacts), ""
     except NothingToDraw as why:
@@ -142,7 +142,7 @@ def drawn(visualiser: Visualiser, artifacts: Artifacts) -> tuple[Sequence[Drawin
 
 
 def recorded(visualiser: Visualiser, path: Path, empty: str) -> FigureRecord:
-    """What metadata.json says of a figure: its options that are not the defaults, and `empty`, why nothing was drawn."""
+    """Return the record of a figure in metadata.json: its options that are not the defaults, and `empty`, why nothing was drawn."""
     changed = {f.name: v for f in fields(visualiser) if (v := getattr(visualiser, f.name)) != f.default}
     return FigureRecord(
         name=type(visualiser).__name__,
@@ -157,6 +157,6 @@ def recorded(visualiser: Visualiser, path: Path, empty: str) -> FigureRecord:
 
 
 def _is_option(value: object) -> bool:
-    """Whether a field holds what params.yaml can say, and not what a stage has handed over to be drawn."""
+    """Return whether a field holds what params.yaml can say, and not what a stage has handed over to be drawn."""
     values = value if isinstance(value, tuple | list) else (value,)
     return all(v is None or isinstance(v, bool | int | float | str) for v in values)

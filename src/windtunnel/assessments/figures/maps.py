@@ -1,4 +1,4 @@
-"""What changed between two images, as a picture: red brighter, blue darker, white not at all."""
+"""Difference of two images as a picture: red brighter, blue darker, white not at all."""
 
 from __future__ import annotations
 

@@ -360,7 +360,7 @@ def matrix(
 def histogram(
     groups: Sequence[tuple[str, str, Sequence[float]]], bins: int, x_label: str, alt: str, width: float = HALF
 ) -> Scene:
-    """How often values fall into equal bins, each group (colour, words, values) an outline; all on one scale."""
+    """Histogram of values in equal bins, each group (colour, words, values) an outline; all on one scale."""
     every = [value for _, _, values in groups for value in values]
     low, high = min(every), max(every)
     high = high if high > low else low + 1e-6

@@ -34,7 +34,7 @@ def split_scene(scene: Scene, height: float) -> list[Scene]:
 
 
 def _edges(marks: list[Mark], bottom: float, room: float) -> list[float]:
-    """Where the parts begin and end: as far apart as fits, where no row is cut."""
+    """Return the start and end of each part: as far apart as fits, where no row is cut."""
     rows = sorted(extent for mark in marks if (extent := _extent(mark))[1] - extent[0] < _ROW)
     edges = [0.0]
     while edges[-1] + room < bottom:
@@ -46,7 +46,7 @@ def _edges(marks: list[Mark], bottom: float, room: float) -> list[float]:
 
 
 def _between(mark: Mark, top: float, end: float) -> Iterator[Mark]:
-    """What of a mark lies between two heights: a row as a whole where it begins, the rest cut."""
+    """Return the part of a mark between two heights: a row as a whole where it begins, the rest cut."""
     low, high = _extent(mark)
     if high - low < _ROW or isinstance(mark, Label | Dot):
         if top <= low < end or (low < 0 and top == 0):

@@ -60,7 +60,7 @@ PICTURED = 8  # of each side, whose noisy images are kept: four times the images
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """What every classifier is shown.
+    """The codes and images that every classifier is evaluated on.
 
     latents (N, n_L): codes of the samples. generated (G, n_L), generated_classes (G,): searched codes of N(0, I).
     accuracy_latents, accuracy_classes: the many that are only classified, for LGA.
@@ -75,7 +75,7 @@ class Codes:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What one classifier made of them; see `examine` and `conventional`."""
+    """Results of one classifier on them; see `examine` and `conventional`."""
 
     reconstruction: dict[str, Tensor]
     generation: dict[str, Tensor]
@@ -195,7 +195,7 @@ def by_frequency(targets: Tensor, num_classes: int, n: int) -> Tensor:
 def _findings(
     name: str, label: str, entry: LatentEntry, subject: Subject, generators: Generators, codes: Codes
 ) -> Findings:
-    """Everything about one classifier. The seeds do not depend on `label`: all classifiers see the same noise and starts."""
+    """Examine one classifier. The seeds do not depend on `label`: all classifiers see the same noise and starts."""
     classifier, data = subject.classifier, subject.dataset
     identity = [entry.model_dump(mode="json"), data.digest(), classifier.digest, str(classifier.device), subject.seed,
                 generators.digest]  # fmt: skip
@@ -378,7 +378,7 @@ def _data(
 
 
 def _broken_within(entry: LatentEntry, mine: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Whether each sample is broken within each of several bounds, (N, R), at each decay epsilon; nothing for one bound."""
+    """Return whether each sample is broken within each of several bounds, (N, R), at each decay epsilon; nothing for one bound."""
     rhos = entry.bounded.rho
     if len(rhos) == 1:
         return {}
@@ -413,7 +413,10 @@ def one_of_each(classes: Tensor, count: int) -> Tensor:
 
 
 def _kept_of_model(subject: Subject, findings: Findings) -> dict[str, Tensor]:
-    """What the metrics of a further classifier can be computed from; its examples are kept, to be seen beside each other."""
+    """Return the tensors from which the metrics of a further classifier can be computed.
+
+    Its examples are kept, to be seen beside each other.
+    """
     keys = {"predictions", "noisy_predictions", *MOVED} - {"decayed_inputs"}
     stored_keys = [key for key in findings.generation if key.rpartition(".")[2] in keys]
     return {
@@ -470,7 +473,7 @@ def _caveats(
 
 
 def depends_on_batch(classifier: Classifier, inputs: Tensor) -> bool:
-    """Whether scores of single images differ from those of the same images in one batch."""
+    """Return whether scores of single images differ from those of the same images in one batch."""
     few = inputs[:BATCH_PROBE]
     together, alone = classifier.logits(few), classifier.logits(few, batch_size=1)
     return bool((together - alone).abs().max() > BATCH_TOLERANCE * together.abs().max().clamp(min=1))

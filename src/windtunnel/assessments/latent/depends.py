@@ -1,4 +1,4 @@
-"""What an entry of `latent` depends on beside what its stage imports."""
+"""Dependencies of an entry of `latent` beyond the imports of its stage."""
 
 from __future__ import annotations
 

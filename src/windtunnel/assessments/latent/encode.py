@@ -10,7 +10,7 @@ from windtunnel.params.latent import Encoding
 
 
 def uses_search(encoding: Encoding, generators: Generators) -> bool:
-    """Whether codes are searched: where that is asked for, or where the generative model has no encoder."""
+    """Return whether codes are searched: where that is asked for, or where the generative model has no encoder."""
     return encoding.by == "search" or not generators.has_encoder
 
 

@@ -1,4 +1,4 @@
-"""What one classifier makes of codes: their images, noisy versions of them, and the nearest that it takes for another class."""
+"""Results of one classifier on latent codes: their images, noisy versions of them, and the nearest that it takes for another class."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from windtunnel.params.latent import Effort, LatentEntry
 def examine(
     entry: LatentEntry, generators: Generators, classifier: Classifier, latents: Tensor, classes: Tensor, seed: int
 ) -> dict[str, Tensor]:
-    """Everything the metrics need of S codes (S, n_L) of `classes` (S,), all on the CPU.
+    """Compute all that the metrics need of S codes (S, n_L) of `classes` (S,), all on the CPU.
 
     inputs, predictions: of the images (S, ...) of the codes. noisy_latents: (S, E, n_L), the first draw at each of E noise
     levels. noisy_predictions: (S, E, D) for D draws. Beside them what `nearest` finds at the first decay epsilon, and under

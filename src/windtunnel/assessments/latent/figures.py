@@ -175,7 +175,7 @@ class LatentGridVisualiser(LatentVisualiser):
         return stages, classes, distances
 
     def _prefix(self, artifacts: Artifacts) -> str:
-        """Of the tensors at the decay epsilon asked for."""
+        """Return the key prefix of the tensors computed at this decay epsilon."""
         from windtunnel.assessments.latent.metrics import at_epsilon
 
         first = number(artifacts.metadata.kwargs.extra, "decay_epsilon")

@@ -1,4 +1,4 @@
-"""What a latent assessment refuses before it computes anything. The generative models are checked by their own stage."""
+"""Check a latent assessment before anything is computed. The generative models are checked by their own stage."""
 
 from __future__ import annotations
 

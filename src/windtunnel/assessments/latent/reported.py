@@ -1,4 +1,4 @@
-"""What a report says of latent space."""
+"""Report section on latent space."""
 
 from __future__ import annotations
 

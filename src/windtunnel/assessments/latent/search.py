@@ -67,7 +67,7 @@ LINF = Geometry(_largest, _total, torch.sign, _clamp)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Where to search. scores(points (M, ...), indices (M,)) -> (M, K): the classifier's, with sample `indices[i]` at point i.
+    """The search problem. scores(points (M, ...), indices (M,)) -> (M, K): the classifier's, with sample `indices[i]` at point i.
 
     centres: (S, ...). classes: int64 (S,), the true ones. span: points are kept in this range, None for no range.
     """
@@ -91,7 +91,7 @@ def margins(scores: Tensor, classes: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to search: balls of radius `rho`, `restarts` of `steps` steps of `step_size` times the radius."""
+    """Settings of a search: balls of radius `rho`, `restarts` of `steps` steps of `step_size` times the radius."""
 
     rho: float
     restarts: int
@@ -111,7 +111,7 @@ class Found:
 
     @classmethod
     def none(cls, problem: Problem) -> Found:
-        """Nothing searched yet, but for the centres themselves. Raises UnsoundError where a margin is NaN."""
+        """Return the initial state: only the centres were evaluated. Raises UnsoundError where a margin is NaN."""
         all_indices = torch.arange(len(problem.centres), device=problem.centres.device)
         with torch.no_grad():
             centre_margins = problem.margins(problem.centres, all_indices)
@@ -208,7 +208,7 @@ class Restarts:
     aims: Tensor
 
     def keep(self, which: Tensor) -> Restarts:
-        """Those of the mask `which` (M,)."""
+        """Select the restarts of the mask `which` (M,)."""
         return Restarts(self.indices[which], self.changes[which], self.aims[which])
 
 

@@ -21,5 +21,5 @@ ALGORITHMS: tuple[Algorithm, ...] = (LATENT_PGD,)
 
 
 def results(entry: LatentEntry) -> int:
-    """How many times over an entry keeps clean and perturbed images: reconstructed ones too, and generated ones like them."""
+    """Return how many times over an entry keeps clean and perturbed images: reconstructed ones too, and generated ones like them."""
     return 2 * (1 + len(entry.decay_epsilon))

@@ -1,4 +1,4 @@
-"""What the figures of latent assessments have in common."""
+"""Base class of the figures of latent assessments."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LatentVisualiser(Visualiser):
 
     @abstractmethod
     def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """What there is to show."""
+        """Return the curves or pictures to draw."""
 
 
 def known_side(of: str) -> None:

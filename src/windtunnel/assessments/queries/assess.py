@@ -185,7 +185,7 @@ def _one(request: Request, subject: Subject, task: Task, i: int) -> State:
 
 
 def _untouched(task: Task, indices: Tensor) -> State:
-    """What stands for images whose attack was lost: where they were, after the one query of the clean image."""
+    """Return the result of images whose attack no worker finished: where they were, after the one query of the clean image."""
     return {
         "index": indices,
         "image": task.images[indices],

@@ -1,4 +1,4 @@
-"""What a query-counted attack depends on beside what its stage imports."""
+"""Dependencies of a query-counted attack beyond the imports of its stage."""
 
 from __future__ import annotations
 

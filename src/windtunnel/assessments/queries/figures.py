@@ -39,7 +39,7 @@ class _QueryVisualiser(Visualiser):
 
     @abstractmethod
     def draw_queries(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """What there is to show."""
+        """Return the panels to draw."""
 
 
 @register

@@ -39,7 +39,7 @@ class Oracle:
 
 
 class Goal:
-    """What the adversary wants of n images, evaluated from logits.
+    """The adversary's objective for n images, evaluated from logits.
 
     labels: int64 (n,). aims: int64 (n,), the wanted classes, or None for any but the label.
     """
@@ -61,6 +61,6 @@ class Goal:
         return -probability if self.targeted else probability
 
     def reached(self, logits: Tensor, indices: Tensor) -> Tensor:
-        """Whether the prediction is what the adversary wants; bool (m,) of logits (m, K)."""
+        """Return whether the prediction is what the adversary wants; bool (m,) of logits (m, K)."""
         predictions = self._criterion.predict(logits, self._labels[indices])
         return (predictions == self._sought[indices]) if self.targeted else (predictions != self._sought[indices])

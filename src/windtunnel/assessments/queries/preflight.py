@@ -1,4 +1,4 @@
-"""What a query-counted attack refuses before it asks the model anything."""
+"""Check a query-counted attack before the model is queried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report says of query-counted attacks."""
+"""Report section on query-counted attacks."""
 
 from __future__ import annotations
 

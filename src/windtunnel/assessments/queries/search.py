@@ -34,7 +34,7 @@ class Search(Protocol):
     steps: int
 
     def start(self, state: State) -> State:
-        """What the algorithm needs to remember of each image, all with first axis n."""
+        """Return the initial state that the algorithm keeps per image, all with first axis n."""
         ...
 
     def propose(self, state: State) -> Tensor:

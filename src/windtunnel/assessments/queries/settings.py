@@ -49,7 +49,7 @@ def search_of(where: str, entry: QueryEntry, shape: tuple[int, ...]) -> Search:
 
 
 def limit_of(where: str, entry: QueryEntry, shape: tuple[int, ...], attacked: int) -> int | None:
-    """How many queries each of `attacked` images of `shape` may take, the check of the clean image included; None for any.
+    """Return how many queries each of `attacked` images of `shape` may take, the check of the clean image included; None for any.
 
     The smaller of `max_queries` and an equal share of `total_queries`, which counts what the attack itself asks.
     Raises UserError where the share does not last for one round.

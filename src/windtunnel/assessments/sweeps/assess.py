@@ -120,7 +120,7 @@ class _OverTheGrid:
         return {"inputs": inputs, "predictions": predictions.T.contiguous(), "critical": critical}
 
     def untouched(self, batch: Batch) -> dict[str, Tensor]:
-        """What stands for a batch whose workers were lost: the clean inputs, wrong at every epsilon above 0."""
+        """Return the result of a batch that no worker finished: the clean inputs, wrong at every epsilon above 0."""
         clean = self.subject.clean_predictions[batch.indices]
         predictions = torch.full((len(clean), len(self.grid)), -1)
         predictions[:, 0] = clean

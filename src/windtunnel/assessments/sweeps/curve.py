@@ -1,4 +1,4 @@
-"""What a sweep says: the degradation curve, critical epsilons and the rating, from predictions alone.
+"""Results of a sweep: the degradation curve, critical epsilons and the rating, from predictions alone.
 
 The procedure is that of neural-api's `TNNet.AdversarialRobustnessReport`; intervals, area and censoring are ours.
 """
@@ -47,7 +47,7 @@ class Sweep:
 
     @property
     def violations(self) -> int:
-        """How many samples are wrong at one epsilon and right again at the next larger (overshoot, or masking)."""
+        """Count the samples that are wrong at one epsilon and right again at the next larger (overshoot, or masking)."""
         correct = self.predictions == self.targets
         return int((~correct[:-1] & correct[1:]).any(0).sum())
 
@@ -146,7 +146,7 @@ def per_class(sweep: Sweep, index: int) -> list[Share]:
 
 
 def extremes(sweep: Sweep) -> tuple[Tensor, Tensor]:
-    """Who flips at the smallest epsilon of the grid at which anybody does, and who lasts longest; bool (N,) each.
+    """Return the samples that flip at the smallest epsilon of the grid at which anybody does, and who lasts longest; bool (N,) each.
 
     By the grid's epsilons, not by the bisected ones, whose earliest group is a sample or two. Those that never flip last
     longest; where all flip, those at the largest critical epsilon. Nobody is earliest where nobody flips.
@@ -158,7 +158,7 @@ def extremes(sweep: Sweep) -> tuple[Tensor, Tensor]:
 
 
 def _confidence(sweep: Sweep) -> dict[str, Json]:
-    """How many samples flip earliest and last longest, and their mean clean confidence; none is left out for no sample."""
+    """Count the samples that flip earliest and last longest, and their mean clean confidence; none is left out for no sample."""
     metrics: dict[str, Json] = {}
     for name, mine in zip(("earliest", "longest"), extremes(sweep), strict=True):
         metrics[f"n_{name}"] = int(mine.sum())

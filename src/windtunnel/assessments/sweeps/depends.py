@@ -1,4 +1,4 @@
-"""What a sweep depends on beside what its stage imports."""
+"""Dependencies of a sweep beyond the imports of its stage."""
 
 from __future__ import annotations
 

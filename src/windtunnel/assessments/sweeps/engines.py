@@ -1,4 +1,4 @@
-"""How a sweep perturbs samples at a given epsilon: our FGSM with one gradient for the whole epsilon grid, or any attack."""
+"""Perturb samples at a given epsilon: our FGSM with one gradient for the whole epsilon grid, or any attack."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class ConfidenceVisualiser(_SweepVisualiser):
 
 
 def _groups(artifacts: Artifacts) -> Iterator[str]:
-    """How many samples flip earliest and last longest, and how sure the model was of them."""
+    """Bars of how many samples flip earliest and last longest, and how sure the model was of them."""
     for group, what in (("earliest", "flip earliest"), ("longest", "last longest")):
         if f"confidence_{group}" in artifacts.metrics and f"n_{group}" in artifacts.metrics:
             sure = number(artifacts.metrics, f"confidence_{group}")

@@ -1,4 +1,4 @@
-"""What a sweep refuses before it computes anything."""
+"""Check a sweep before anything is computed."""
 
 from __future__ import annotations
 

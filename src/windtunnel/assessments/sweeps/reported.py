@@ -1,4 +1,4 @@
-"""What a report says of sweeps."""
+"""Report section on sweeps."""
 
 from __future__ import annotations
 

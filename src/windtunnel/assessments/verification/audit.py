@@ -28,7 +28,7 @@ _OWN = "branch-and-bound"
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What the second look at one verification found; samples by their names.
+    """Result of the second look at one verification; samples by their names.
 
     attacked: certified samples that were attacked, each in the largest ball that is certified. broken: those of them with a
     counter-example. asked: verdicts that another implementation was asked for. agreed: those that it came to as well; without an

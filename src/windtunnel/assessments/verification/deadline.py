@@ -12,5 +12,5 @@ class Deadline:
         self._at = time.time() + monotonic - time.monotonic()
 
     def here(self) -> float:
-        """As time.monotonic() of this process; inf for none."""
+        """Return the deadline in terms of time.monotonic() of this process; inf for none."""
         return time.monotonic() + self._at - time.time()

@@ -1,4 +1,4 @@
-"""What a verification depends on beside what its stage imports: the code and the libraries of its steps."""
+"""Dependencies of a verification beyond the imports of its stage: the code and the libraries of its steps."""
 
 from __future__ import annotations
 

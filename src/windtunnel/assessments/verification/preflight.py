@@ -1,4 +1,4 @@
-"""What a verification refuses before it computes anything."""
+"""Check a verification before anything is computed."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _check_params(where: str, entry: VerificationEntry, schema: type[Block], alg
 
 
 def _largest_distance(norm: Norm, dataset: Dataset) -> float:
-    """How far two images can be apart: of [0, 1] pixels."""
+    """Return the largest distance of two images with pixels in [0, 1]."""
     pixels = float(dataset.inputs[0].numel()) if len(dataset) else float("inf")
     return {Norm.LINF: 1.0, Norm.L2: math.sqrt(pixels), Norm.L1: pixels}[norm]
 

@@ -23,7 +23,7 @@ def verdict_rates(verdicts: Tensor, certified: Tensor) -> dict[str, Json]:
 
 
 def bounds_metrics(lower: Tensor, upper: Tensor) -> dict[str, Json]:
-    """Of the bounds of the logits (N, K each, NaN rows where there are none), over the samples that have them all.
+    """Return the metrics of bounds of the logits (N, K each, NaN rows where there are none), over the samples that have them all.
 
     `n_bounded`, and `mean_lower_bound` and `mean_upper_bound`, lists of K; without a bounded sample the lists are left out.
     """

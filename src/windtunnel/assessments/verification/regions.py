@@ -76,7 +76,7 @@ def _l1(size: Tensor, room: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _l2(size: Tensor, room: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
-    """As `_l1`: a coordinate moves by size / t, or to the end of its room, with the t that uses up the radius."""
+    """Minimise as `_l1` does: a coordinate moves by size / t, or to the end of its room, with the t that uses up the radius."""
     ratio = room / size.clamp(min=1e-30)
     order = ratio.argsort(1)
     ratios, rooms, slopes = (v.gather(1, order) for v in (ratio, room, size))

@@ -1,4 +1,4 @@
-"""What a report says of verifications."""
+"""Report section on verifications."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class VerifierRow:
 
     @property
     def of_entry(self) -> bool:
-        """Whether the entry names the steps."""
+        """Return whether the entry names the steps."""
         return not self.steps and self.assess is None
 
 

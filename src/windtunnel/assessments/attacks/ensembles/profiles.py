@@ -23,7 +23,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """How reports call it."""
+        """Return its display name in reports."""
         return self.label or self.algorithm
 
 

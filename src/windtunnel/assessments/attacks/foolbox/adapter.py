@@ -30,7 +30,7 @@ def perturb(request: Request, model: nn.Module) -> Tensor:
 
 
 def call_of(request: Request) -> LibraryCall:
-    """How the library is called: epsilon and what the adversary wants go into the call, the rest into the constructor."""
+    """Return the library call: epsilon and what the adversary wants go into the call, the rest into the constructor."""
     row = request.row
     built = {
         **row.defaults,

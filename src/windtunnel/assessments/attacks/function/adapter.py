@@ -1,4 +1,4 @@
-"""How a function of the user's attacks a batch: `my_attack(model, inputs, labels, budget, seed, **params) -> perturbed`."""
+"""Attack a batch with a function of the user's: `my_attack(model, inputs, labels, budget, seed, **params) -> perturbed`."""
 
 from __future__ import annotations
 

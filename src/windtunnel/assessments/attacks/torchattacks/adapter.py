@@ -43,7 +43,7 @@ def perturb(request: Request, model: nn.Module) -> Tensor:
 
 
 def call_of(request: Request) -> LibraryCall:
-    """How the library is called: everything but the batch goes into the constructor."""
+    """Return the library call: everything but the batch goes into the constructor."""
     step = _lgv_step(request) if request.row.invoker is Invoker.SURROGATES else {}
     built = {**step, **_arguments(request, request.row)}
     attack = library_class(request.row)

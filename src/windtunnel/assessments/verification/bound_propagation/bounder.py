@@ -73,7 +73,7 @@ class Bounder:
         self.fallbacks.setdefault((method, weaker, reason), {}).update(dict.fromkeys(indices))
 
     def caveats(self) -> list[Caveat]:
-        """What was not done as asked."""
+        """Return a caveat for every fallback."""
         ids = self.subject.dataset.ids
         caveats = [
             Caveat("smaller_batch", f"{method} was run on {size} samples at a time, not {self.together}: memory.")

@@ -34,7 +34,7 @@ def conv2d(
     dilation: int | _Pair = 1,
     groups: int = 1,
 ) -> Tensor:
-    """As torch.conv2d, whose gradients it has; torch's own where the ones of here are not for it."""
+    """Compute torch.conv2d with the same gradients; torch's own where the ones of here are not for it."""
     fixed = not weight.requires_grad and (bias is None or not bias.requires_grad)
     if not fixed or isinstance(padding, str) or not _is_usual(x, stride, dilation, groups):
         return nn.functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
@@ -99,7 +99,7 @@ class _Transposed(torch.autograd.Function):
 
 
 def _transposed(weight: Tensor, size: _Pair, stride: int, padding: _Pair) -> Callable[[Tensor], Tensor]:
-    """What takes the gradient by its output of a convolution to that by its input, of (rows, columns) `size`."""
+    """Return the matrices that take the gradient by its output of a convolution to that by its input, of (rows, columns) `size`."""
     if weight.shape[1] <= _FEW:
         return partial(_by_matrices, weight=weight, size=size, stride=stride, padding=padding)
     return partial(_by_convolution, taps=_taps(weight, stride), size=size, stride=stride, padding=padding)

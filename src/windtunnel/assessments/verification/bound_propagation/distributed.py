@@ -22,7 +22,7 @@ _METHODS = tuple(sorted({*WEAKER, *WEAKER.values()}))
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """What is known of some samples: indices int64 (n,), the method that ran, its bounds (None where it failed), seconds of each."""
+    """Bounds of some samples: indices int64 (n,), the method that ran, its bounds (None where it failed), seconds of each."""
 
     indices: Tensor
     method: str
@@ -40,7 +40,7 @@ def bound_all(
     checkpoint: Checkpoint | None = None,
     logits: bool = True,
 ) -> Iterator[Bounded]:
-    """As `Bounder.bound`, over the executor; what gave way is entered in `bounder`. name: for the progress bar.
+    """Run `Bounder.bound` batch by batch on the executor; record fallbacks in `bounder`. name: for the progress bar.
 
     Where the workers of a batch were lost, its samples have no bounds.
     """
@@ -94,7 +94,7 @@ class _Unit:
         return {**results, "notes": _text(_Notes(halved=bounder.halved, fallbacks=fallbacks))}
 
     def nothing(self, batch: Batch) -> dict[str, Tensor]:
-        """What stands for a batch of which nothing is known."""
+        """Return NaN bounds for a batch that no worker finished."""
         n, k = len(batch.indices), self.bounder.subject.classifier.num_classes
         return {
             "method": torch.full((n,), _METHODS.index(self.method)),
@@ -108,7 +108,7 @@ class _Unit:
 
 
 class _Notes(BaseModel):
-    """What bounding a batch taught: the chunk that fits in memory, and (method, weaker one, why, samples) where one gave way."""
+    """Notes of bounding a batch: the chunk that fits in memory, and (method, weaker one, why, samples) where one gave way."""
 
     halved: dict[str, int] = Field(default_factory=dict)
     fallbacks: tuple[tuple[str, str, str, tuple[int, ...]], ...] = ()

@@ -168,7 +168,7 @@ def _refuse_unsound(module: nn.Module, method: str, norm: Norm) -> None:
 
 
 def _bound_stable_units_too(module: nn.Module) -> None:
-    """Where something takes the values of ReLUs that is neither linear nor a ReLU: max pooling, above all.
+    """Return where something takes the values of ReLUs that is neither linear nor a ReLU: max pooling, above all.
 
     Units that intervals show to be stable keep their intervals otherwise, which costs a ReLU nothing. Max pooling loses by it, and less
     where another sample of the batch has the unit bounded: bounds of a sample would depend on the others.

@@ -1,4 +1,4 @@
-"""How many samples suit the caches, and how much memory a computation may take."""
+"""Batch sizes that suit the caches, and limits on memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def samples_that_suit(module: nn.Module, sample: torch.Tensor) -> int:
-    """How many samples are quickest together: few where a sample's activations are many.
+    """Return how many samples are quickest together: few where a sample's activations are many.
 
     More do not suit the caches, and auto-LiRPA bounds each unit for all samples of a batch that may switch in one of them.
     Measured with CROWN (benchmarks/bound_batches.py): 4 to 20 for convolutional networks of 12,000 to 23,000 activations.
@@ -44,7 +44,7 @@ def memory_to_use(device: torch.device) -> int:
 
 
 def counts_its_own(device: torch.device) -> bool:
-    """Whether a device has memory of its own (cuda, xpu); the CPU and mps work in the machine's."""
+    """Return whether a device has memory of its own (cuda, xpu); the CPU and mps work in the machine's."""
     return device.type not in {"cpu", "mps"}
 
 

@@ -164,7 +164,7 @@ def _max_pool2d(apply: Apply, z: Tensor, *args: Any, **more: Any) -> Tensor:
 
 
 def of_four_apart(z: Tensor, *args: Any, **more: Any) -> bool:
-    """Whether max pooling of z, with these arguments after it, is over windows of 2 x 2 side by side in both directions."""
+    """Return whether max pooling of z, with these arguments after it, is over windows of 2 x 2 side by side in both directions."""
     return z.ndim == 4 and all(map(_pairs, _windows_of(z, *args, **more)))
 
 
@@ -183,7 +183,7 @@ def _windows_of(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Of max pooling: what its windows take of rows, (height, kernel) indices, and what they take of columns."""
+    """Return the indices of max pooling: (height, kernel) of the rows that its windows take, and what they take of columns."""
     if return_indices:
         raise NotImplementedError("max_pool2d that returns indices")
     kernel, pad, spread = (pair(v) for v in (kernel_size, padding, dilation))
@@ -195,12 +195,15 @@ def _windows_of(
 
 
 def _pairs(windows: Tensor) -> bool:
-    """Whether windows (count, kernel) along one side are pairs, side by side."""
+    """Return whether windows (count, kernel) along one side are pairs, side by side."""
     return windows.shape[1] == 2 and torch.equal(windows.flatten(), torch.arange(windows.numel()))
 
 
 def _largest_of_four(apply: Apply, upper: Tensor, lower: Tensor, count: int) -> Tensor:
-    """Of windows side by side, `count` of them, in two rows (N, C, H, W): pairs are of one column each, as `windows` takes them."""
+    """Return the maxima of windows side by side, `count` of them, in two rows (N, C, H, W).
+
+    Pairs are of one column each, as `windows` takes them.
+    """
     first_pair, second_pair = ([z[..., side : 2 * count : 2] for z in (upper, lower)] for side in (0, 1))
     apply(ACROSS_PAIRS, torch.cat([second - first for first in first_pair for second in second_pair], -3))
     winners = _maximum(apply, upper, lower)

@@ -50,7 +50,7 @@ Check = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What is known of n samples.
+    """Bounds of the margins of n samples so far.
 
     verified: bool (n,). bounds: float64 (n, K - 1), lower bounds of the margins, other classes in their order. examples:
     {sample: counter-example (d,), float64}. domains: int64 (n,). exhausted: bool (n,), not decided for want of work
@@ -128,7 +128,7 @@ class _Work:
             self._roots(bounded, members, _QUICK_ROOT)
 
     def _known(self, members: list[int]) -> Inner:
-        """Of each layer, what larger regions tell about `members`: bounds (low, up), (n, size); nothing where they tell nothing."""
+        """Return what larger regions tell about each layer for `members`: bounds (low, up), (n, size); nothing where they tell nothing."""
         if not self._larger:
             return []
         device, initial_bounds = self._network.device, list[tuple[Tensor, Tensor]]()
@@ -189,7 +189,7 @@ class _Work:
         return share
 
     def decided(self) -> Decided:
-        """What is known now."""
+        """Return the present decision of each sample."""
         open_ = self._undecided().cpu()
         verified = ~open_ & ~self._stuck
         verified[list(self._examples)] = False
@@ -231,7 +231,7 @@ class _Work:
         return open_, Rows.joined(parts) if parts else None
 
     def _bent_roots(self, bounded: Bounded, members: Tensor) -> tuple[Tensor, Rows | None]:
-        """As `_roots`; margins that stay open are bounded with planes in the place of chords."""
+        """Return the root rows as `_roots` does; margins that stay open are bounded with planes in the place of chords."""
         open_specs, rows = self._roots(bounded, members, _ROOT)
         still = (self._bounds[open_specs] <= self._goal[open_specs]).nonzero().flatten()
         if rows is None or not len(still) or self._expired() or not self._bend:

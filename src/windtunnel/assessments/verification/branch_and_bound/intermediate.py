@@ -107,7 +107,10 @@ def _improve(
 def bound_apart(
     bounded: Bounded, j: int, ends: list[Tensor], which: Tensor, iterations: int, rows: int, memory: int
 ) -> None:
-    """As `bound_together`, with one linear function per neuron; without `iterations` the intervals of the layer below count too."""
+    """Bound a layer as `bound_together` does, with one linear function per neuron.
+
+    Without `iterations` the intervals of the layer below count too.
+    """
     for spec, sample, unit, side in unit_rows(which, rows):
         part = bounded.start(j, spec, sample)
         if iterations:
@@ -136,7 +139,7 @@ def _interval_bounds(bounded: Bounded, j: int, spec: Tensor, sample: Tensor) -> 
 
 
 def _exact(bounded: Bounded, j: int, ends: list[Tensor], rows: int) -> None:
-    """Of an affine map of the input: its rows are the same for every sample, so that they are found once."""
+    """Bound an affine map of the input: its rows are the same for every sample, so that they are found once."""
     network, region, size = bounded.network, bounded.region, bounded.network.layers[j].size
     for part in torch.arange(size, device=network.device).split(rows):
         maps = network.maps(j, part)

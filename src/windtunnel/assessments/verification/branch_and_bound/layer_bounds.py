@@ -62,7 +62,7 @@ class LayerBounds:
         self._at_columns = (low, up, least)
 
     def below(self, node: int) -> int:
-        """How many columns lie below `node`."""
+        """Return how many columns lie below `node`."""
         return self.slices[node - 1].stop if node else 0
 
     def columns(self, j: int) -> Tensor:
@@ -104,7 +104,7 @@ class LayerBounds:
         return torch.minimum(*below), torch.maximum(*above)
 
     def _linear(self, j: int, dtype: torch.dtype) -> Tensor | Lines:
-        """Of all n samples, remembered until bounds change."""
+        """Return the slopes or lines of layer j for all n samples, remembered until bounds change."""
         if (j, dtype) not in self._fixed:
             activation, low, up = self.network.layers[j].activation, self.low[j], self.up[j]
             if isinstance(activation, Observed):

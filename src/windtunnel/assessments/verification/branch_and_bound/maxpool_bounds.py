@@ -36,7 +36,10 @@ def of_pairs(network: Network, last: int, units: Tensor) -> tuple[Tensor, Tensor
 
 
 def differences(bounded: LayerBounds, last: int, units: Tensor) -> Tensor:
-    """Of the windows `units` (U,) of layer `last` d float64 (n, U, 4, 4), d[i, j] >= x_i - x_j; first the numbers of the first pair."""
+    """Return for the windows `units` (U,) of layer `last` d float64 (n, U, 4, 4), d[i, j] >= x_i - x_j.
+
+    First the numbers of the first pair.
+    """
     bounds = torch.zeros(len(bounded.region), len(units), 4, 4, dtype=torch.float64, device=units.device)
     for i, k, layer, at in _written(bounded.network, last, units):
         bounds[..., k, i], bounds[..., i, k] = bounded.up[layer][:, at], -bounded.low[layer][:, at]
@@ -121,7 +124,7 @@ class Windows:
         return self._games[1].weights[:, at], self._outs(self._out)[1][:, at]
 
     def credit(self, lost: Tensor, sample: Tensor, credit: Callable[[int], Tensor]) -> None:
-        """What rows gain with the bounds that the windows' lines hang on, of undivided rows in the regions `sample` (m,).
+        """Credit what rows gain with the bounds that the windows' lines hang on, of undivided rows in the regions `sample` (m,).
 
         lost: (m, C), minus the coefficients of the columns' lines from above; those of the windows are set to 0. credit: of each layer
         (2, n, size), by how much the rows gain with its lower and its upper bounds, which is added to. The value of a game rises with
@@ -184,7 +187,7 @@ class Windows:
 
     @staticmethod
     def _outs(out: Tensor) -> list[Tensor]:
-        """Of the numbers that are beaten (..., 4): the same of both games, where 0 is in the second one."""
+        """Return which numbers are beaten (..., 4), of both games: the same of both games, where 0 is in the second one."""
         return [out, torch.cat([out, torch.zeros_like(out[..., :1])], -1)]
 
     def _lines_of(
@@ -218,7 +221,7 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class _Game:
-    """Of windows: d (..., 4, 4) or 5, weights that are good in it, and the room that rounding may need."""
+    """The matrix game of windows: d (..., 4, 4) or 5, weights that are good in it, and the room that rounding may need."""
 
     d: Tensor
     weights: Tensor
@@ -230,7 +233,7 @@ class _Game:
         return cls(d, best_weights(d, out), _ROOM * d.abs().amax((-1, -2)))
 
     def at(self, pick: slice | Tensor, windows: Tensor, dtype: torch.dtype) -> _Game:
-        """Of some windows, in some regions."""
+        """Select windows `windows` of regions `pick`, cast to `dtype`."""
         return _Game(*(t[pick][:, windows].to(dtype) for t in (self.d, self.weights, self.room)))
 
     def better(self, combined: tuple[Tensor, Tensor], out: Tensor) -> tuple[Tensor, Tensor]:

@@ -31,7 +31,7 @@ RATES, SLOPES = (1.0, 0.85), (0.2, 0.9)
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Of windows whose ReLU is open: int64 `units` (U,), and their four numbers and 0, K = 5 in all, as maps of a few inputs.
+    """Inputs of windows whose ReLU is unstable: int64 `units` (U,), and their four numbers and 0, K = 5 in all, as maps of a few inputs.
 
     seen: int64 (U, P), which inputs, and others where w is 0. w: float64 (U, K, P), b (U, K).
     """
@@ -42,7 +42,7 @@ class Numbers:
     b: Tensor
 
     def at(self, units: Tensor) -> Numbers:
-        """Of some of the units, in their order."""
+        """Select some of the units, in their order."""
         position = torch.searchsorted(self.units, units)
         return Numbers(units, self.seen[position], self.w[position], self.b[position])
 
@@ -62,7 +62,10 @@ class Pieces:
 
 
 def numbers_of(bounded: LayerBounds, j: int) -> Numbers | None:
-    """Of layer j's columns; None where it does not follow windows of numbers that are affine in a small part of the input."""
+    """Return the numbers of the windows of layer j's columns.
+
+    None where it does not follow windows of numbers that are affine in a small part of the input.
+    """
     network, units = bounded.network, bounded.units[j]
     if not network.layers[j].follows_windows or not network.layers[j - 4].direct or not len(units):
         return None
@@ -83,14 +86,14 @@ def numbers_of(bounded: LayerBounds, j: int) -> Numbers | None:
 
 
 def pieces_of(bounded: LayerBounds, j: int, numbers: Numbers, windows: Windows) -> Pieces:
-    """Of layer j's columns."""
+    """Return the weights and ranges of layer j's columns."""
     units = bounded.units[j]
     weights, out = windows.of_five(units)
     return Pieces(numbers.at(units), weights, out, (bounded.up[j] - bounded.low[j])[:, units])
 
 
 class OfLargest(Fitted):
-    """Of the ReLUs of the largest numbers of windows, all of a layer."""
+    """Planes above the ReLUs of the largest numbers of windows, all of a layer."""
 
     def __init__(self, bounded: LayerBounds, rows: Rows, pieces: Pieces) -> None:
         middle, radius = widened_box(*bounded.box(0, rows.sample))

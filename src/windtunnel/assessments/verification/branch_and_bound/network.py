@@ -51,17 +51,17 @@ class Layer:
 
     @property
     def splits(self) -> bool:
-        """Whether its units can be split into two linear cases."""
+        """Return whether its units can be split into two linear cases."""
         return isinstance(self.activation, Kink)
 
     @property
     def decides_windows(self) -> bool:
-        """Whether these are the last kinks of windows of four; before it come their pairs, and what is observed across these."""
+        """Return whether these are the last kinks of windows of four; before it come their pairs, and what is observed across these."""
         return self.activation is LAST_OF_WINDOW
 
     @property
     def follows_windows(self) -> bool:
-        """Whether these are the largest of windows of four, before it come the last kinks; first of all the numbers are observed."""
+        """Return whether these are the largest of windows of four, before it come the last kinks; first of all the numbers are observed."""
         return self.activation is OF_LARGEST
 
 
@@ -78,7 +78,10 @@ class Tape:
         return self.out if index == len(self.pre) else self.pre[index]
 
     def gradients(self, index: int, weights: Tensor) -> tuple[Tensor | None, ...]:
-        """Of <weights, node(index)>, for every leaf; None where it does not depend on the leaf. At most as many rows as were recorded."""
+        """Return the gradients of <weights, node(index)> by every leaf; None where it does not depend on the leaf.
+
+        At most as many rows as were recorded.
+        """
         node, m = self.node(index), len(weights)
         if not node.requires_grad:
             return (None,) * len(self.leaves)
@@ -191,12 +194,12 @@ class Network:
 
     @property
     def piecewise_linear(self) -> bool:
-        """Whether splitting every unit leaves nothing but affine maps."""
+        """Return whether splitting every unit leaves nothing but affine maps."""
         return not any(isinstance(layer.activation, Smooth) for layer in self.layers)
 
     @property
     def has_windows(self) -> bool:
-        """Whether windows of four are bounded as one somewhere, see `maxpool_bounds`."""
+        """Return whether windows of four are bounded as one somewhere, see `maxpool_bounds`."""
         return any(layer.decides_windows for layer in self.layers)
 
     def tape(self, rows: int, dtype: torch.dtype) -> Tape:

@@ -93,7 +93,7 @@ class _Gain:
         return self._layers[j]
 
     def add(self, rows: Rows) -> None:
-        """What the columns below the rows contribute, which is in proportion to them."""
+        """Return the contribution of the columns below the rows, which is in proportion to them."""
         relaxation = self._bounded.relaxation(rows, torch.float32)
         back, k = self._bounded.backward(rows, relaxation, torch.float32), relaxation.kinks
         lost = -back.coefficients.clamp(max=0) * k.open

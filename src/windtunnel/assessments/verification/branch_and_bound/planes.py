@@ -19,7 +19,7 @@ BLUR = 0.005  # of a unit's range: offsets so near to each other count as equal 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """What the input can be, for Q linear functions: middle, radius (Q, d); and the unit (Q, K) of the weights of K columns."""
+    """Input boxes of Q linear functions: middle, radius (Q, d); and the unit (Q, K) of the weights of K columns."""
 
     middle: Tensor
     radius: Tensor
@@ -28,7 +28,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """Of some columns of one layer, K for each of Q linear functions; the others have their chords.
+    """Upper planes of some columns of one layer, K for each of Q linear functions; the others have their chords.
 
     columns: int64 (Q, K), places among the layer's columns. weights: float32 (Q, K, d); offset: float64 (Q, K). A column is at most
     <weights, x> + offset at the input x. box: while planes are fitted weights are in its units, and x is measured in it.
@@ -43,7 +43,9 @@ class Plane:
     inputs: int = 0
 
     def carried(self, a: Tensor, which: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of coefficients a (m, U) of the columns: (a of those without a plane, (m, d) of the input, (m, U) constants).
+        """Carry coefficients a (m, U) of the columns through the planes.
+
+        (a of those without a plane, (m, d) of the input, (m, U) constants).
 
         which: (m,), of which of the Q functions each row is.
         """
@@ -61,7 +63,7 @@ class Plane:
 
     @classmethod
     def joined(cls, parts: Sequence[Plane]) -> Plane:
-        """Of the functions of all parts, one after the other."""
+        """Concatenate the planes of all parts."""
         columns, weights, offset = (
             torch.cat(of) for of in zip(*((p.columns, p.weights, p.offset) for p in parts), strict=True)
         )
@@ -80,7 +82,7 @@ class Plane:
 
     @staticmethod
     def _of(values: Tensor, which: Tensor) -> Tensor:
-        """Those of each row, of what there is of each function."""
+        """Select for each row the values of its function."""
         return values.expand(len(which), *values.shape[1:]) if len(values) == 1 else values[which]
 
     def _each(self, values: Tensor, which: Tensor, *, transposed: bool) -> Tensor:

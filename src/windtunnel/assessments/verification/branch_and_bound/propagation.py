@@ -45,7 +45,7 @@ class Relaxation:
 
 @dataclass(frozen=True, slots=True)
 class Back:
-    """What a backward pass found.
+    """Result of a backward pass.
 
     constant (m,), or (m, M) of the units of a group, and inputs (m, d): the lower bound is constant + <inputs, x>.
     coefficients: (m, C) of the columns' outputs. chosen: of a smooth layer the coefficients of its output, which say which line was taken.
@@ -89,7 +89,7 @@ class Bounded(LayerBounds):
 
     @property
     def is_dense(self) -> bool:
-        """Whether the units of the first layer see most of the input: what serves a dense network best differs."""
+        """Return whether the units of the first layer see most of the input: what serves a dense network best differs."""
         affine = self.affine(0) if self.units else None
         return affine is not None and 2 * int(affine[0].count_nonzero()) > affine[0].numel()
 
@@ -113,7 +113,10 @@ class Bounded(LayerBounds):
         return self.network.maps(j, units)
 
     def pieces(self, j: int) -> Pieces | None:
-        """What planes above layer j's columns start from, where it follows windows of numbers that see a small part of a box."""
+        """Return the starting point of planes above layer j's columns.
+
+        Where it follows windows of numbers that see a small part of a box.
+        """
         if self.region.norm is not Norm.LINF:
             return None
         if j not in self._numbers:
@@ -155,7 +158,7 @@ class Bounded(LayerBounds):
                 yield self.windows(j, node)
 
     def windows(self, last: int, node: int) -> Windows:
-        """Those of layer `last`, for functions of `node`; remembered until bounds change."""
+        """Return the windows of layer `last`, for functions of `node`; remembered until bounds change."""
         key = (last, node > last + 1)
         if key not in self._windows:
             self._windows[key] = Windows(self, last, node)
@@ -183,7 +186,10 @@ class Bounded(LayerBounds):
         columns: list[Tensor] = []
 
         def total(terms: Tensor, node: int, units: Tensor | None = None) -> Tensor:
-            """Of each row, or of each of the units that it is a sum of; terms (m, size of the node, or of some `units` of it)."""
+            """Sum the terms of each row, or of each of the units that it is a sum of.
+
+            The terms are (m, size of the node, or of some `units` of it).
+            """
             if owners is None:
                 return terms.sum(1)
             owner = owners[node + 1]

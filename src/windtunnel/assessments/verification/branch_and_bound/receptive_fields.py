@@ -36,7 +36,7 @@ class Group:
         return replace(self, units=units)
 
     def owners(self) -> list[Tensor]:
-        """Of each leaf, and last of the inputs of the layer, float64 (size, M): 1 where a number is of the window of a position."""
+        """Return for each leaf, and last of the inputs of the layer, float64 (size, M): 1 where a number is of the window of a position."""
         owner = torch.zeros(self.size, self.units.shape[1], dtype=torch.float64, device=self.units.device)
         owner[self.units, torch.arange(self.units.shape[1], device=self.units.device)] = 1.0
         leaves = zip(self.windows, self.channels, strict=True)

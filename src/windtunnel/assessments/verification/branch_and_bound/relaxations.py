@@ -29,7 +29,7 @@ class Lines:
         return Lines(*(t.to(dtype) for t in (self.low, self.low_offset, self.up, self.up_offset)))
 
     def at(self, rows: Tensor) -> Lines:
-        """Those of the samples `rows`."""
+        """Select the samples `rows`."""
         return Lines(*(t[rows] for t in (self.low, self.low_offset, self.up, self.up_offset)))
 
 
@@ -49,7 +49,7 @@ class Kinks:
     open: Tensor
 
     def at(self, rows: Tensor) -> Kinks:
-        """Those of `rows`."""
+        """Select `rows`."""
         return Kinks(*(t if len(t) == 1 else t[rows] for t in (self.up, self.offset, self.base, self.rise, self.open)))
 
 
@@ -68,7 +68,7 @@ def kinks(low: Tensor, up: Tensor, least: Tensor) -> Kinks:
 
 
 def smooth_lines(smooth: Smooth, low: Tensor, up: Tensor) -> Lines:
-    """Of a smooth activation over [low, up], (n, size): of a few slopes the one that is tightest in the middle.
+    """Return lines that bound a smooth activation over [low, up], (n, size): of a few slopes the one that is tightest in the middle.
 
     For a slope s the offset is the extremum of f(z) - s z, which is taken on a grid and corrected by what a function of
     that curvature can do between two points of it, curvature h^2 / 8. So the lines are bounds, not estimates.

@@ -25,7 +25,7 @@ SKIPPED = {"_assert_tensor_metadata", "_assert"}
 
 @torch.no_grad()
 def joined(module: nn.Module, x: Tensor) -> Joined:
-    """What is taken together in a module, by a run on x (m, *input_shape)."""
+    """Return which ReLUs and poolings of a module are fused, by a run on x (m, *input_shape)."""
     mode = _Looking()
     with mode:
         calls = module(x)
@@ -34,7 +34,7 @@ def joined(module: nn.Module, x: Tensor) -> Joined:
 
 
 def name_of(func: Any) -> str:
-    """Of a torch function, without the underscore of those that work in place."""
+    """Return the name of a torch function, without the underscore of those that work in place."""
     name = str(getattr(func, "__name__", "")).split(".")[0]
     return name if name.startswith("_") else name.rstrip("_")
 

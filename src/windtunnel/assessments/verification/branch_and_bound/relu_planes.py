@@ -62,7 +62,7 @@ class _Units:
 
 
 class OfReLUs(Fitted):
-    """Of some ReLUs of a layer."""
+    """Planes above some ReLUs of a layer."""
 
     def __init__(self, bounded: Bounded, j: int, rows: Rows, lost: Tensor, most: int) -> None:
         """lost: (Q, U), what each chord costs; the `most` dearest columns get planes."""

@@ -17,7 +17,7 @@ from windtunnel.assessments.verification.branch_and_bound.specs import Rows
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much work a search may do.
+    """Limits on the work of a search.
 
     domains: subdomains for one sample. iterations: of the optimisation of each. batch: subdomains that are split together.
     memory: bytes of the open subdomains, beyond which the search goes deep instead of wide. rows: linear functions that are

@@ -38,7 +38,7 @@ def network_of(classifier: Classifier) -> Network:
 
 
 def limits_of(params: BranchAndBound, network: Network) -> Limits:
-    """How much work a sample may cost; how many rows go together follows from the memory allowed and the network alone."""
+    """Limits on the work per sample; how many rows go together follows from the memory allowed and the network alone."""
     memory = params.memory * 2**20
     rows = memory // (_COPIES * _FLOAT * network.width)
     most = _MOST_ROWS if network.device.type == "cpu" else 16 * _MOST_ROWS
@@ -53,7 +53,7 @@ def groups(indices: Tensor, device: torch.device) -> tuple[Tensor, ...]:
 
 @dataclass(slots=True)
 class Searcher:
-    """What decides samples of `subject` under one norm, in any process.
+    """Decides samples of `subject` under one norm, in any process.
 
     lead: by how much the target must lead every other class. seconds: float (N,), of each sample; inf for no limit.
     deadline: when all is over. The network is taken apart once in each process.
@@ -107,7 +107,7 @@ class Session:
 
     @property
     def late(self) -> bool:
-        """Whether what is not decided is so for want of time."""
+        """Return whether what is not decided is so for want of time."""
         return self.interrupted or self.expired.over or time.monotonic() > self.expired.late
 
     def region(self, at: Tensor, epsilon: float | Tensor) -> Region:
@@ -140,7 +140,7 @@ class Session:
 
 
 class _After:
-    """Whether time is over: another piece of work like the one since the last question would end too late, and what it found be lost."""
+    """Return whether the next step, taken to be as long as the last, would overrun the deadline."""
 
     def __init__(self, late: float) -> None:
         self.late, self._asked, self.over = late, time.monotonic(), False
@@ -154,7 +154,10 @@ class _After:
 
 
 def _confirms(network: Network, classifier: Classifier, targets: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """What leads in float64 here is a counter-example if it is one by the classifier itself, in the precision it has."""
+    """Confirm counterexamples by the classifier itself.
+
+    What leads in float64 here is a counter-example if it is one by the classifier itself, in the precision it has.
+    """
 
     def check(points: Tensor, sample: Tensor) -> Tensor:
         inputs = points.view(-1, *network.input_shape)

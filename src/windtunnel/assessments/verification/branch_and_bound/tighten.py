@@ -30,7 +30,7 @@ _KEPT = 9  # bytes of each column of a subdomain: the side it is on, its slope, 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How each inner bound is tightened."""
+    """Settings by which each inner bound is tightened."""
 
     splits: int  # of its branch and bound
     planes: bool  # multi-neuron upper bounds (planes) in place of triangle bounds

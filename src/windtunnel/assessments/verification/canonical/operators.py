@@ -114,7 +114,7 @@ def _without_groups(weight: Tensor, groups: int) -> Tensor:
 
 
 def _is_per_channel(call: Call, weight: Tensor) -> bool:
-    """Whether a convolution multiplies every channel by a number, as (pixel - mean) / std in the form of a layer does."""
+    """Return whether a convolution multiplies every channel by a number, as (pixel - mean) / std in the form of a layer does."""
     if weight.shape[2:] != (1, 1) or call.pair("stride") != (1, 1) or call.given["padding"] not in ([0, 0], "valid"):
         return False
     kernel = weight[..., 0, 0]

@@ -60,7 +60,7 @@ class Canonical:
 
     @property
     def caveats(self) -> tuple[Caveat, ...]:
-        """What a reader has to know of the form."""
+        """Return the caveats of the canonical form."""
         if not self.ending:
             return ()
         text = f"The {self.ending} at the end of the model changes no decision: margins are of the logits before it."

@@ -179,7 +179,7 @@ class _Copier:
             return None
 
     def _made(self, node: fx.Node) -> fx.Node:
-        """What a node that depends on the input became."""
+        """Return the value that a node depending on the input became."""
         value = self.values[node]
         assert isinstance(value, fx.Node)
         return value

@@ -89,7 +89,7 @@ class _Search:
         return {"found": is_broken, "examples": examples, "seconds": seconds}
 
     def nothing(self, batch: Batch) -> dict[str, Tensor]:
-        """What stands for a batch whose workers were lost."""
+        """Return "nothing broken" for a batch that no worker finished."""
         n = len(batch.indices)
         examples = self.subject.dataset.inputs[batch.indices]
         return {"found": torch.zeros(n, dtype=torch.bool), "examples": examples, "seconds": torch.zeros(n)}

@@ -1,4 +1,4 @@
-"""What a verification knows of each sample so far, and who found it out."""
+"""Verdicts and bounds of each sample so far, and the step that decided it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Ledger:
 
     @classmethod
     def of(cls, subject: Subject) -> Ledger:
-        """Nothing known yet, but that a misclassified sample is falsified by its own clean input."""
+        """Return the initial ledger, in which only a misclassified sample is falsified by its own clean input."""
         n, k = len(subject.dataset), subject.classifier.num_classes
         ledger = cls(
             subject=subject,
@@ -71,7 +71,7 @@ class Ledger:
         return (self.decided_by == NOBODY).nonzero().flatten()
 
     def seconds_left(self, indices: Tensor, timeout: float | None) -> Tensor:
-        """Of `timeout` seconds for a sample, what earlier steps have left it, (n,); inf without a time-out."""
+        """Return what earlier steps have left of `timeout` seconds for each sample, (n,); inf without a time-out."""
         return ((float("inf") if timeout is None else timeout) - self.seconds[indices]).clamp(min=0)
 
     def bound(self, indices: Tensor, margins: Tensor, lower: Tensor, upper: Tensor) -> None:

@@ -22,7 +22,7 @@ Decide = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of the radius of each of N samples; whatever is found out is added.
+    """Bounds of the radius of each of N samples; every step tightens them.
 
     holds: float32 (N,), the largest epsilon at which it was verified. broken: float32 (N,), the distance of the nearest counter-example,
     inf for none. A certificate is one of every smaller ball, and a counter-example lies in every larger one: nobody is asked about those.
@@ -36,7 +36,7 @@ class Known:
         return (self.holds < largest) & (self.broken - self.holds > tolerance)
 
     def certified_by(self, verified: Decide) -> Decide:
-        """Whether each sample holds; `verified` is asked where that is not known."""
+        """Return whether each sample is certified at its epsilon; call `verified` where that is unknown."""
 
         def decide(indices: Tensor, epsilons: Tensor) -> Tensor:
             is_certified = epsilons <= self.holds[indices]
@@ -49,7 +49,7 @@ class Known:
         return decide
 
     def broken_by(self, breaks: Decide) -> Decide:
-        """Whether each sample breaks; `breaks` is asked where that is not known."""
+        """Return whether each sample is broken at its epsilon; call `breaks` where that is unknown."""
 
         def decide(indices: Tensor, epsilons: Tensor) -> Tensor:
             broken = epsilons >= self.broken[indices]

@@ -101,7 +101,7 @@ class _Radii:
         return {"holds": known.holds, "broken": known.broken, "unfinished": unfinished, "short": short}
 
     def nothing(self, batch: Batch) -> dict[str, Tensor]:
-        """What stands for a group whose workers were lost: what was known before."""
+        """Return the previous bounds for a group that no worker finished."""
         no = torch.zeros(len(batch.indices), dtype=torch.bool)
         known = {"holds": self.known.holds[batch.indices], "broken": self.known.broken[batch.indices]}
         return {**known, "unfinished": ~no, "short": no}
@@ -109,7 +109,7 @@ class _Radii:
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """Whether branch and bound verifies a group's samples at epsilons of their own; enters in `known` what it learns besides.
+    """Return whether branch and bound verifies a group's samples at epsilons of their own; enters in `known` what it learns besides.
 
     inside: what holds inside the network in the ball that was not verified last, by sample: the next are smaller.
     """
@@ -119,7 +119,7 @@ class _Probe:
     inside: dict[int, Inner]
 
     def __call__(self, at: Tensor, epsilons: Tensor) -> Tensor:
-        """As `radius.Decide`; `at` are places in the group."""
+        """Decide a group as `radius.Decide` describes; `at` are places in the group."""
         places = at.tolist()
         if self.session.short or self.session.expired():
             return torch.zeros(len(at), dtype=torch.bool)

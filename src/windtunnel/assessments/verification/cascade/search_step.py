@@ -83,7 +83,7 @@ def search(step: str, ledger: Ledger, task: Task) -> None:
 
 
 def _taken_later(step: str, task: Task) -> bool:
-    """Whether a step after this one goes on from bounds of the inputs of activations."""
+    """Return whether a step after this one goes on from bounds of the inputs of activations."""
     later = task.steps[task.steps.index(step) + 1 :] if step in task.steps else ()
     return any(step_of(name).takes_inner for name in later)
 
@@ -127,7 +127,7 @@ class _Decide:
         }
 
     def nothing(self, batch: Batch) -> dict[str, Tensor]:
-        """What stands for a group of which nothing is known."""
+        """Return an undecided result for a group that no worker finished."""
         n, inputs = len(batch.indices), self.searcher.subject.dataset.inputs
         flags = {key: torch.zeros(n, dtype=torch.bool) for key in _FLAGS}
         return {

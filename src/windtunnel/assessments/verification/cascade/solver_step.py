@@ -93,7 +93,7 @@ def solve(step: str, ledger: Ledger, task: Task) -> None:
 
 
 def _with_room(layer: torch.Tensor) -> Inner:
-    """What the ledger has of a layer (4, m), with room for the solver's tolerances and for what rounding parts its graph from ours.
+    """Return the ledger's bounds of a layer (4, m), with room for the solver's tolerances and for what rounding parts its graph from ours.
 
     So a unit whose sign is known by less than that is open to it.
     """

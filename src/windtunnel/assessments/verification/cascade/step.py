@@ -1,4 +1,4 @@
-"""What a library of verification offers: steps, each of which decides what it can of the samples that are undecided."""
+"""Steps that a library of verification offers, each of which decides what it can of the samples that are undecided."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Step:
 
     @property
     def falsifies(self) -> bool:
-        """Whether it can only break."""
+        """True if the step can falsify but never verify."""
         return self.attempt is None
 
 
@@ -82,7 +82,7 @@ def unknown_steps(where: str, entry: VerificationEntry) -> Iterator[str]:
 
 
 def asks_exported_graph(name: str) -> bool:
-    """Whether a step works on the model's ONNX graph and not on the model itself: its library's algorithms need one.
+    """Return whether a step works on the model's ONNX graph and not on the model itself: its library's algorithms need one.
 
     Of a step that no library offers, as of a plug-in that is not installed any more, nobody knows: then False.
     """

@@ -100,7 +100,7 @@ def radius_steps(radius: Radius, steps: Sequence[str]) -> tuple[str | None, str 
 
 
 def proves(method: str, task: Task) -> Callable[[Tensor, Tensor], Tensor]:
-    """Whether `method` proves each of some samples at its own epsilon; when time is over it proves no more."""
+    """Return whether `method` proves each of some samples at its own epsilon; when time is over it proves no more."""
 
     def decide(indices: Tensor, epsilons: Tensor) -> Tensor:
         verified = torch.zeros(len(task.subject.dataset), dtype=torch.bool)
@@ -116,7 +116,7 @@ def proves(method: str, task: Task) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def breaks(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
-    """Whether the falsifier breaks each of some samples at its own epsilon; when time is over it breaks no more."""
+    """Return whether the falsifier breaks each of some samples at its own epsilon; when time is over it breaks no more."""
     subject = task.subject
 
     def decide(indices: Tensor, epsilons: Tensor) -> Tensor:
@@ -159,5 +159,5 @@ class _Break:
         return {"found": is_broken}
 
     def nothing(self, batch: Batch) -> dict[str, Tensor]:
-        """What stands for a batch whose workers were lost."""
+        """Return "nothing broken" for a batch that no worker finished."""
         return {"found": torch.zeros(len(batch.indices), dtype=torch.bool)}

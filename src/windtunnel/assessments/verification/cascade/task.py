@@ -1,4 +1,4 @@
-"""What every step of a verification is given."""
+"""The task that every step of a verification gets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from windtunnel.runtime.checkpoint import Checkpoint
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What every step is given: the assessment's name, the subject, the region, the entry's options.
+    """The task that every step gets: the assessment's name, the subject, the region, the entry's options.
 
     canonical: the subject with a network of our own, whose logits are of unit scale; the user's model is the ledger's.
 
@@ -47,7 +47,10 @@ class Task:
         return self.deadline - time.monotonic()
 
     def checkpoint(self, ledger: Ledger, step: str, *what: object) -> Checkpoint:
-        """Where the results of a step are kept: by what decides them, `what` among it, such as the samples it is run on."""
+        """Return the checkpoint of a step, identified by all that decides its results.
+
+        `what` among it, such as the samples it is run on.
+        """
         subject = self.subject
         identity = [what, self.entry.model_dump(mode="json"), self.epsilon, str(self.norm), self.canonical.slack,
                     subject.dataset.digest(), subject.classifier.digest, str(subject.classifier.device),

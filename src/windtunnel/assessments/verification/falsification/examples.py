@@ -32,7 +32,7 @@ def read_examples(where: str, names: Sequence[str], root: Path) -> dict[str, Art
 
 
 def without_images(results: Mapping[str, Artifacts]) -> Iterator[Caveat]:
-    """What is said of attacks whose examples could not all be used."""
+    """Return caveats on attacks whose examples could not all be used."""
     for name, result in results.items():
         if KEPT in result.data:
             yield Caveat(

@@ -71,7 +71,7 @@ def falsify_targeted(
     restarts: int = TARGETED_RESTARTS,
     deadline: float = float("inf"),
 ) -> tuple[Tensor, Tensor]:
-    """As `falsify`, aimed at each other class in turn; then `restarts` more searches for those that came nearest."""
+    """Falsify as `falsify` does, aimed at each other class in turn; then `restarts` more searches for those that came nearest."""
     is_broken, examples = torch.zeros(len(inputs), dtype=torch.bool), inputs.clone()
     generator, region = torch.Generator().manual_seed(seed), Region.around(inputs, norm, epsilon, torch.device("cpu"))
     margins = torch.full((len(inputs), classifier.num_classes), torch.inf)
@@ -95,7 +95,7 @@ def falsify_targeted(
 
 
 def leads(classifier: Classifier, points: Tensor, targets: Tensor) -> Tensor:
-    """Whether some other class leads the target at each of `points` (n, ...) by more than rounding; (n,) bool."""
+    """Return whether some other class leads the target at each of `points` (n, ...) by more than rounding; (n,) bool."""
     return _lead(classifier.logits(points), targets) > ROUNDING
 
 

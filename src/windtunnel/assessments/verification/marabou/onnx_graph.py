@@ -156,7 +156,7 @@ def check_operators(path: Path, network: nn.Module) -> None:
 
 
 def _overlooked(conv: onnx.NodeProto) -> bool:
-    """Whether a convolution has groups or dilation, which Marabou's parser does not look at."""
+    """Return whether a convolution has groups or dilation, which Marabou's parser does not look at."""
     attributes = {attribute.name: attribute for attribute in conv.attribute}
     return ("group" in attributes and attributes["group"].i != 1) or (
         "dilations" in attributes and set(attributes["dilations"].ints) != {1}

@@ -1,4 +1,4 @@
-"""What a solver's process runs: the queries of one sample to Marabou. Imports no torch, so that it starts quickly."""
+"""Code of a solver's process: the queries of one sample to Marabou. Imports no torch, so that it starts quickly."""
 
 from __future__ import annotations
 
@@ -117,7 +117,10 @@ class Solve:
 
 
 def _reason(error: Exception) -> str:
-    """What Marabou raised; where it says nothing, the rule of its parser in which it did: `AssertionError in mulEquations`."""
+    """Return the message of what Marabou raised; where it says nothing, the rule of its parser in which it did.
+
+    `AssertionError in mulEquations`.
+    """
     rule = traceback.extract_tb(error.__traceback__)[-1].name
     return f"{type(error).__name__}: {error}" if str(error) else f"{type(error).__name__} in {rule}"
 
@@ -136,7 +139,7 @@ class _Solver:
         self._known = (dict(self._network.lowerBounds), dict(self._network.upperBounds))
 
     def decide(self) -> tuple[Verdict, np.ndarray | None, str]:
-        """Whether some other class can lead, with the point where it does, and why that is not known."""
+        """Return whether some other class can lead, with the point where it does, and why that is not known."""
         query = self._query
         read = self._read(query.clean)
         self._check_reading(read)

@@ -30,7 +30,7 @@ ABSTAIN = -1
 
 
 def noisy_counts(classifier: Classifier, x: Tensor, n: int, sigma: float, generator: torch.Generator) -> Tensor:
-    """How often each class is predicted for `n` copies of x (C, H, W) with Gaussian noise; int64 (K,)."""
+    """Count how often each class is predicted for `n` copies of x (C, H, W) with Gaussian noise; int64 (K,)."""
     counts = torch.zeros(classifier.num_classes, dtype=torch.int64)
     for start in range(0, n, FORWARD_BATCH):
         size = min(FORWARD_BATCH, n - start)

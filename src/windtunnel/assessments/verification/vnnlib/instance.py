@@ -47,7 +47,7 @@ class Decision:
     outputs: Tensor | None = None
 
     def text(self) -> str:
-        """As the competition writes it: the word, and below `sat` the counter-example."""
+        """Return the result in the competition's format: the word, and below `sat` the counter-example."""
         if self.inputs is None or self.outputs is None:
             return self.word
         return f"{self.word}\n{counter_example(self.inputs, self.outputs)}"

@@ -49,7 +49,7 @@ class Specification:
     terms: Tensor
 
     def holds_at(self, logits: Tensor) -> bool:
-        """Whether the outputs (K,) are among those asked for."""
+        """Return whether the outputs (K,) are among those asked for."""
         holds = self.rows @ logits.double() <= self.limits
         return any(bool(holds[self.terms == term].all()) for term in self.terms.unique())
 
