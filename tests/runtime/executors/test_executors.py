@@ -25,10 +25,10 @@ from windtunnel.params.entry import Budget
 from windtunnel.params.load import validate_schema
 from windtunnel.runtime.batch_runner import each_batch, run_batches
 from windtunnel.runtime.checkpoint import Checkpoint
-from windtunnel.runtime.executors import Here, executor
+from windtunnel.runtime.executors import SerialExecutor, executor
 from windtunnel.runtime.executors.dispatcher import DEATHS
 from windtunnel.runtime.executors.payload import require_equal, versions
-from windtunnel.runtime.executors.processes import Processes
+from windtunnel.runtime.executors.processes import ProcessExecutor
 from windtunnel.runtime.placement import LIMIT_VARIABLE, LOCAL_FILE, VARIABLE, batch_limit, require_placement
 
 BUDGET = Budget(norm="Linf", epsilon=0.1)
@@ -53,11 +53,11 @@ def drawn(batch):
 
 
 def test_who_is_asked(monkeypatch, tmp_path):
-    assert isinstance(executor(), Here)
+    assert isinstance(executor(), SerialExecutor)
     LOCAL_FILE.write_text("executor: processes:3\n")
-    assert executor() == Processes(3)
+    assert executor() == ProcessExecutor(3)
     monkeypatch.setenv(VARIABLE, "here")
-    assert isinstance(executor(), Here)
+    assert isinstance(executor(), SerialExecutor)
 
 
 def test_an_experiment_of_dvc_asks_the_local_file_of_who_began_it(monkeypatch, tmp_path):
@@ -66,9 +66,9 @@ def test_an_experiment_of_dvc_asks_the_local_file_of_who_began_it(monkeypatch, t
     clone = tmp_path / ".dvc" / "tmp" / "exps" / "tmp1"
     subprocess.run(["git", "init", "-q", str(clone)], check=True)
     monkeypatch.chdir(clone)
-    assert executor() == Processes(3)
+    assert executor() == ProcessExecutor(3)
     LOCAL_FILE.write_text("executor: here\n")  # its own comes first
-    assert isinstance(executor(), Here)
+    assert isinstance(executor(), SerialExecutor)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_wrong_local_file_is_one_line(content, says):
 @pytest.mark.parametrize("content", ["", "# executor: processes:4\n", "executor:\n"])
 def test_a_local_file_that_says_nothing_asks_for_nothing(content):
     LOCAL_FILE.write_text(content)
-    assert isinstance(executor(), Here)
+    assert isinstance(executor(), SerialExecutor)
 
 
 @pytest.mark.parametrize("stage", ["resolve", "attack pgd"])
@@ -306,7 +306,7 @@ def test_where_work_is_done_is_refused_in_params_with_the_place_where_it_belongs
 def test_the_limit_of_the_local_file():
     LOCAL_FILE.write_text("batch_limit: 90\n")
     assert batch_limit() == 90
-    assert isinstance(executor(), Here)
+    assert isinstance(executor(), SerialExecutor)
 
 
 SHORT = {
@@ -383,7 +383,7 @@ def test_a_function_whose_queries_are_counted_stays(digits_subject, monkeypatch,
         {"library": "torchattacks", "algorithm": "Square", "params": {"n_queries": 20}, "batch_size": 4}
     )
     assess("square", entry, BUDGET, subject)
-    assert "is done in one process: every query of a function is counted" in capsys.readouterr().err
+    assert "runs in one process: every query of a function is counted" in capsys.readouterr().err
     assert subject.classifier.module.queries_asked > asked
 
 
@@ -410,7 +410,7 @@ def test_a_ray_that_starts_too_slowly_is_started_again_and_another_failure_is_a_
     pytest.importorskip("ray")
     import ray
 
-    from windtunnel.runtime.executors import on_ray
+    from windtunnel.runtime.executors import ray_cluster
 
     said, started = ["The current node timed out during startup."] * 2 + ["no such host"], []
 
@@ -422,7 +422,7 @@ def test_a_ray_that_starts_too_slowly_is_started_again_and_another_failure_is_a_
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     monkeypatch.setattr(ray, "init", init)
     with pytest.raises(UserError, match=r"RAY_ADDRESS: local: no Ray cluster answers there \(no such host\)"):
-        on_ray._connected()
+        ray_cluster._connect()
     assert started == ["local"] * 3
 
 
@@ -431,23 +431,23 @@ def test_a_ray_that_starts_too_slowly_is_started_again_and_another_failure_is_a_
 def test_a_worker_of_a_cluster_that_differs_is_refused_in_one_line(monkeypatch, key, there):
     """The driver is made to differ, so that real actors are what is compared with it."""
     pytest.importorskip("ray")
-    from windtunnel.runtime.executors import on_ray
+    from windtunnel.runtime.executors import ray_cluster
 
-    end_crew(on_ray)
+    end_pool(ray_cluster)
     real = versions()
-    monkeypatch.setattr(on_ray, "versions", lambda: {**real, key: there})
+    monkeypatch.setattr(ray_cluster, "versions", lambda: {**real, key: there})
     monkeypatch.setenv(VARIABLE, "ray:1")
     with pytest.raises(UserError, match=rf"a worker of the Ray cluster has {key} .* \(here {there}\)") as found:
         run_batches(batches_of(torch.arange(4), 2, 3, "it"), drawn, name="it")
     assert "\n" not in str(found.value)
-    end_crew(on_ray)
+    end_pool(ray_cluster)
 
 
-def end_crew(on_ray):
-    """A crew is kept from one piece of work to the next, and has been compared."""
-    for worker in on_ray._Kept.crew.workers if on_ray._Kept.crew else ():
+def end_pool(ray_cluster):
+    """A pool is kept from one piece of work to the next, and has been compared."""
+    for worker in ray_cluster._Shared.pool.workers if ray_cluster._Shared.pool else ():
         worker.end()
-    on_ray._Kept.crew = None
+    ray_cluster._Shared.pool = None
 
 
 @pytest.mark.slow

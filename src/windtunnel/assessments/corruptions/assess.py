@@ -27,7 +27,7 @@ from windtunnel.records.metadata import number
 from windtunnel.records.tables import table
 from windtunnel.runtime.batch_runner import each_batch
 from windtunnel.runtime.checkpoint import Checkpoint
-from windtunnel.runtime.executors import UNASKED
+from windtunnel.runtime.executors import DEFAULT_WORKERS
 
 # Pixels to corrupt that are worth the seconds in which other processes start (about 15 s of work).
 WORTH_PROCESSES = 2**24
@@ -213,7 +213,7 @@ def _corrupt_all(name: str, units: _Units, checkpoint: Checkpoint, incidents: In
     predictions, filled = torch.empty(n, dtype=torch.int64), 0
     results = each_batch(
         units.batches, units, name=name, checkpoint=checkpoint, without=units.untouched, incidents=incidents,
-        processes=UNASKED if len(units.pairs) * n * side**2 > WORTH_PROCESSES else 1,
+        processes=DEFAULT_WORKERS if len(units.pairs) * n * side**2 > WORTH_PROCESSES else 1,
     )  # fmt: skip
     for batch, part in results:
         indices = slice(filled, filled + len(batch.indices))

@@ -1,4 +1,4 @@
-"""Where units of work are done: in this process, in others on this machine, or on a Ray cluster. Never what they compute.
+"""Run units of work in this process, in other processes of this machine, or on a Ray cluster, with the same results.
 
 `WINDTUNNEL_EXECUTOR` says which, or `executor:` in a git-ignored `windtunnel.local.yaml` beside params.yaml: `here` (the
 default), `processes:4`, `ray` or `ray:8`. It enters no params, nothing that is resolved and no result: a run on a cluster and one
@@ -12,25 +12,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from windtunnel.runtime.executors.allocator import keep_freed_memory
+from windtunnel.runtime.executors.allocator import retain_freed_memory
 from windtunnel.runtime.placement import Placement, placement
 
 U = TypeVar("U")
 R = TypeVar("R")
-# Of this machine, for work that pays for them (solvers, large corruption suites) where no executor is asked for.
-UNASKED = 2
+# Worker processes for expensive work (solvers, large corruption suites) where no executor is configured.
+DEFAULT_WORKERS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What stands for the result of a unit whose workers died or hung, with the reason."""
+    """Sentinel result of a unit that was given up; `reason` says why."""
 
     reason: str
     hung: bool = False
 
 
 class Executor(Protocol):
-    """Does units of work."""
+    """Computes units of work."""
 
     def results(
         self,
@@ -39,7 +39,7 @@ class Executor(Protocol):
         name: str,
         limit: Callable[[U], float] | None = None,
     ) -> Generator[tuple[int, R | Lost], None, None]:
-        """(place in `units`, result of `work`), each as soon as it is there.
+        """Yield (index in `units`, result of `work`), each as soon as it is finished.
 
         name: of the assessment, for messages. limit: seconds that a unit may take before its worker is ended and it is given
         up; without it `batch_limit()`, and a second try. Neither holds in this process, which nobody could end.
@@ -48,14 +48,14 @@ class Executor(Protocol):
 
 
 class _Inside:
-    """Whether this process is doing a unit: what is spread within one is done here, and shows no progress of its own."""
+    """State of this process: `unit` is True while it computes one; nested work then runs serially, without progress."""
 
     unit = False
 
 
 @contextmanager
 def inside_a_unit() -> Iterator[None]:
-    """While a unit is done."""
+    """Mark the block as the computation of a unit."""
     before, _Inside.unit = _Inside.unit, True
     try:
         yield
@@ -64,12 +64,12 @@ def inside_a_unit() -> Iterator[None]:
 
 
 def is_inside_a_unit() -> bool:
-    """Whether this process is doing a unit."""
+    """Return True while this process computes a unit."""
     return _Inside.unit
 
 
-class Here:
-    """One unit after the other, in this process."""
+class SerialExecutor:
+    """Computes one unit after the other in this process."""
 
     def results(
         self,
@@ -78,29 +78,29 @@ class Here:
         name: str,
         limit: Callable[[U], float] | None = None,
     ) -> Generator[tuple[int, R | Lost], None, None]:
-        """See `Executor`."""
-        keep_freed_memory()
-        for place, unit in enumerate(units):
+        """Yield results as `Executor.results` does."""
+        retain_freed_memory()
+        for index, unit in enumerate(units):
             with inside_a_unit():
-                found = work(unit)
-            yield place, found
+                result = work(unit)
+            yield index, result
 
 
 def executor(processes: int = 1) -> Executor:
-    """The executor that the environment or the local file asks for; where neither does, `processes` of this machine.
+    """Return the executor that the environment or the local file configures; by default `processes` workers of this machine.
 
     Raises UserError as `placement`.
     """
     if _Inside.unit:
-        return Here()
-    asked = placement() or (Placement("processes", processes) if processes > 1 else Placement("here"))
-    if asked.kind == "processes":
-        from windtunnel.runtime.executors.processes import Processes
+        return SerialExecutor()
+    configured = placement() or (Placement("processes", processes) if processes > 1 else Placement("here"))
+    if configured.kind == "processes":
+        from windtunnel.runtime.executors.processes import ProcessExecutor
 
-        assert asked.workers is not None
-        return Processes(asked.workers)
-    if asked.kind == "ray":
-        from windtunnel.runtime.executors.ray_cluster import OnRay
+        assert configured.workers is not None
+        return ProcessExecutor(configured.workers)
+    if configured.kind == "ray":
+        from windtunnel.runtime.executors.ray_cluster import RayExecutor
 
-        return OnRay(asked.workers)
-    return Here()
+        return RayExecutor(configured.workers)
+    return SerialExecutor()

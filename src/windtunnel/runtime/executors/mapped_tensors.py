@@ -1,4 +1,4 @@
-"""Tensors of a file that is mapped into memory: a process of this machine maps it too, and is not sent a copy of its values."""
+"""Send tensors that lie in a mapped file by their location: another process of this machine maps the same file."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor, dtype
 
-WORTH = 2**20  # bytes: what is smaller is sooner sent
+MIN_BYTES = 2**20  # smaller tensors are sent as values
 _MAPS = Path("/proc/self/maps")
 
 
-def place_of(tensor: Tensor) -> tuple[str, int] | None:
-    """(file, offset in bytes) where the values of `tensor` lie; None for what is in no file that others could open."""
+def mapped_location(tensor: Tensor) -> tuple[str, int] | None:
+    """Return (file, offset in bytes) of the values of `tensor`; None where they are in no file that others can open."""
     size = tensor.numel() * tensor.element_size()
-    if size < WORTH or not tensor.is_contiguous() or tensor.device.type != "cpu" or tensor.requires_grad:
+    if size < MIN_BYTES or not tensor.is_contiguous() or tensor.device.type != "cpu" or tensor.requires_grad:
         return None
     try:
         lines = _MAPS.read_text().splitlines()
@@ -24,19 +24,19 @@ def place_of(tensor: Tensor) -> tuple[str, int] | None:
         return None
     address = tensor.data_ptr()
     for line in lines:
-        span, _, offset, _, inode, *named = line.split(maxsplit=5)
+        span, _, offset, _, inode, *path = line.split(maxsplit=5)
         low, high = (int(end, 16) for end in span.split("-"))
         if low <= address < high:
             try:  # a file without a name has one here that is nobody's, or another's
-                is_there = bool(named) and os.stat(named[0]).st_ino == int(inode)
+                is_there = bool(path) and os.stat(path[0]).st_ino == int(inode)
             except OSError:
                 is_there = False
-            return (named[0], int(offset, 16) + address - low) if is_there and address + size <= high else None
+            return (path[0], int(offset, 16) + address - low) if is_there and address + size <= high else None
     return None
 
 
 def mapped(file: str, offset: int, kind: dtype, shape: tuple[int, ...]) -> Tensor:
-    """The tensor that lies there; what is written to it is this process's own."""
+    """Map the tensor at this location, copy on write."""
     import numpy as np
     import torch
 

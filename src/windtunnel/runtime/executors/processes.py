@@ -1,4 +1,4 @@
-"""Units of work over processes of this machine.
+"""Run units of work in processes of this machine.
 
 The worker processes import this module: it must not import torch, which takes longer than many a piece of work.
 """
@@ -19,9 +19,9 @@ from multiprocessing.process import BaseProcess
 from typing import TypeVar
 
 from windtunnel.runtime.console import warn
-from windtunnel.runtime.executors import Here, Lost
-from windtunnel.runtime.executors.dispatcher import News, Shift
-from windtunnel.runtime.executors.payload import Desk, Parcel, StaysHereError, packed
+from windtunnel.runtime.executors import Lost, SerialExecutor
+from windtunnel.runtime.executors.dispatcher import Dispatcher, WorkerEvent
+from windtunnel.runtime.executors.payload import NotPicklableError, Payload, WorkerServer, pack
 from windtunnel.runtime.shutdown import deaf_children, no_main_module
 
 U = TypeVar("U")
@@ -29,8 +29,8 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Processes:
-    """`workers` processes, each with the model and the samples."""
+class ProcessExecutor:
+    """Executor with `workers` processes, each of which holds the model and the samples."""
 
     workers: int
 
@@ -41,16 +41,16 @@ class Processes:
         name: str,
         limit: Callable[[U], float] | None = None,
     ) -> Generator[tuple[int, R | Lost], None, None]:
-        """See `Executor`."""
+        """Yield results as `Executor.results` does."""
         if not units:
             return
         try:
-            parcel = packed(work, for_this_machine=True)
-        except StaysHereError as error:
-            warn(f"{name}: is done in one process: {error}")
-            yield from Here().results(work, units, name)
+            payload = pack(work, for_this_machine=True)
+        except NotPicklableError as error:
+            warn(f"{name}: runs in one process: {error}")
+            yield from SerialExecutor().results(work, units, name)
             return
-        yield from Shift(_crew_of(self.workers), parcel, units, name, limit).results()
+        yield from Dispatcher(_pool_of(self.workers), payload, units, name, limit).results()
 
 
 class _Process:
@@ -65,77 +65,81 @@ class _Process:
             self._process.start()
         theirs.close()
 
-    def open(self, parcel: Parcel) -> None:
-        """In a thread: a pipe holds little, and its reader is not there before it has started."""
-        asked = ("open", (os.getcwd(), parcel))  # relative paths in the work mean the same
-        threading.Thread(target=self._send, args=(asked,), daemon=True).start()
+    def open(self, payload: Payload) -> None:
+        """Send the work from a thread: a pipe holds little, and the worker reads it only once it has started."""
+        request = ("open", (os.getcwd(), payload))  # relative paths in the work mean the same
+        threading.Thread(target=self._send, args=(request,), daemon=True).start()
 
-    def give(self, unit: object) -> None:
-        """See `Worker`."""
+    def submit(self, unit: object) -> None:
+        """Send a unit."""
         self._send(("do", unit))
 
-    def _send(self, asked: object) -> None:
+    def _send(self, request: object) -> None:
         # As plain bytes: `send` would put tensors into shared memory, which their worker then waits for.
-        content = pickle.dumps(asked)
+        content = pickle.dumps(request)
         # It has died, and its connection says so; or it was ended while `open` was still sending: a connection that is closed
         # in the middle of that has no handle any more (TypeError).
         with suppress(OSError, TypeError):
             self.connection.send_bytes(content)
 
-    def news(self) -> News:
-        """What it said, or how it died."""
+    def read_event(self) -> WorkerEvent:
+        """Read the next message, or report how the process died."""
         try:
-            return News(*pickle.loads(self.connection.recv_bytes()))  # of our own worker
+            return WorkerEvent(*pickle.loads(self.connection.recv_bytes()))  # of our own worker
         except (EOFError, OSError):
             self._process.join()
-            return News("died", _how(self._process.exitcode))
+            return WorkerEvent("died", _how(self._process.exitcode))
 
     def end(self) -> None:
-        """See `Worker`."""
+        """Kill the process and close its connection."""
         self._process.kill()
         self._process.join()
         self.connection.close()
 
 
-class _ProcessCrew:
-    """See `Crew`."""
+class _ProcessPool:
+    """Worker processes of this machine."""
 
     def __init__(self, size: int) -> None:
         self.size, self.workers = size, list[_Process]()
 
-    def hire(self) -> _Process:
-        """See `Crew`."""
+    def spawn(self) -> _Process:
+        """Start one more process."""
         self.workers.append(_Process())
         return self.workers[-1]
 
-    def news(self, of: Sequence[_Process], seconds: float) -> list[tuple[_Process, News]]:
-        """See `Crew`."""
-        talking = {worker.connection: worker for worker in of}
-        return [(talking[c], talking[c].news()) for c in wait(list(talking), seconds) if isinstance(c, Connection)]
+    def wait_events(self, workers: Sequence[_Process], seconds: float) -> list[tuple[_Process, WorkerEvent]]:
+        """Return the events of `workers`, after waiting at most `seconds` for one."""
+        by_connection = {worker.connection: worker for worker in workers}
+        return [
+            (by_connection[c], by_connection[c].read_event())
+            for c in wait(list(by_connection), seconds)
+            if isinstance(c, Connection)
+        ]
 
-    def accept(self, ready: Mapping[str, str]) -> None:
-        """Nothing can differ on one machine."""
-
-
-class _Kept:
-    """The crew of this process, kept from one piece of work to the next."""
-
-    crew: _ProcessCrew | None = None
+    def check_worker(self, ready: Mapping[str, str]) -> None:
+        """Accept every worker: nothing can differ on one machine."""
 
 
-def _crew_of(size: int) -> _ProcessCrew:
-    """The crew that is there, where it is of this size."""
-    crew = _Kept.crew
-    if crew is None or crew.size != size:
+class _Shared:
+    """The pool of this process, reused for the next piece of work."""
+
+    pool: _ProcessPool | None = None
+
+
+def _pool_of(size: int) -> _ProcessPool:
+    """Return the shared pool, replaced by a new one where its size differs."""
+    pool = _Shared.pool
+    if pool is None or pool.size != size:
         end_workers()
-        crew = _Kept.crew = _ProcessCrew(size)
-    return crew
+        pool = _Shared.pool = _ProcessPool(size)
+    return pool
 
 
 def end_workers() -> None:
-    """End the processes that wait for more work; they end with this one too."""
-    crew, _Kept.crew = _Kept.crew, None
-    for worker in crew.workers if crew else ():
+    """Kill the idle worker processes of this process."""
+    pool, _Shared.pool = _Shared.pool, None
+    for worker in pool.workers if pool else ():
         worker.end()
 
 
@@ -146,28 +150,28 @@ atexit.register(end_workers)
 def _how(code: int | None) -> str:
     if code is None or code >= 0:
         return f"exit code {code}"
-    named = signal.Signals(-code).name
-    return f"{named}, perhaps for want of memory" if -code == signal.SIGKILL else named
+    name = signal.Signals(-code).name
+    return f"{name}, perhaps for want of memory" if -code == signal.SIGKILL else name
 
 
 def _serve(connection: Connection) -> None:
-    """In the worker: answer until nobody asks."""
+    """In the worker: answer requests until the connection closes."""
     parent = mp.parent_process()
     assert parent is not None
     # A driver that was killed closes nothing that its workers wait on while they work.
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    desk = Desk()
+    server = WorkerServer()
     while True:
         try:
-            word, content = pickle.loads(connection.recv_bytes())  # of our own driver
+            kind, content = pickle.loads(connection.recv_bytes())  # of our own driver
         except (EOFError, OSError):
             return
-        if word == "open":
-            folder, parcel = content
+        if kind == "open":
+            folder, payload = content
             os.chdir(folder)
-            answer = desk.open(parcel)
+            answer = server.open(payload)
         else:
-            answer = desk.do(content)
+            answer = server.do(content)
         connection.send_bytes(answer)
 
 

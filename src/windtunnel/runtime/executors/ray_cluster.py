@@ -1,4 +1,4 @@
-"""Units of work over a Ray cluster (Moritz et al. 2018, OSDI): actors that hold the model and the samples, which are sent once.
+"""Run units of work on a Ray cluster (Moritz et al. 2018, OSDI): actors that hold the model and the samples, which are sent once.
 
 `RAY_ADDRESS` names the cluster; without it Ray joins what `ray start` began on this machine, or starts one for this process (`local`:
 always that). Workers return tensors, so no file system is shared.
@@ -16,26 +16,26 @@ from typing import Any, TypeVar
 
 from windtunnel.core.errors import UserError
 from windtunnel.runtime.console import warn
-from windtunnel.runtime.executors import Here, Lost
-from windtunnel.runtime.executors.dispatcher import News, Shift
-from windtunnel.runtime.executors.payload import Desk, Parcel, StaysHereError, packed, require_equal, versions
+from windtunnel.runtime.executors import Lost, SerialExecutor
+from windtunnel.runtime.executors.dispatcher import Dispatcher, WorkerEvent
+from windtunnel.runtime.executors.payload import NotPicklableError, Payload, WorkerServer, pack, require_equal, versions
 
 U = TypeVar("U")
 R = TypeVar("R")
 _TOO_SLOW, _STARTS = "timed out during startup", 5  # Ray gives itself 30 s to start, which a busy machine may exceed
 
 
-class Actor(Desk):
-    """In an actor: as in any worker, and it says what it computes with."""
+class Actor(WorkerServer):
+    """A worker server in a Ray actor, which also reports its versions."""
 
-    def ready(self, parcel: Parcel) -> tuple[bytes, dict[str, str]]:
-        """(its answer, what it computes with)."""
-        return self.open(parcel), versions()
+    def ready(self, payload: Payload) -> tuple[bytes, dict[str, str]]:
+        """Load the work; return (answer of `open`, versions)."""
+        return self.open(payload), versions()
 
 
 @dataclass(frozen=True, slots=True)
-class OnRay:
-    """`workers` actors; as many as the cluster has processors where it is None."""
+class RayExecutor:
+    """Executor with `workers` actors; with None, as many as the cluster has processors."""
 
     workers: int | None
 
@@ -46,106 +46,106 @@ class OnRay:
         name: str,
         limit: Callable[[U], float] | None = None,
     ) -> Generator[tuple[int, R | Lost], None, None]:
-        """See `Executor`."""
+        """Yield results as `Executor.results` does."""
         if not units:
             return
-        ray = _connected()
+        ray = _connect()
         try:
-            parcel = packed(work)
-        except StaysHereError as error:
-            warn(f"{name}: is done in one process: {error}")
-            yield from Here().results(work, units, name)
+            payload = pack(work)
+        except NotPicklableError as error:
+            warn(f"{name}: runs in one process: {error}")
+            yield from SerialExecutor().results(work, units, name)
             return
-        there = max(1, int(ray.cluster_resources().get("CPU", 1)))
-        crew = _crew_of(ray, min(self.workers or there, there))
-        yield from Shift(crew, ray.put(parcel), units, name, limit).results()
+        processors = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        pool = _pool_of(ray, min(self.workers or processors, processors))
+        yield from Dispatcher(pool, ray.put(payload), units, name, limit).results()
 
 
-class _Handle:
-    """An actor as the driver sees it, and the answer it owes."""
+class _ActorHandle:
+    """Driver's handle of an actor, with the reference of its pending answer."""
 
     def __init__(self, ray: Any, actor: Any) -> None:
-        self._ray, self._actor, self.owes = ray, actor, None
+        self._ray, self._actor, self.pending = ray, actor, None
 
-    def open(self, parcel: Any) -> None:
-        """See `Worker`; the parcel lies in the object store."""
-        self.owes = self._actor.ready.remote(parcel)
+    def open(self, payload: Any) -> None:
+        """Begin to load the work; the payload lies in the object store."""
+        self.pending = self._actor.ready.remote(payload)
 
-    def give(self, unit: object) -> None:
-        """See `Worker`."""
-        self.owes = self._actor.do.remote(unit)
+    def submit(self, unit: object) -> None:
+        """Begin a unit."""
+        self.pending = self._actor.do.remote(unit)
 
-    def news(self) -> News:
-        """What it said, or how it died."""
+    def read_event(self) -> WorkerEvent:
+        """Return the answer as an event, or how the actor died."""
         try:
-            found = self._ray.get(self.owes)
+            reply = self._ray.get(self.pending)
         except self._ray.exceptions.RayTaskError as error:  # ours, not of the work, whose exceptions are answers
-            return News("raised", error.cause or error)
+            return WorkerEvent("raised", error.cause or error)
         except self._ray.exceptions.RayError as error:
-            return News("died", _why(error))
-        answer, computes_with = found if isinstance(found, tuple) else (found, None)
+            return WorkerEvent("died", _why(error))
+        answer, computes_with = reply if isinstance(reply, tuple) else (reply, None)
         kind, content = pickle.loads(answer)  # of our own worker
-        return News(kind, computes_with if kind == "ready" else content)
+        return WorkerEvent(kind, computes_with if kind == "ready" else content)
 
     def end(self) -> None:
-        """See `Worker`."""
+        """Kill the actor."""
         self._ray.kill(self._actor)
 
 
 def _why(error: Exception) -> str:
-    """The first line of what Ray says, with its word for how the worker ended (NODE_OUT_OF_MEMORY), which comes many lines later."""
+    """Return the first line of Ray's error with its exit type (NODE_OUT_OF_MEMORY), which comes many lines later."""
     text = str(error).strip() or type(error).__name__
     how = re.search(r"Worker exit type: (\w+)", text)
     return " ".join(text.splitlines()[0].split())[:200] + (f" {how[1]}" if how else "")
 
 
-class _RayCrew:
-    """See `Crew`."""
+class _RayPool:
+    """Actors of one Ray cluster."""
 
     def __init__(self, ray: Any, size: int) -> None:
-        self._ray, self.size, self.workers = ray, size, list[_Handle]()
+        self._ray, self.size, self.workers = ray, size, list[_ActorHandle]()
         # An accelerator of the cluster is shared by all: each gets its fraction. Where the driver has none, nobody needs one.
         mine = versions()
         gpus = ray.cluster_resources().get("GPU", 0) if mine["device"] != "cpu" else 0
         fraction = math.floor(min(1.0, gpus / size) * 10_000) / 10_000
         self._kind, self._mine = ray.remote(num_cpus=1, num_gpus=fraction)(Actor), mine
 
-    def hire(self) -> _Handle:
-        """See `Crew`."""
-        self.workers.append(_Handle(self._ray, self._kind.remote()))
+    def spawn(self) -> _ActorHandle:
+        """Start one more actor."""
+        self.workers.append(_ActorHandle(self._ray, self._kind.remote()))
         return self.workers[-1]
 
-    def news(self, of: Sequence[_Handle], seconds: float) -> list[tuple[_Handle, News]]:
-        """See `Crew`."""
-        owed = {worker.owes: worker for worker in of}
-        finished, _ = self._ray.wait(list(owed), num_returns=1, timeout=seconds)
-        return [(owed[answer], owed[answer].news()) for answer in finished]
+    def wait_events(self, workers: Sequence[_ActorHandle], seconds: float) -> list[tuple[_ActorHandle, WorkerEvent]]:
+        """Return the events of `workers`, after waiting at most `seconds` for one."""
+        by_reference = {worker.pending: worker for worker in workers}
+        finished, _ = self._ray.wait(list(by_reference), num_returns=1, timeout=seconds)
+        return [(by_reference[answer], by_reference[answer].read_event()) for answer in finished]
 
-    def accept(self, ready: Mapping[str, str]) -> None:
-        """See `Crew`."""
+    def check_worker(self, ready: Mapping[str, str]) -> None:
+        """Raise UserError for a worker with other versions."""
         require_equal(self._mine, ready, "a worker of the Ray cluster")
 
 
-class _Kept:
-    """The crew of this process, kept from one piece of work to the next."""
+class _Shared:
+    """The pool of this process, reused for the next piece of work."""
 
-    crew: _RayCrew | None = None
+    pool: _RayPool | None = None
     session: str = ""
 
 
-def _crew_of(ray: Any, size: int) -> _RayCrew:
-    """The crew that is there, where it is of this size and on this cluster."""
-    crew, session = _Kept.crew, str(ray.get_runtime_context().get_job_id())
-    if crew is None or (crew.size, _Kept.session) != (size, session):
-        for worker in crew.workers if crew and _Kept.session == session else ():
+def _pool_of(ray: Any, size: int) -> _RayPool:
+    """Return the shared pool, replaced by a new one where its size or cluster differs."""
+    pool, session = _Shared.pool, str(ray.get_runtime_context().get_job_id())
+    if pool is None or (pool.size, _Shared.session) != (size, session):
+        for worker in pool.workers if pool and _Shared.session == session else ():
             worker.end()
-        crew, _Kept.session = _RayCrew(ray, size), session
-        _Kept.crew = crew
-    return crew
+        pool, _Shared.session = _RayPool(ray, size), session
+        _Shared.pool = pool
+    return pool
 
 
-def _connected() -> Any:
-    """Ray, connected. Raises UserError, in one line, where the cluster does not answer."""
+def _connect() -> Any:
+    """Connect to Ray and return its module. Raises UserError, in one line, where the cluster does not answer."""
     import ray
 
     for attempt in range(1, _STARTS + 1):

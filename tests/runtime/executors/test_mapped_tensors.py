@@ -8,8 +8,8 @@ import torch
 from windtunnel.core.batches import batches_of
 from windtunnel.records.artifacts import load_tensors, save_tensors
 from windtunnel.runtime.batch_runner import run_batches
-from windtunnel.runtime.executors.mapped_tensors import place_of
-from windtunnel.runtime.executors.payload import packed
+from windtunnel.runtime.executors.mapped_tensors import mapped_location
+from windtunnel.runtime.executors.payload import pack
 from windtunnel.runtime.placement import VARIABLE
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux where a tensor lies")
@@ -24,23 +24,23 @@ def inputs(tmp_path):
 
 def test_a_mapped_tensor_is_told_by_its_place_and_any_other_is_sent(inputs):
     own = inputs.clone()
-    parcel = packed(lambda _: inputs, for_this_machine=True)
-    assert len(parcel.content) < 10_000
-    assert torch.equal(parcel.open()(None), own)
-    assert torch.equal(packed(lambda _: inputs[100:], for_this_machine=True).open()(None), own[100:])
-    for sent in (packed(lambda _: own, for_this_machine=True), packed(lambda _: inputs)):
+    payload = pack(lambda _: inputs, for_this_machine=True)
+    assert len(payload.content) < 10_000
+    assert torch.equal(payload.open()(None), own)
+    assert torch.equal(pack(lambda _: inputs[100:], for_this_machine=True).open()(None), own[100:])
+    for sent in (pack(lambda _: own, for_this_machine=True), pack(lambda _: inputs)):
         assert len(sent.content) > own.numel() * 4
         assert torch.equal(sent.open()(None), own)
 
 
 def test_what_is_in_no_file_that_others_can_open_has_no_place(inputs, tmp_path):
-    assert place_of(inputs)[0] == str(tmp_path / "data.pt")
-    assert place_of(inputs.clone()) is None
-    assert place_of(inputs[:, :, ::2]) is None  # not in one run of bytes
+    assert mapped_location(inputs)[0] == str(tmp_path / "data.pt")
+    assert mapped_location(inputs.clone()) is None
+    assert mapped_location(inputs[:, :, ::2]) is None  # not in one run of bytes
     (tmp_path / "data.pt").unlink()
-    assert place_of(inputs) is None
+    assert mapped_location(inputs) is None
     save_tensors({"inputs": torch.zeros(500, 1, 28, 28)}, tmp_path / "data.pt")  # another file of that name
-    assert place_of(inputs) is None
+    assert mapped_location(inputs) is None
 
 
 def test_processes_give_what_this_one_gives_of_a_mapped_tensor(inputs, monkeypatch):

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from windtunnel.runtime.executors.ray_cluster import _Handle
+from windtunnel.runtime.executors.ray_cluster import _ActorHandle
 
 SAID = """The actor died unexpectedly before finishing this task.
 \tclass_name: Actor
@@ -32,5 +32,5 @@ def test_an_actor_that_died_is_told_with_how_it_ended_and_nothing_of_one_run(sai
         raise RayError(said)
 
     ray = SimpleNamespace(get=get, exceptions=SimpleNamespace(RayError=RayError, RayTaskError=ZeroDivisionError))
-    news = _Handle(ray, None).news()
+    news = _ActorHandle(ray, None).read_event()
     assert (news.kind, news.content) == ("died", told)
