@@ -1,6 +1,7 @@
 """How many threads a process of ours computes with: one, unless the user says otherwise."""
 
 import os
+import sys
 
 VARIABLE = "OMP_NUM_THREADS"
 
@@ -14,3 +15,9 @@ def compute_with_one_thread() -> None:
     (measured: docs/what-runs.md). Several processors are for the executor, whose workers have one thread each.
     """
     os.environ.setdefault(VARIABLE, "1")
+
+
+def compute_with_one_torch_thread() -> None:
+    """Let torch, where it is imported, compute with one thread: sums differ in their last bits with the number of threads."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)

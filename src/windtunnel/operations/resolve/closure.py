@@ -17,6 +17,8 @@ from windtunnel.operations.resolve.memory import Memory
 from windtunnel.operations.resolve.source import Source, read_source
 
 PACKAGE = "windtunnel"
+SCHEDULING = f"{PACKAGE}.runtime"  # executors, progress, messages, shutdown: decides nothing of a result
+STAGE_LOG = f"{SCHEDULING}.stage_log"  # reads results for its last line, so what it imports decides nothing either
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,8 @@ class Code:
         """Everything that the modules `entry_points` import, also inside functions, and not by way of `without`.
 
         `without` holds modules that this use does not reach, such as the adapter of another library; an entry point is
-        never one of them. Code that draws is left out unless `drawing`. Raises UserError where an entry point is not
-        there.
+        never one of them. Code that draws is left out unless `drawing`. Modules of `runtime` are left out, but what they import is
+        followed. Raises UserError where an entry point is not there.
         """
         code: dict[str, str] = {}
         libraries: set[str] = set()
@@ -68,8 +70,11 @@ class Code:
                 continue
             seen.add(name)
             module = self._module(name)
-            code |= module.code
-            libraries |= module.libraries
+            if not schedules(name):
+                code |= module.code
+                libraries |= module.libraries
+            elif name == STAGE_LOG:
+                continue
             todo += [found for found in module.imports if found not in without and (drawing or not draws(found))]
         return Closure(dict(sorted(code.items())), frozenset(libraries))
 
@@ -128,8 +133,13 @@ class _Module(NamedTuple):
     libraries: frozenset[str]
 
 
+def schedules(module: str) -> bool:
+    """Return True for a module that only decides where, when and with which messages work is done."""
+    return module == SCHEDULING or module.startswith(f"{SCHEDULING}.")
+
+
 def draws(module: str) -> bool:
-    """Whether a module decides only how results look: by its name, `figures` or `<what>_figure`."""
+    """Return True for a module that decides only how results look: by its name, `figures` or `<what>_figure`."""
     return any(part == "figures" or part.endswith("_figure") for part in module.split("."))
 
 
