@@ -18,8 +18,8 @@ from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.subject import Subject
 from windtunnel.runtime.checkpoint import Checkpoint
-from windtunnel.runtime.executors import UNASKED, Here, Lost, executor
-from windtunnel.runtime.executors.processes import Processes
+from windtunnel.runtime.executors import DEFAULT_WORKERS, Lost, SerialExecutor, executor
+from windtunnel.runtime.executors.processes import ProcessExecutor
 from windtunnel.runtime.progress import progress_bar
 
 # Seconds after its own time-out in which a solver may still answer before it is killed.
@@ -80,8 +80,8 @@ def solve_all(
     A crash or a kill of one solver costs that sample alone, which is tried again. Samples left, or at work, at `deadline`
     (time.monotonic(), inf for none) are UNKNOWN, reason `time budget`. What is verified or falsified is kept in `checkpoint`.
     """
-    workers = executor(UNASKED)
-    workforce = Processes(1) if isinstance(workers, Here) else workers
+    workers = executor(DEFAULT_WORKERS)
+    workforce = ProcessExecutor(1) if isinstance(workers, SerialExecutor) else workers
     cached = {query.index: checkpoint.get(query.index) for query in queries} if checkpoint else {}
     answers = [_answer(index, tensors) for index, tensors in cached.items() if tensors]
     answered = {answer.index for answer in answers}
