@@ -10,7 +10,7 @@ import torchattacks
 from torch import Tensor
 
 import windtunnel.assessments.attacks.assess as pipeline
-from windtunnel.assessments.attacks.assess import MISCLASSIFIED, NOBODY, assess
+from windtunnel.assessments.attacks.assess import MISCLASSIFIED_CLEAN, NOT_BROKEN, assess
 from windtunnel.assessments.attacks.evaluate import evaluate, project
 from windtunnel.assessments.attacks.metrics import attack_metrics, transfer_metrics
 from windtunnel.assessments.attacks.survivors import read_prior
@@ -86,7 +86,7 @@ def test_misclassified_samples_are_not_attacked_and_count_as_not_robust(digits_s
     assert not tensor(result, "attacked")[wrong].any()
     assert torch.equal(tensor(result, "perturbed_inputs")[wrong], digits_subject.dataset.inputs[wrong])
     assert (tensor(result, "perturbation_distance")[wrong] == 0).all()
-    assert (tensor(result, "broken_by")[wrong] == MISCLASSIFIED).all()
+    assert (tensor(result, "broken_by")[wrong] == MISCLASSIFIED_CLEAN).all()
     m = result.metrics
     assert m["n_attacked"] == int((~wrong).sum())
     assert m["attack_success_rate"] == m["n_succeeded"] / m["n_attacked"]
@@ -170,7 +170,7 @@ def test_restarts_attack_only_what_is_left_and_never_lose(digits_subject: Subjec
     assert (tensor(thrice, "verdicts")[broken] == Verdict.ATTACK_SUCCEEDED).all()
     attacked = tensor(thrice, "attacked")
     first = attacked & (tensor(thrice, "broken_by") == 0)
-    never = attacked & (tensor(thrice, "broken_by") == NOBODY)
+    never = attacked & (tensor(thrice, "broken_by") == NOT_BROKEN)
     assert (tensor(thrice, "forward_passes")[first] == 10).all()
     assert (tensor(thrice, "forward_passes")[never] == 30).all()
 

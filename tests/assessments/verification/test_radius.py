@@ -10,7 +10,7 @@ from windtunnel.assessments.figures.base import draw_figures
 from windtunnel.assessments.verification.assess import assess, verification_metrics
 from windtunnel.assessments.verification.cascade import steps
 from windtunnel.assessments.verification.cascade.radius import (
-    Known,
+    RadiusBounds,
     accuracy_curve,
     broken_radius,
     certified_radius,
@@ -69,7 +69,7 @@ def test_what_is_known_is_not_asked_about_and_changes_no_radius(samples, toleran
         return epsilons <= exact[rows]
 
     alone = certified_radius(holds, zero, 1.0, tolerance)
-    without, known = list(asked), Known(zero.clone(), distances.clone())
+    without, known = list(asked), RadiusBounds(zero.clone(), distances.clone())
     asked.clear()
     assert torch.equal(certified_radius(known.certified_by(holds), zero, 1.0, tolerance), alone)
     assert asked == [(row, epsilon) for row, epsilon in without if epsilon < distances[row]]
@@ -90,7 +90,7 @@ def test_what_is_known_is_not_asked_about_and_changes_no_radius(samples, toleran
 def test_a_search_upwards_finds_any_threshold_and_never_asks_far_beyond(samples, tolerance):
     exact, share, away = (torch.tensor(column) for column in zip(*samples, strict=True))
     holds, broken = (exact * share).clamp(max=1), torch.where(away < 0.25, exact + away + 1e-6, torch.inf)
-    known, asked = Known(holds.clone(), broken.clone()), []
+    known, asked = RadiusBounds(holds.clone(), broken.clone()), []
 
     def verified(rows, epsilons):
         asked.extend(zip(rows.tolist(), epsilons.tolist(), strict=True))

@@ -40,7 +40,7 @@ from windtunnel.registry.plugins import library_of
 from windtunnel.runtime.batch_runner import each_batch
 from windtunnel.runtime.checkpoint import Checkpoint
 
-NOBODY, MISCLASSIFIED = -1, -2  # codes of `broken_by` beside the index of a run
+NOT_BROKEN, MISCLASSIFIED_CLEAN = -1, -2  # codes of `broken_by` beside the index of a run
 
 
 def assess(
@@ -283,7 +283,7 @@ class _State:
             perturbed=scratch.copy_of(before.perturbed),
             logits=torch.where(before.broken[:, None], before.logits, subject.clean_logits),
             distances=before.distances[norm].clone(),
-            broken_by=torch.where(subject.clean_correct, NOBODY, MISCLASSIFIED),
+            broken_by=torch.where(subject.clean_correct, NOT_BROKEN, MISCLASSIFIED_CLEAN),
             forwards=torch.zeros(n),
             backwards=torch.zeros(n),
             beyond=flags[0],

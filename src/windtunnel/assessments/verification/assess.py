@@ -13,7 +13,12 @@ from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.verification.bound_propagation.bounder import Bounder
 from windtunnel.assessments.verification.canonical.subject import Canonical, canonical_subject
 from windtunnel.assessments.verification.cascade.ledger import Ledger
-from windtunnel.assessments.verification.cascade.radius import Known, broken_radius, certified_radius, curve_metrics
+from windtunnel.assessments.verification.cascade.radius import (
+    RadiusBounds,
+    broken_radius,
+    certified_radius,
+    curve_metrics,
+)
 from windtunnel.assessments.verification.cascade.step import step_of
 from windtunnel.assessments.verification.cascade.steps import (
     breaks,
@@ -183,7 +188,7 @@ def _radii(data: Tensors, radius: Radius, ledger: Ledger, task: Task) -> tuple[T
     """(the radii, bool (N,), whose search was not finished): by bounds, then what breaks, then between the two."""
     verdicts, distances = (tensor_in(data, key) for key in ("verdicts", "perturbation_distance"))
     holds = torch.where(verdicts == Verdict.VERIFIED, min(task.epsilon, radius.max), 0.0)
-    bounds = Known(holds, distances.nan_to_num(torch.inf))
+    bounds = RadiusBounds(holds, distances.nan_to_num(torch.inf))
     low = torch.where(task.subject.clean_correct, holds, -1.0)
     bounding, searching = radius_steps(radius, task.steps)
     if bounding is not None:

@@ -17,7 +17,7 @@ from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.neuron_scores import influential
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
 from windtunnel.assessments.verification.branch_and_bound.receptive_fields import groups_of, rows_of
-from windtunnel.assessments.verification.branch_and_bound.specs import Rows
+from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs
 from windtunnel.assessments.verification.regions import Region
 from windtunnel.core.contracts import Norm
 
@@ -114,7 +114,7 @@ def inputs_of(net: Network, j: int, x: Tensor) -> Tensor:
     return net.inputs_of_activations(x)[0].split(net.sizes)[j]
 
 
-def margins(net: Network) -> tuple[Bounded, Rows]:
+def margins(net: Network) -> tuple[Bounded, LinearSpecs]:
     bounded = bound_network(net, region(Norm.LINF), 64)
     spec = torch.eye(4)[0] - torch.eye(4)[1:]
     return bounded, bounded.start(len(net.layers), spec.repeat(2, 1), torch.arange(2).repeat_interleave(3))

@@ -13,7 +13,7 @@ from torch import nn
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network, improve_network
 from windtunnel.assessments.verification.branch_and_bound.session import network_of
-from windtunnel.assessments.verification.branch_and_bound.tighten import Effort, tighten
+from windtunnel.assessments.verification.branch_and_bound.tighten import TighteningBudget, tighten
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
 from windtunnel.assessments.verification.cascade import search_step, solver_step
 from windtunnel.assessments.verification.deadline import Deadline
@@ -35,7 +35,7 @@ def asked(subject, epsilon, folder):
     bounded = bound_network(net, Region.around(own.dataset.inputs[:1], Norm.LINF, epsilon, CPU), 64)
     every = [torch.ones(2, 1, layer.size, dtype=torch.bool) for layer in net.layers]
     improve_network(bounded, every, 10, 64, 2**30, lambda: False)
-    tighten(bounded, every, Effort(4, False), 64, 2**30, lambda: False)
+    tighten(bounded, every, TighteningBudget(4, False), 64, 2**30, lambda: False)
     inner = torch.empty(1, 4, sum(net.sizes))
     pairs = [(low[0], up[0]) for low, up in zip(bounded.low, bounded.up, strict=True)]
     search_step._look_inside(inner, {0: pairs}, net, bounded.region)

@@ -13,7 +13,7 @@ from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.neuron_scores import influential
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
-from windtunnel.assessments.verification.branch_and_bound.specs import Rows
+from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs
 from windtunnel.assessments.verification.regions import Region
 from windtunnel.core.contracts import Norm
 
@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 EVERY = 10**6
 
 
-def bounded_margins(seed: int = 0) -> tuple[Bounded, Rows]:
+def bounded_margins(seed: int = 0) -> tuple[Bounded, LinearSpecs]:
     """Two samples of an MLP of three hidden layers, with the margins of class 0."""
     torch.manual_seed(seed)
     sizes = [20, 40, 40, 40, 3]

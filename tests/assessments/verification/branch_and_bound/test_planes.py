@@ -7,7 +7,7 @@ from exact import improved, network
 from windtunnel.assessments.verification.branch_and_bound.fit_planes import with_planes
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
-from windtunnel.assessments.verification.branch_and_bound.tighten import Effort, tighten
+from windtunnel.assessments.verification.branch_and_bound.tighten import TighteningBudget, tighten
 from windtunnel.assessments.verification.regions import Region
 from windtunnel.core.contracts import Norm
 
@@ -84,7 +84,7 @@ def test_inner_bounds_are_tighter_with_planes_and_hold_at_every_point(splits):
         bent = plain.part(torch.zeros(1, dtype=torch.int64))
         every = [torch.ones(2, 1, layer.size, dtype=torch.bool) for layer in net.layers]
         for bounded, planes in ((plain, False), (bent, True)):
-            tighten(bounded, every, Effort(splits, planes), 64, 10**9, lambda: False)
+            tighten(bounded, every, TighteningBudget(splits, planes), 64, 10**9, lambda: False)
         points = region.low + (region.high - region.low) * torch.rand(4000, 16, dtype=torch.float64).round(decimals=1)
         met = net.inputs_of_activations(points.view(-1, 1, 4, 4))
         assert (met >= torch.cat(bent.low, 1)).all()

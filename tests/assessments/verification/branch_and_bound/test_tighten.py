@@ -11,7 +11,7 @@ from windtunnel.assessments.verification.branch_and_bound.decide import decide
 from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.search import Limits
-from windtunnel.assessments.verification.branch_and_bound.tighten import Effort, tighten
+from windtunnel.assessments.verification.branch_and_bound.tighten import TighteningBudget, tighten
 from windtunnel.assessments.verification.regions import Region
 from windtunnel.core.contracts import Norm
 
@@ -28,7 +28,7 @@ def taken_apart(kind, seed, epsilon=0.3):
 def tightened(net, region, splits, memory=10**9):
     bounded = improved(net, region, 10)
     every = [torch.ones(2, 1, layer.size, dtype=torch.bool) for layer in net.layers]
-    tighten(bounded, every, Effort(splits, False), 64, memory, lambda: False)
+    tighten(bounded, every, TighteningBudget(splits, False), 64, memory, lambda: False)
     return bounded
 
 
@@ -115,5 +115,5 @@ def test_later_layers_are_bounded_again_once_earlier_ones_are_tighter():
     bounded = bound_network(net, Region.around(torch.rand(1, 5), Norm.LINF, 0.4, CPU), 64)
     which = [torch.full((2, 1, 12), j < 2) for j in range(3)]
     before = (bounded.up[2] - bounded.low[2]).clone()
-    tighten(bounded, which, Effort(8, False), 64, 2**30, lambda: False)
+    tighten(bounded, which, TighteningBudget(8, False), 64, 2**30, lambda: False)
     assert (bounded.up[2] - bounded.low[2]).sum() < before.sum() - 1e-3

@@ -68,7 +68,7 @@ class Bounder:
         alike = [torch.arange(len(indices))] if self.norm is Norm.LINF else _alike(epsilons)
         return [part for members in alike if len(members) for part in members.split(self.together)]
 
-    def gave_way(self, method: str, weaker: str, reason: str, indices: Iterable[int]) -> None:
+    def fell_back_to(self, method: str, weaker: str, reason: str, indices: Iterable[int]) -> None:
         """Remember that `weaker` answered for the samples at `indices`."""
         self.fallbacks.setdefault((method, weaker, reason), {}).update(dict.fromkeys(indices))
 
@@ -138,7 +138,7 @@ class Bounder:
         if weaker is None:
             yield indices, method, None
             return
-        self.gave_way(method, weaker, reason, indices.tolist())
+        self.fell_back_to(method, weaker, reason, indices.tolist())
         yield from self._bound(weaker, indices, epsilons, logits=logits)
 
 

@@ -122,4 +122,4 @@ def _remember(bounder: Bounder, notes: _Notes) -> None:
     for method, size in notes.halved.items():
         bounder.halved[method] = min(bounder.halved.get(method, size), size)
     for method, weaker, reason, indices in notes.fallbacks:
-        bounder.gave_way(method, weaker, reason, indices)
+        bounder.fell_back_to(method, weaker, reason, indices)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
-from windtunnel.assessments.verification.branch_and_bound.propagation import Back, Bounded, Relaxation
-from windtunnel.assessments.verification.branch_and_bound.specs import Rows
+from windtunnel.assessments.verification.branch_and_bound.propagation import BackwardBound, Bounded, Relaxation
+from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs
 
 # Of dense networks and of others: steps of a trial; candidates by each score over all layers, beside the best of every layer. Measured:
 # without steps a dense network's search needs twice the subdomains, a CNN's or a residual network's half the time.
@@ -18,7 +18,7 @@ _DENSE, _OTHERS = (3, 2), (0, 0)
 
 
 def scores(
-    bounded: Bounded, rows: Rows, relaxation: Relaxation, back: Back, inputs: Tensor, outputs: Tensor
+    bounded: Bounded, rows: LinearSpecs, relaxation: Relaxation, back: BackwardBound, inputs: Tensor, outputs: Tensor
 ) -> list[Tensor]:
     """Three scores of every column, (m, C) each, -1 where it cannot be split.
 
@@ -48,7 +48,7 @@ def candidates(bounded: Bounded, start: int, ranked: list[Tensor], overall: int)
     return chosen & (ranked[0] >= 0)
 
 
-def children(rows: Rows, column: Tensor, gain: Tensor) -> Rows:
+def children(rows: LinearSpecs, column: Tensor, gain: Tensor) -> LinearSpecs:
     """Both halves of every row at its `column` (m,): row i's are 2 i, where the unit is active, and 2 i + 1.
 
     gain: (m,), of `slope_gain`. The new multiplier starts where the parent's lower slope is reproduced, so that a half
@@ -63,7 +63,7 @@ def children(rows: Rows, column: Tensor, gain: Tensor) -> Rows:
     return both
 
 
-def slope_gain(relaxation: Relaxation, back: Back, row: Tensor, column: Tensor) -> Tensor:
+def slope_gain(relaxation: Relaxation, back: BackwardBound, row: Tensor, column: Tensor) -> Tensor:
     """By how much the coefficients at (row, column) grow from the least to the largest lower slope."""
     rise = relaxation.kinks.rise
     rise = rise[0, column] if len(rise) == 1 else rise[row, column]
@@ -72,12 +72,12 @@ def slope_gain(relaxation: Relaxation, back: Back, row: Tensor, column: Tensor) 
 
 def choose(
     bounded: Bounded,
-    rows: Rows,
+    rows: LinearSpecs,
     ranked: list[Tensor],
     bounds: Tensor,
     goal: Tensor,
     relaxation: Relaxation,
-    back: Back,
+    back: BackwardBound,
     size: int,
 ) -> Tensor:
     """The column (m,) to split each row at; -1 where there is none left.

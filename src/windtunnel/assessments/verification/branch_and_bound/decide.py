@@ -17,8 +17,8 @@ from windtunnel.assessments.verification.branch_and_bound.neuron_scores import i
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
 from windtunnel.assessments.verification.branch_and_bound.search import Limits, Search
-from windtunnel.assessments.verification.branch_and_bound.specs import Rows
-from windtunnel.assessments.verification.branch_and_bound.tighten import Effort, tighten
+from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs
+from windtunnel.assessments.verification.branch_and_bound.tighten import TighteningBudget, tighten
 from windtunnel.assessments.verification.regions import Region
 from windtunnel.core.limits import OutOfTimeError
 
@@ -169,7 +169,7 @@ class _Work:
             another_round = bool(gained.amax() > _MIN_GAIN * share.amin())
         self._search(bounded, members, roots, self._limits.domains)
 
-    def _improve_inner(self, bounded: Bounded, margins: Rows) -> Tensor:
+    def _improve_inner(self, bounded: Bounded, margins: LinearSpecs) -> Tensor:
         """Optimise the slopes of the inner bounds that the margins depend on most, bound the others again; return as `_tighten`."""
         limits, pooling = self._limits, self._network.has_windows
         functions, steps = (_FUNCTIONS_BESIDE_POOLING, _STEPS_BESIDE_POOLING) if pooling else (_FUNCTIONS, _STEPS)
@@ -177,14 +177,14 @@ class _Work:
         improve_network(bounded, which, steps, limits.rows, limits.memory, self._expired, others=not pooling)
         return share
 
-    def _tighten(self, bounded: Bounded, margins: Rows, round_: int) -> Tensor:
+    def _tighten(self, bounded: Bounded, margins: LinearSpecs, round_: int) -> Tensor:
         """Tighten the inner bounds that the margins depend on most; (n,), which share they are of all there is to gain."""
         if self._network.has_windows:  # planes of pooling windows gain more than splits
             return self._improve_inner(bounded, margins)
         most = min(_FIRST_BOUNDS * 10**round_, _MOST // self._network.width)
         most = max(1, min(most, _MOST_WITH_PLANES) if bounded.is_dense else most)
         which, share = influential(bounded, margins, most, self._limits.rows)
-        effort = Effort(_FIRST_SPLITS * 2**round_, bounded.is_dense)
+        effort = TighteningBudget(_FIRST_SPLITS * 2**round_, bounded.is_dense)
         tighten(bounded, which, effort, self._limits.rows, self._limits.memory, self._expired)
         return share
 
@@ -217,7 +217,7 @@ class _Work:
         is_requested[members] = True
         return ((self._bounds <= self._goal) & (is_requested & self._undecided())[self._sample]).nonzero().flatten()
 
-    def _roots(self, bounded: Bounded, members: Tensor, iterations: int) -> tuple[Tensor, Rows | None]:
+    def _roots(self, bounded: Bounded, members: Tensor, iterations: int) -> tuple[Tensor, LinearSpecs | None]:
         """Bound the open margins of `members`, whose regions are those of `bounded`; (their indices, their rows)."""
         position = torch.zeros(len(self._region), dtype=torch.int64, device=members.device)
         position[members] = torch.arange(len(members), device=members.device)
@@ -228,9 +228,9 @@ class _Work:
                 _, better = optimise(bounded, rows, iterations, 2 * self._goal[part].float())
                 self._bounds[part] = torch.maximum(self._bounds[part], bounded.value(better))
                 parts.append(better)
-        return open_, Rows.joined(parts) if parts else None
+        return open_, LinearSpecs.joined(parts) if parts else None
 
-    def _bent_roots(self, bounded: Bounded, members: Tensor) -> tuple[Tensor, Rows | None]:
+    def _bent_roots(self, bounded: Bounded, members: Tensor) -> tuple[Tensor, LinearSpecs | None]:
         """Return the root rows as `_roots` does; margins that stay open are bounded with planes in the place of chords."""
         open_specs, rows = self._roots(bounded, members, _ROOT)
         still = (self._bounds[open_specs] <= self._goal[open_specs]).nonzero().flatten()
@@ -242,7 +242,9 @@ class _Work:
             self._bounds[open_[part]] = torch.maximum(self._bounds[open_[part]], bounded.value(rows.at(part)))
         return open_, rows
 
-    def _search(self, bounded: Bounded, members: Tensor, roots: tuple[Tensor, Rows | None], domains: int) -> None:
+    def _search(
+        self, bounded: Bounded, members: Tensor, roots: tuple[Tensor, LinearSpecs | None], domains: int
+    ) -> None:
         """Branch and bound over what is open of the margins `roots` of `members`, at most `domains` subdomains a sample."""
         open_, rows = roots
         if rows is None or self._expired():

@@ -13,14 +13,14 @@ from windtunnel.assessments.verification.branch_and_bound.relu_planes import RAT
 
 if TYPE_CHECKING:
     from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
-    from windtunnel.assessments.verification.branch_and_bound.specs import Rows
+    from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs
 
 _COPIES = 8  # of all planes, while they are improved
 _TRIAL, _GAIN = 25, 0.02  # steps after which the bounds must have gained that share of what they were
 _LAST = 5  # iterates among which the best is looked for: their rate falls, so that earlier ones are worse
 
 
-def with_planes(bounded: Bounded, rows: Rows, iterations: int, memory: int, most: int) -> Rows:
+def with_planes(bounded: Bounded, rows: LinearSpecs, iterations: int, memory: int, most: int) -> LinearSpecs:
     """Undivided rows, each a linear function of its own, with planes and the slopes alpha that go with them.
 
     most: columns of each layer that get planes, those whose chords cost the function most.

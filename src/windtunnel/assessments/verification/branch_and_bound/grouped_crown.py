@@ -16,7 +16,7 @@ from windtunnel.assessments.verification.branch_and_bound.activations import Smo
 from windtunnel.assessments.verification.branch_and_bound.optimise import improved
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
 from windtunnel.assessments.verification.branch_and_bound.receptive_fields import Group
-from windtunnel.assessments.verification.branch_and_bound.specs import Rows
+from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs
 from windtunnel.core.contracts import Norm
 
 _NUMBERS = 2**22  # coefficients of the input, of units apart, at a time
@@ -105,14 +105,14 @@ class _Layer:
 
     def improved(
         self, groups: list[Group], chosen: list[tuple[Tensor, Tensor]], iterations: int, rows: int, memory: int
-    ) -> Rows:
+    ) -> LinearSpecs:
         """The chosen rows of all groups, one after the other, with better slopes and planes."""
         spec = torch.cat([
             self._spec(group)[row].float() * (1 - 2 * side.float())[:, None]
             for group, (side, row) in zip(groups, chosen, strict=True)
         ])  # fmt: skip
         starts = (self._bounded.start(self._j, part, self._sample.expand(len(part))) for part in spec.split(rows))
-        return Rows.joined([improved(self._bounded, start, iterations, torch.inf, memory) for start in starts])
+        return LinearSpecs.joined([improved(self._bounded, start, iterations, torch.inf, memory) for start in starts])
 
     def begun(self, group: Group) -> _Begun:
         """The first step, the same for both sides."""
@@ -121,7 +121,7 @@ class _Layer:
         gradients = [None if gradient is None else gradient.flatten(1) for gradient in of_leaves]
         return _Begun(group.units, spec, gradients, group.owners())
 
-    def raise_by_lines(self, begun: _Begun, side: Tensor, row: Tensor, better: Rows | None) -> None:
+    def raise_by_lines(self, begun: _Begun, side: Tensor, row: Tensor, better: LinearSpecs | None) -> None:
         """By linear bounds carried back to the input, in float64, with the slopes and planes of `better`, or with CROWN's."""
         # As many rows as there are channels, or twice as many, so that the runs that are recorded serve every group.
         count = len(begun.units) * (1 if len(row) <= len(begun.units) else 2)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from windtunnel.assessments.verification.branch_and_bound.activations import Observed, Smooth
 from windtunnel.assessments.verification.branch_and_bound.grouped_crown import bound_together
-from windtunnel.assessments.verification.branch_and_bound.maxpool_bounds import largest, winners_apart
+from windtunnel.assessments.verification.branch_and_bound.maxpool_bounds import difference_bounds, largest
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.optimise import improved
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
@@ -27,7 +27,7 @@ def bound_network(
     bounded = Bounded(network, region)
     for j, layer in enumerate(network.layers):
         if layer.decides_windows or layer.follows_windows:
-            bounded.add(*(winners_apart if layer.decides_windows else largest)(bounded, j))
+            bounded.add(*(difference_bounds if layer.decides_windows else largest)(bounded, j))
         else:
             bounded.add(*_bounds_of_layer(bounded, j, rows))
         if initial_bounds:
@@ -74,7 +74,7 @@ def improve_layer(
     if layer.direct:
         return
     if layer.decides_windows:
-        bounded.tighten(j, *winners_apart(bounded, j))
+        bounded.tighten(j, *difference_bounds(bounded, j))
         return
     ends = [bounded.low[j].clone(), -bounded.up[j]]
     smooth = isinstance(layer.activation, Smooth)

@@ -12,14 +12,14 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
-from windtunnel.assessments.verification.branch_and_bound.specs import Rows
+from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs
 from windtunnel.core.contracts import Norm
 
 _EMPTY = 1e-7  # a violation that HiGHS is sure of
 _LARGE = 1e4  # an empty subdomain's multipliers may be scaled up until any goal is reached
 
 
-def leaf_bound(bounded: Bounded, row: Rows, goal: float) -> tuple[float, Tensor | None]:
+def leaf_bound(bounded: Bounded, row: LinearSpecs, goal: float) -> tuple[float, Tensor | None]:
     """(the best float64 lower bound of one row without open units, the point (d,) where the programme attains it).
 
     Only for the box of Linf; for other norms the bound is the row's own, and there is no point. `goal`: what the bound of an
@@ -51,23 +51,23 @@ def leaf_bound(bounded: Bounded, row: Rows, goal: float) -> tuple[float, Tensor 
     return crown_bound, None
 
 
-def _multipliers(row: Rows, columns: Tensor, marginals: np.ndarray) -> Tensor:
+def _multipliers(row: LinearSpecs, columns: Tensor, marginals: np.ndarray) -> Tensor:
     beta = torch.zeros(row.beta.shape, dtype=torch.float64, device=row.spec.device)
     beta[0, columns] = torch.from_numpy(-marginals).clamp(min=0).to(beta)
     return beta
 
 
-def _affine(bounded: Bounded, row: Rows) -> tuple[np.ndarray, float]:
+def _affine(bounded: Bounded, row: LinearSpecs) -> tuple[np.ndarray, float]:
     """(gradient (d,), constant) of the row's linear function, all of whose units are linear here."""
     back = bounded.backward(row, bounded.relaxation(row, torch.float64), torch.float64)
     return back.inputs[0].cpu().numpy(), float(back.constant)
 
 
-def _constraint(bounded: Bounded, row: Rows, column: int) -> tuple[np.ndarray, float]:
+def _constraint(bounded: Bounded, row: LinearSpecs, column: int) -> tuple[np.ndarray, float]:
     """(g, c) of the split at `column`: g x + c <= 0 in the subdomain."""
     j = next(j for j, at in enumerate(bounded.slices) if at.start <= column < at.stop)
     unit, below = bounded.units[j][column - bounded.slices[j].start], bounded.below(j)
     spec = torch.zeros(1, bounded.network.layers[j].size, device=row.spec.device)
     spec[0, unit] = -float(row.signs[0, column])
-    part = Rows(j, spec, row.sample, row.signs[:, :below], row.alpha[:, :below], row.beta[:, :below])
+    part = LinearSpecs(j, spec, row.sample, row.signs[:, :below], row.alpha[:, :below], row.beta[:, :below])
     return _affine(bounded, part)

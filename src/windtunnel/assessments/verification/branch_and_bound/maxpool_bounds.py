@@ -54,7 +54,7 @@ def _written(network: Network, last: int, units: Tensor) -> list[tuple[int, int,
     return [(0, 1, last - 1, first), (2, 3, last - 1, second), *across]
 
 
-def winners_apart(bounded: LayerBounds, last: int) -> tuple[Tensor, Tensor]:
+def difference_bounds(bounded: LayerBounds, last: int) -> tuple[Tensor, Tensor]:
     """(low, up), float64 (n, size), of layer `last`, the second pair's winner less the first's, which is the least of what it beats."""
     d = differences(bounded, last, torch.arange(bounded.network.layers[last].size, device=bounded.network.device))
     return -d[..., :2, 2:].amin(3).amax(2), d[..., 2:, :2].amin(3).amax(2)
@@ -109,7 +109,7 @@ class Windows:
         ends = [(bounded.low[j][:, neurons], bounded.up[j][:, neurons]) for j, neurons in at]
         self._chords = [kinks(low, up, low.new_zeros(())) for low, up in ends]
         self._last, self._units, self._bounded = last, units, bounded
-        self._out = _beaten([(low >= 0, (low < 0) & (up <= 0)) for low, up in ends[:3]])
+        self._out = _dominated([(low >= 0, (low < 0) & (up <= 0)) for low, up in ends[:3]])
         d = differences(bounded, last, units)
         games = [d, with_nothing(bounded, last, units, d)] if self._relu else [d]
         self._games = [_Game.of(d, out) for d, out in zip(games, self._outs(self._out), strict=False)]
@@ -118,7 +118,7 @@ class Windows:
         chords = [(k.up, k.offset) for k in self._chords]
         self._lines = self._lines_of(chords, self._games, self._out, self._joint, self._apart)
 
-    def of_five(self, units: Tensor) -> tuple[Tensor, Tensor]:
+    def game_with_zero(self, units: Tensor) -> tuple[Tensor, Tensor]:
         """(weights (n, U, 5), bool: which are beaten) of the games of five of the windows `units` (U,)."""
         at = torch.searchsorted(self._units, units)
         return self._games[1].weights[:, at], self._outs(self._out)[1][:, at]
@@ -149,7 +149,7 @@ class Windows:
             at = (columns >= 0).nonzero().flatten()
             lost[:, columns[at]] *= ~(self._joint if n == 3 else ~self._apart)[sample][:, at]
 
-    def bend(self, k: Kinks, signs: Tensor, sample: Tensor | None) -> None:
+    def apply_maxpool_bounds(self, k: Kinks, signs: Tensor, sample: Tensor | None) -> None:
         """Write the windows' lines from above into k, of rows with the splits `signs` (m, C) in the regions `sample` (m,).
 
         sample: None where there is one region; then k may be of one row, where nothing is split. Only the sum of a window's
@@ -178,7 +178,7 @@ class Windows:
             side = signs[:, column] * real
             sides.append((side > 0, side < 0))
             open_.append(may > 0)
-        out = self._out[pick][:, at] | _beaten(sides[:3])
+        out = self._out[pick][:, at] | _dominated(sides[:3])
         # The multiplier of a split last kink adds to what a row has of the pairs' kinks, from either side: they have chords of their own.
         apart = sides[2][0] | sides[2][1]
         joint = open_[3] & ~apart if self._relu else torch.zeros_like(apart)
@@ -261,7 +261,7 @@ def _lines(weights: Tensor, offset: Tensor) -> list[tuple[Tensor, Tensor]]:
     return [*((slope, zero) for slope in within), (second / (first + second).clamp(min=1e-30), offset)]
 
 
-def _beaten(sides: list[tuple[Tensor, Tensor]]) -> Tensor:
+def _dominated(sides: list[tuple[Tensor, Tensor]]) -> Tensor:
     """(..., 4) bool: the numbers that others of their window beat; sides: of the three kinks, where each is positive, where negative."""
     (second, first), (fourth, third), (second_pair_wins, first_pair_wins) = sides
     return torch.stack(

@@ -20,7 +20,7 @@ from torch import Tensor
 from windtunnel.assessments.verification.branch_and_bound.layer_bounds import LayerBounds
 from windtunnel.assessments.verification.branch_and_bound.maxpool_bounds import Windows, in_windows
 from windtunnel.assessments.verification.branch_and_bound.planes import BLUR, Box, Fitted, Plane, widened_box
-from windtunnel.assessments.verification.branch_and_bound.specs import Rows
+from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs
 
 _WINDOWS, _MEMORY = 64, 2**30  # whose weights are written out at a time, and bytes that this may take
 _PART = 0.25  # of the input: what they may see
@@ -88,14 +88,14 @@ def numbers_of(bounded: LayerBounds, j: int) -> Numbers | None:
 def pieces_of(bounded: LayerBounds, j: int, numbers: Numbers, windows: Windows) -> Pieces:
     """Return the weights and ranges of layer j's columns."""
     units = bounded.units[j]
-    weights, out = windows.of_five(units)
+    weights, out = windows.game_with_zero(units)
     return Pieces(numbers.at(units), weights, out, (bounded.up[j] - bounded.low[j])[:, units])
 
 
 class OfLargest(Fitted):
     """Planes above the ReLUs of the largest numbers of windows, all of a layer."""
 
-    def __init__(self, bounded: LayerBounds, rows: Rows, pieces: Pieces) -> None:
+    def __init__(self, bounded: LayerBounds, rows: LinearSpecs, pieces: Pieces) -> None:
         middle, radius = widened_box(*bounded.box(0, rows.sample))
         numbers = pieces.numbers
         self._seen, self._inputs = numbers.seen, middle.shape[1]

@@ -16,11 +16,11 @@ from torch import Tensor
 from windtunnel.assessments.verification.branch_and_bound.activations import Smooth
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
 from windtunnel.assessments.verification.branch_and_bound.receptive_fields import rows_of
-from windtunnel.assessments.verification.branch_and_bound.specs import Rows
+from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs
 
 
 def influential(
-    bounded: Bounded, margins: Rows, most: int, rows: int, *, together: bool = False
+    bounded: Bounded, margins: LinearSpecs, most: int, rows: int, *, together: bool = False
 ) -> tuple[list[Tensor], Tensor]:
     """(2, n, size) bool of each layer, low and up: the `most` bounds of each sample from which its margins have most to gain.
 
@@ -61,7 +61,7 @@ def influential(
     return which, torch.where(best[:, 0] > 0, best.sum(1) / every.sum(1), 1.0)
 
 
-def _weighted(bounded: Bounded, j: int, weights: Tensor, most: int) -> Iterator[Rows]:
+def _weighted(bounded: Bounded, j: int, weights: Tensor, most: int) -> Iterator[LinearSpecs]:
     """The units of layer j as linear functions, z and -z times their weights (2, n, size); as one where their windows are disjoint."""
     row_of = rows_of(bounded.network, j, most)
     side, sample, row = _summed(weights, row_of).nonzero().unbind(1)
@@ -92,7 +92,7 @@ class _Gain:
             self._layers[j] = torch.zeros(2, len(self._bounded.region), size, device=self.total.device)
         return self._layers[j]
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: LinearSpecs) -> None:
         """Return the contribution of the columns below the rows, which is in proportion to them."""
         relaxation = self._bounded.relaxation(rows, torch.float32)
         back, k = self._bounded.backward(rows, relaxation, torch.float32), relaxation.kinks

@@ -14,7 +14,7 @@ from torch import Tensor
 from windtunnel.assessments.verification.branch_and_bound.adam import Adam
 from windtunnel.assessments.verification.branch_and_bound.fit_planes import with_planes
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
-from windtunnel.assessments.verification.branch_and_bound.specs import Rows
+from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs
 
 _RATE, _DECAY = 0.1, 0.97
 # Of multipliers, in units of the mean coefficient: a split that matters wants one many times as large. Measured on 25 subdomains of an
@@ -22,7 +22,7 @@ _RATE, _DECAY = 0.1, 0.97
 _BETA_RATE = 2.0
 
 
-def optimise(bounded: Bounded, rows: Rows, iterations: int, stop: Tensor | float) -> tuple[Tensor, Rows]:
+def optimise(bounded: Bounded, rows: LinearSpecs, iterations: int, stop: Tensor | float) -> tuple[Tensor, LinearSpecs]:
     """(float32 bounds (m,), the rows with the multipliers that gave them), after at most `iterations` steps.
 
     Each row keeps its best iterate, the first of which is what it came with. A row whose bound exceeds `stop` is done; the
@@ -37,7 +37,7 @@ def optimise(bounded: Bounded, rows: Rows, iterations: int, stop: Tensor | float
     return best, rows.with_multipliers(alpha, beta)
 
 
-def improved(bounded: Bounded, rows: Rows, iterations: int, stop: float, memory: int) -> Rows:
+def improved(bounded: Bounded, rows: LinearSpecs, iterations: int, stop: float, memory: int) -> LinearSpecs:
     """Undivided rows with better slopes; with planes too where windows of max pooling can have them, which help inner bounds most."""
     if len(rows) and any(bounded.pieces(j) for j in range(rows.start)):
         bent = with_planes(bounded, rows, iterations, memory, 0)
@@ -47,7 +47,14 @@ def improved(bounded: Bounded, rows: Rows, iterations: int, stop: float, memory:
 
 
 def _ascend(
-    bounded: Bounded, rows: Rows, at: Tensor, iterations: int, limit: Tensor, best: Tensor, alpha: Tensor, beta: Tensor
+    bounded: Bounded,
+    rows: LinearSpecs,
+    at: Tensor,
+    iterations: int,
+    limit: Tensor,
+    best: Tensor,
+    alpha: Tensor,
+    beta: Tensor,
 ) -> tuple[Tensor, int]:
     """Improve the rows at `at` until half of them are done; (those that are not, the iterations left). Writes the others."""
     part = rows.with_multipliers(alpha, beta).at(at)

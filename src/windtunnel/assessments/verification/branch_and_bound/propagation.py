@@ -22,7 +22,7 @@ from windtunnel.assessments.verification.branch_and_bound.maxpool_planes import 
 )
 from windtunnel.assessments.verification.branch_and_bound.network import Network, gather
 from windtunnel.assessments.verification.branch_and_bound.relaxations import Kinks, Lines, kinks
-from windtunnel.assessments.verification.branch_and_bound.specs import Rows
+from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs
 from windtunnel.assessments.verification.regions import Region
 from windtunnel.core.contracts import Norm
 
@@ -44,7 +44,7 @@ class Relaxation:
 
 
 @dataclass(frozen=True, slots=True)
-class Back:
+class BackwardBound:
     """Result of a backward pass.
 
     constant (m,), or (m, M) of the units of a group, and inputs (m, d): the lower bound is constant + <inputs, x>.
@@ -81,11 +81,13 @@ class Bounded(LayerBounds):
         self._pieces.clear()
         super()._refresh()
 
-    def start(self, node: int, spec: Tensor, sample: Tensor) -> Rows:
+    def start(self, node: int, spec: Tensor, sample: Tensor) -> LinearSpecs:
         """Undivided rows with CROWN's slopes: 1 where the upper bound is the larger."""
         low, up = (t[:, : self.below(node)] for t in self._at_columns[:2])
         alpha = (up > -low)[sample].float()
-        return Rows(node, spec, sample, torch.zeros_like(alpha, dtype=torch.int8), alpha, torch.zeros_like(alpha))
+        return LinearSpecs(
+            node, spec, sample, torch.zeros_like(alpha, dtype=torch.int8), alpha, torch.zeros_like(alpha)
+        )
 
     @property
     def is_dense(self) -> bool:
@@ -128,7 +130,7 @@ class Bounded(LayerBounds):
             )
         return self._pieces[j]
 
-    def relaxation(self, rows: Rows, dtype: torch.dtype) -> Relaxation:
+    def relaxation(self, rows: LinearSpecs, dtype: torch.dtype) -> Relaxation:
         """The linear bounds of every layer below the rows' node, in each row's subdomain."""
         count, is_single = self.below(rows.start), len(self.region) == 1
         low, up, least = (t[:, :count].to(dtype) for t in self._at_columns)
@@ -148,7 +150,7 @@ class Bounded(LayerBounds):
             fixed = [f.at(rows.sample) if isinstance(f, Lines) else f[rows.sample] for f in fixed]
         relaxed = kinks(low, up, least)
         for windows in self.windows_below(rows.start):
-            windows.bend(relaxed, rows.signs, None if is_single else rows.sample)
+            windows.apply_maxpool_bounds(relaxed, rows.signs, None if is_single else rows.sample)
         return Relaxation(fixed, relaxed, split)
 
     def windows_below(self, node: int) -> Iterator[Windows]:
@@ -166,12 +168,12 @@ class Bounded(LayerBounds):
 
     def backward(
         self,
-        rows: Rows,
+        rows: LinearSpecs,
         relaxation: Relaxation,
         dtype: torch.dtype,
         owners: Sequence[Tensor] | None = None,
         begun: Sequence[Tensor | None] | None = None,
-    ) -> Back:
+    ) -> BackwardBound:
         """Carry the rows to the input with their slopes and multipliers.
 
         owners: of the group of units whose sum each row is, see `receptive_fields`; then the constants are (m, M), each unit's own.
@@ -245,9 +247,11 @@ class Bounded(LayerBounds):
         if inputs is None:
             inputs = torch.zeros(m, self.network.inputs, dtype=dtype, device=device)
         coefficients = torch.cat(columns[::-1], 1) if columns else rows.alpha[:, :0].to(dtype)
-        return Back(constant, inputs, coefficients, chosen)
+        return BackwardBound(constant, inputs, coefficients, chosen)
 
-    def forward(self, x: Tensor, rows: Rows, relaxation: Relaxation, back: Back) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, rows: LinearSpecs, relaxation: Relaxation, back: BackwardBound
+    ) -> tuple[Tensor, Tensor]:
         """(inputs, outputs) (m, C) of the columns at x (m, d), where every activation is the line that `back` took for it."""
         k = relaxation.kinks
         is_lower = back.coefficients.sign().add_(1).mul_(0.5)
@@ -285,7 +289,7 @@ class Bounded(LayerBounds):
             return rows.alpha[:, :0].to(x), rows.alpha[:, :0].to(x)
         return torch.cat(inputs, 1), torch.cat(outputs, 1)
 
-    def value(self, rows: Rows, dtype: torch.dtype = torch.float64) -> Tensor:
+    def value(self, rows: LinearSpecs, dtype: torch.dtype = torch.float64) -> Tensor:
         """The lower bounds (m,) of the rows, by one pass in `dtype`: valid for any alpha in [0, 1] and any beta >= 0."""
         back = self.backward(rows, self.relaxation(rows, dtype), dtype)
         return back.constant + self.region.minimum(back.inputs, rows.sample)[0]

@@ -25,7 +25,7 @@ from windtunnel.assessments.verification.branch_and_bound.planes import BLUR, Bo
 
 if TYPE_CHECKING:
     from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
-    from windtunnel.assessments.verification.branch_and_bound.specs import Rows
+    from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs
 
 # Measured on an MLP of 4 layers of 256 (epsilon 0.05): 40 steps for each of its inner bounds bring a margin from -10.3 to -1.6, 50 steps of
 # 0.05 and 0.96 to -2.0, 30 of 0.2 and 0.90 to -3.8; without the normalisation by Adam, steps of one size bring a third less.
@@ -64,7 +64,7 @@ class _Units:
 class OfReLUs(Fitted):
     """Planes above some ReLUs of a layer."""
 
-    def __init__(self, bounded: Bounded, j: int, rows: Rows, lost: Tensor, most: int) -> None:
+    def __init__(self, bounded: Bounded, j: int, rows: LinearSpecs, lost: Tensor, most: int) -> None:
         """lost: (Q, U), what each chord costs; the `most` dearest columns get planes."""
         affine = bounded.affine(j)
         assert affine is not None

@@ -12,7 +12,7 @@ from windtunnel.assessments.verification.branch_and_bound.branching import child
 from windtunnel.assessments.verification.branch_and_bound.leaf_lp import leaf_bound
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
-from windtunnel.assessments.verification.branch_and_bound.specs import Rows
+from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Search:
     samples with a subdomain that cannot be split and is not verified. examples: {sample: point (d,)} where `check` said yes.
     """
 
-    def __init__(self, bounded: Bounded, roots: Rows, bounds: Tensor, goals: Tensor, limits: Limits) -> None:
+    def __init__(self, bounded: Bounded, roots: LinearSpecs, bounds: Tensor, goals: Tensor, limits: Limits) -> None:
         self._bounded, self._limits = bounded, limits
         self._queries, self._goals = roots, goals
         n = len(bounded.region)
@@ -112,7 +112,9 @@ class Search:
             t.index_select(0, indices) for t in (self._query, self._bound, self._signs, self._alpha, self._beta)
         )
 
-    def _split(self, rows: Rows, query: Tensor, bounds: Tensor, check: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def _split(
+        self, rows: LinearSpecs, query: Tensor, bounds: Tensor, check: Callable[[Tensor, Tensor], Tensor]
+    ) -> None:
         bounded, goal = self._bounded, self._goals[query].float()
         relaxation = bounded.relaxation(rows, torch.float32)
         back = bounded.backward(rows, relaxation, torch.float32)
@@ -134,7 +136,7 @@ class Search:
         for part in torch.arange(len(halves), device=at.device).split(self._limits.rows):
             self._bound_and_add(halves.at(part), owner[part], floor[part])
 
-    def _bound_and_add(self, halves: Rows, query: Tensor, floor: Tensor) -> None:
+    def _bound_and_add(self, halves: LinearSpecs, query: Tensor, floor: Tensor) -> None:
         """Bound subdomains and add those to the open ones that are not verified; `floor`: their parents' bounds."""
         goal = self._goals[query]
         bound, halves = optimise(self._bounded, halves, self._limits.iterations, 2 * goal.float())
@@ -148,7 +150,7 @@ class Search:
         self._alpha = torch.cat([self._alpha, halves.alpha[is_open].half()])
         self._beta = torch.cat([self._beta, halves.beta[is_open]])
 
-    def _leaf(self, row: Rows, query: int, check: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def _leaf(self, row: LinearSpecs, query: int, check: Callable[[Tensor, Tensor], Tensor]) -> None:
         goal = float(self._goals[query])
         bound, point = leaf_bound(self._bounded, row, goal) if self._bounded.network.piecewise_linear else (-1e9, None)
         if bound > goal:

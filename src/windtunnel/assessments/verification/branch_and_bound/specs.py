@@ -13,7 +13,7 @@ from windtunnel.assessments.verification.branch_and_bound.planes import Plane
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class LinearSpecs:
     """m linear functions of one node to be bounded, each in one subdomain of one region.
 
     start: the node (the input of an activation, or the output). spec: (m, size of the node). sample: int64 (m,), its region.
@@ -36,8 +36,8 @@ class Rows:
         return len(self.spec)
 
     @classmethod
-    def joined(cls, parts: Sequence[Rows]) -> Rows:
-        """Rows of one node, one after the other; each with its planes, where all parts have some."""
+    def joined(cls, parts: Sequence[LinearSpecs]) -> LinearSpecs:
+        """LinearSpecs of one node, one after the other; each with its planes, where all parts have some."""
         spec, sample, signs, alpha, beta = (
             torch.cat(of)
             for of in zip(*((r.spec, r.sample, r.signs, r.alpha, r.beta) for r in parts), strict=True)
@@ -51,7 +51,7 @@ class Rows:
         plane = torch.cat([part.plane + start for part, start in zip(parts, starts, strict=True)])
         return replace(joined, planes=planes, plane=plane)
 
-    def at(self, index: Tensor) -> Rows:
+    def at(self, index: Tensor) -> LinearSpecs:
         """The rows at `index`, int64 or bool."""
         index = index.nonzero().flatten() if index.dtype == torch.bool else index
         # On a processor several times as fast as brackets.
@@ -59,8 +59,8 @@ class Rows:
             t.index_select(0, index) for t in (self.spec, self.sample, self.signs, self.alpha, self.beta)
         )
         plane = self.plane[index] if self.planes else self.plane
-        return Rows(self.start, spec, sample, signs, alpha, beta, self.planes, plane)
+        return LinearSpecs(self.start, spec, sample, signs, alpha, beta, self.planes, plane)
 
-    def with_multipliers(self, alpha: Tensor, beta: Tensor) -> Rows:
+    def with_multipliers(self, alpha: Tensor, beta: Tensor) -> LinearSpecs:
         """The same rows with other multipliers."""
         return replace(self, alpha=alpha, beta=beta)

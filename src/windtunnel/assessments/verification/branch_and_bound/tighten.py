@@ -15,10 +15,10 @@ from windtunnel.assessments.verification.branch_and_bound.activations import Smo
 from windtunnel.assessments.verification.branch_and_bound.branching import children, slope_gain
 from windtunnel.assessments.verification.branch_and_bound.fit_planes import with_planes
 from windtunnel.assessments.verification.branch_and_bound.intermediate import improve_layer, unit_rows
-from windtunnel.assessments.verification.branch_and_bound.maxpool_bounds import winners_apart
+from windtunnel.assessments.verification.branch_and_bound.maxpool_bounds import difference_bounds
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
-from windtunnel.assessments.verification.branch_and_bound.specs import Rows
+from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs
 
 # Of the slopes: of each unit, and of each half of a split one. All bounds of a residual network with 8 splits, 1 and 2 steps of the
 # halves: a margin of -2.45 becomes -0.28 and -0.24 in 31 and 38 s; with 4 splits and 5 steps -0.65 in 46 s. On a CNN 1 step loses a third.
@@ -29,7 +29,7 @@ _KEPT = 9  # bytes of each column of a subdomain: the side it is on, its slope, 
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class TighteningBudget:
     """Settings by which each inner bound is tightened."""
 
     splits: int  # of its branch and bound
@@ -37,7 +37,7 @@ class Effort:
 
 
 def tighten(
-    bounded: Bounded, which: list[Tensor], effort: Effort, rows: int, memory: int, expired: Callable[[], bool]
+    bounded: Bounded, which: list[Tensor], effort: TighteningBudget, rows: int, memory: int, expired: Callable[[], bool]
 ) -> None:
     """Tighten each bound in `which` of an unstable neuron, layer by layer; bound each later layer again first.
 
@@ -48,7 +48,7 @@ def tighten(
     touched = False
     for j, layer in enumerate(bounded.network.layers):
         if layer.decides_windows:
-            bounded.tighten(j, *winners_apart(bounded, j))
+            bounded.tighten(j, *difference_bounds(bounded, j))
         if layer.direct or isinstance(layer.activation, Smooth) or not bounded.below(j):
             continue
         if touched:  # the layers below have tighter bounds now
@@ -74,7 +74,7 @@ def tighten(
             return
 
 
-def _best_first(bounded: Bounded, roots: Rows, bounds: Tensor, splits: int) -> Tensor:
+def _best_first(bounded: Bounded, roots: LinearSpecs, bounds: Tensor, splits: int) -> Tensor:
     """float64 lower bounds (m,) of the rows after `splits` splits of each one's worst subdomain; a positive one is enough.
 
     bounds: float32 (m,), without splits.
@@ -87,12 +87,12 @@ def _best_first(bounded: Bounded, roots: Rows, bounds: Tensor, splits: int) -> T
         for t in (roots.signs, roots.alpha, roots.beta)
     ]
 
-    def keep(row: Tensor, slot: Tensor, value: Tensor, rows: Rows) -> None:
+    def keep(row: Tensor, slot: Tensor, value: Tensor, rows: LinearSpecs) -> None:
         best_bounds[row, slot], is_created[row, slot] = value, True
         for store, of_rows in zip(stored, (rows.signs, rows.alpha, rows.beta), strict=True):
             store[row, slot] = of_rows
 
-    def kept_at(row: Tensor, slot: Tensor) -> Rows:
+    def kept_at(row: Tensor, slot: Tensor) -> LinearSpecs:
         signs, alpha, beta = (store[row, slot] for store in stored)
         return replace(roots.at(row), signs=signs, alpha=alpha, beta=beta)
 

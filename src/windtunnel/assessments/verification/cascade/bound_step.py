@@ -9,7 +9,7 @@ from torch import Tensor
 
 from windtunnel.assessments.verification.bound_propagation.distributed import bound_all
 from windtunnel.assessments.verification.bound_propagation.lirpa import call_of_bounds, load_lirpa
-from windtunnel.assessments.verification.cascade.ledger import NOBODY, Ledger
+from windtunnel.assessments.verification.cascade.ledger import UNDECIDED, Ledger
 from windtunnel.assessments.verification.cascade.step import Step, Trial
 from windtunnel.assessments.verification.cascade.task import Task
 from windtunnel.assessments.verification.falsification.falsifier import ROUNDING
@@ -37,7 +37,7 @@ def bound(step: str, ledger: Ledger, task: Task, indices: Tensor | None = None) 
                 ledger.bound(result.indices, result.bounds.worst_margin, result.bounds.lower, result.bounds.upper)
                 ledger.verify(result.indices[result.bounds.verified], result.method)
             ledger.seconds[result.indices] += result.seconds
-        if not (ledger.decided_by[part] != NOBODY).any():
+        if not (ledger.decided_by[part] != UNDECIDED).any():
             return
 
 

@@ -12,7 +12,7 @@ from windtunnel.core.chunks import put_samples
 from windtunnel.core.contracts import Caveat, Verdict
 from windtunnel.core.subject import Subject
 
-NOBODY = -1
+UNDECIDED = -1
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Ledger:
         ledger = cls(
             subject=subject,
             verdicts=torch.full((n,), int(Verdict.UNKNOWN)),
-            decided_by=torch.full((n,), NOBODY),
+            decided_by=torch.full((n,), UNDECIDED),
             lower_margins=torch.full((n,), torch.nan),
             examples=scratch.filled(subject.dataset.inputs.shape, torch.nan),
             seconds=torch.zeros(n),
@@ -68,7 +68,7 @@ class Ledger:
     @property
     def undecided(self) -> Tensor:
         """Indices of the samples without a decision, int64."""
-        return (self.decided_by == NOBODY).nonzero().flatten()
+        return (self.decided_by == UNDECIDED).nonzero().flatten()
 
     def seconds_left(self, indices: Tensor, timeout: float | None) -> Tensor:
         """Return what earlier steps have left of `timeout` seconds for each sample, (n,); inf without a time-out."""

@@ -21,7 +21,7 @@ Decide = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class RadiusBounds:
     """Bounds of the radius of each of N samples; every step tightens them.
 
     holds: float32 (N,), the largest epsilon at which it was verified. broken: float32 (N,), the distance of the nearest counter-example,
@@ -82,7 +82,7 @@ def broken_radius(broken: Decide, high: Tensor, low: Tensor, tolerance: float) -
     return torch.where(low < 0, 0.0, largest)
 
 
-def raise_radius(verified: Decide, known: Known, largest: float, tolerance: float) -> None:
+def raise_radius(verified: Decide, known: RadiusBounds, largest: float, tolerance: float) -> None:
     """Raise what is `known` to hold, up to `largest`, by at most the tolerance less than `verified` allows.
 
     Upwards from what holds, by the tolerance and then by twice as much each time, but never beyond a third of what is open: for a

@@ -13,7 +13,7 @@ from torch import Tensor
 from windtunnel.assessments.verification.branch_and_bound.decide import Inner
 from windtunnel.assessments.verification.branch_and_bound.session import WEAKER, Searcher, Session, groups
 from windtunnel.assessments.verification.cascade.ledger import Ledger
-from windtunnel.assessments.verification.cascade.radius import Known, certified_radius, raise_radius
+from windtunnel.assessments.verification.cascade.radius import RadiusBounds, certified_radius, raise_radius
 from windtunnel.assessments.verification.cascade.steps import proves
 from windtunnel.assessments.verification.cascade.task import Task
 from windtunnel.assessments.verification.deadline import Deadline
@@ -27,7 +27,7 @@ from windtunnel.params.verification import Radius
 from windtunnel.runtime.batch_runner import each_batch
 
 
-def search_radii(step: str, known: Known, ledger: Ledger, task: Task) -> Tensor:
+def search_radii(step: str, known: RadiusBounds, ledger: Ledger, task: Task) -> Tensor:
     """Raise what is `known` to hold of the samples that are classified correctly; (N,) bool, whose search was not finished.
 
     What has no bound for an operator here, or too little memory, gives way to the next method down, as where verdicts are sought.
@@ -47,7 +47,7 @@ def search_radii(step: str, known: Known, ledger: Ledger, task: Task) -> Tensor:
     return unfinished
 
 
-def _search(step: str, known: Known, ledger: Ledger, task: Task) -> tuple[Tensor, Tensor]:
+def _search(step: str, known: RadiusBounds, ledger: Ledger, task: Task) -> tuple[Tensor, Tensor]:
     """(whose search was not finished, for whom memory was too short), both (N,) bool."""
     subject, entry, radius = task.subject, task.entry, task.entry.radius
     assert radius is not None
@@ -80,7 +80,7 @@ def _search(step: str, known: Known, ledger: Ledger, task: Task) -> tuple[Tensor
         )
         ledger.caveats.append(Caveat("radius_open", text, tuple(subject.dataset.ids[i] for i in remaining)))
     if short.any():
-        task.bounder.gave_way(step, WEAKER, "out of memory on one sample", short.nonzero().flatten().tolist())
+        task.bounder.fell_back_to(step, WEAKER, "out of memory on one sample", short.nonzero().flatten().tolist())
     return unfinished, short
 
 
@@ -90,10 +90,10 @@ class _Radii:
 
     searcher: Searcher
     radius: Radius
-    known: Known
+    known: RadiusBounds
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
-        known = Known(self.known.holds[batch.indices], self.known.broken[batch.indices])
+        known = RadiusBounds(self.known.holds[batch.indices], self.known.broken[batch.indices])
         session = self.searcher.session(batch.indices)
         raise_radius(_Probe(session, known, {}), known, self.radius.max, self.radius.tolerance)
         unfinished = known.open(self.radius.max, self.radius.tolerance) & session.late
@@ -115,7 +115,7 @@ class _Probe:
     """
 
     session: Session
-    known: Known
+    known: RadiusBounds
     inside: dict[int, Inner]
 
     def __call__(self, at: Tensor, epsilons: Tensor) -> Tensor:

@@ -78,7 +78,7 @@ def search(step: str, ledger: Ledger, task: Task) -> None:
             ids = tuple(data.ids[i] for i in samples)
             ledger.caveats.append(Caveat(code, f"{text}: {len(samples)} samples are undecided by it.", ids))
     if short:
-        task.bounder.gave_way(step, WEAKER, "out of memory on one sample", short)
+        task.bounder.fell_back_to(step, WEAKER, "out of memory on one sample", short)
         bound(WEAKER, ledger, task, torch.tensor(short))
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from windtunnel.assessments.verification.bound_propagation.bounder import Bounder
     from windtunnel.assessments.verification.canonical.subject import Canonical
     from windtunnel.assessments.verification.cascade.ledger import Ledger
-    from windtunnel.assessments.verification.cascade.radius import Known
+    from windtunnel.assessments.verification.cascade.radius import RadiusBounds
     from windtunnel.assessments.verification.cascade.task import Task
     from windtunnel.core.classifier import Classifier
     from windtunnel.params.verification import VerificationEntry
@@ -58,7 +58,7 @@ class Step:
     attempt: Callable[[str, Trial], None] | None = None
     bounds: bool = False
     cheap: bool = False
-    radii: Callable[[str, Known, Ledger, Task], Tensor] | None = None
+    radii: Callable[[str, RadiusBounds, Ledger, Task], Tensor] | None = None
     takes_inner: bool = False
     load: Callable[[], object] | None = None
     options: frozenset[str] = frozenset()
