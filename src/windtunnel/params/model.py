@@ -115,6 +115,16 @@ class Head(Block):
         return self
 
 
+class Twin(Block):
+    """A differentiable stand-in for the deployed file: gradient attacks search on it, results are of the file."""
+
+    source: Literal["state_dict", "export", "onnx"]
+    path: str = Field(description="weights, torch.export program or ONNX file")
+    factory: str | None = Field(None, description="module:function that builds the torch module (state_dict)")
+    kwargs: dict[str, Value] = Field(default_factory=dict, description="arguments of factory")
+    preprocess: Preprocess = Field(default_factory=Preprocess, description="as model.preprocess")
+
+
 _OURS = ("train", "state_dict", "export", "onnx", "mlflow", "function")
 Source = Annotated[str, one_of(*_OURS, more=partial(model_sources, _OURS))]
 
@@ -150,6 +160,9 @@ class Model(Block):
         description="the name of the output to assess, where the model has several: logits of an ONNX graph or a dict",
     )
     head: Head = Field(default_factory=Head, description="what the outputs mean: softmax, binary, multi_label, top_k")
+    twin: Twin | None = Field(
+        None, description="differentiable stand-in for a file without gradients (tflite, quantised onnx)"
+    )
     uri: str | None = Field(None, description="models:/name@alias or runs:/id/model")
     sha256: str | None = Field(None, description="refuse weights with another digest")
     allow_pickle: bool = Field(
@@ -159,6 +172,21 @@ class Model(Block):
         60,
         description="seconds that windtunnel check gives the factory, and the model for an answer; a stage ten times as long",
     )
+
+    @property
+    def twin_model(self) -> Model | None:
+        """The twin as a model of its own; None where there is none."""
+        if self.twin is None:
+            return None
+        return Model.model_validate(
+            {**self.twin.model_dump(exclude_unset=True), "head": self.head, "time_limit": self.time_limit}
+        )
+
+    @model_validator(mode="after")
+    def _has_a_file(self) -> Model:
+        if self.twin and self.source in {"train", "function"}:
+            raise ValueError(f"twin: stands in for a deployed file, and source: {self.source} has none")
+        return self
 
 
 class OtherModel(Block):

@@ -12,7 +12,14 @@ from windtunnel.boundary.discovery.skip import skip
 from windtunnel.boundary.files import is_file
 from windtunnel.core.repository import repository
 
-WEIGHTS = {".pt": "state_dict", ".pth": "state_dict", ".ckpt": "state_dict", ".pt2": "export", ".onnx": "onnx"}
+WEIGHTS = {
+    ".pt": "state_dict",
+    ".pth": "state_dict",
+    ".ckpt": "state_dict",
+    ".pt2": "export",
+    ".onnx": "onnx",
+    ".tflite": "tflite",
+}
 _DEEPEST, _MOST_FOLDERS = 6, 5_000
 _NOT_ENTERED = frozenset({
     "__pycache__", "build", "champion", "dist", "env", "mlartifacts", "mlruns", "node_modules", "site-packages", "venv", "wandb",

@@ -84,7 +84,7 @@ def look_at(root: Path, path: Path, made_by: str = "") -> Weights | None:
         return _graph(file, path, made_by)
     if source == "state_dict" and _is_program(file):
         source = "export"
-    if source == "export":
+    if source in {"export", "tflite"}:
         return Weights(path, source, made_by, size=file.stat().st_size // 4)
     return _tensors(file, path, made_by)
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from windtunnel.boundary.models.program_gradients import cutting_operator
 from windtunnel.boundary.models.record import MODEL_JSON, Steps, read_model, write_model
 from windtunnel.boundary.models.training import train_classifier
 from windtunnel.boundary.models.trust import NOTHING, Trust, trust_of
+from windtunnel.boundary.models.twin import TWIN, agreement_of, with_twin
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Json
 from windtunnel.core.criterion import SOFTMAX
@@ -144,6 +145,14 @@ def import_model(
     if head is not None:
         facts["head"] = head.model_dump(mode="json")
     write_model(facts, directory)
+    shutil.rmtree(directory / TWIN, ignore_errors=True)
+    if (twin := model.twin_model) and assessed is not None:
+        import_model(twin, train, seed, device, directory / TWIN, server, assessed)
+        trust = trust_of(model)
+        assert trust.twin
+        other = load_classifier(directory / TWIN, device, assessed, trust.twin)
+        deployed = load_classifier(directory, device, assessed, replace(trust, twin=None))
+        write_model({**facts, "twin": agreement_of(deployed, other, assessed.inputs)}, directory)
 
 
 def _steps(model: Model, data: Dataset | None) -> Steps | None:
@@ -197,6 +206,9 @@ def load_classifier(directory: Path, device: str, dataset: Dataset, trust: Trust
         loaded = loader_of(record.source, trust)(record, directory, trust)
     except (KeyError, TypeError) as error:  # a plug-in's, which reads the file as the mapping that it is
         raise UserError(f"{directory / MODEL_JSON}: not what `train` wrote: {error} is missing or damaged") from error
+    if trust.twin:
+        twin = load_classifier(directory / TWIN, device, dataset, trust.twin)
+        loaded = with_twin(loaded, twin, record.twin)
     return fit(loaded, pick_device(device), dataset, trust)
 
 

@@ -69,6 +69,13 @@ class HeadRecord(Record):
         return Criterion(self.kind, self.top_k, self.threshold)
 
 
+class TwinAgreement(Record):
+    """On how many of `samples` assessed samples a deployed model and its twin predict the same class."""
+
+    agree: int
+    samples: int
+
+
 class ModelRecord(Record):
     """A model of any source. What the source of a library or of a plug-in keeps more is beside it."""
 
@@ -77,6 +84,8 @@ class ModelRecord(Record):
     preprocess: Steps | None = None
     # `model.head`, where it is not softmax, and `model.output`
     head: HeadRecord | None = None
+    # of `model.twin`, where params.yaml names one
+    twin: TwinAgreement | None = None
 
     @property
     def facts(self) -> dict[str, Value]:

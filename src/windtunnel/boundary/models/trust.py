@@ -15,7 +15,7 @@ class Trust:
     """The word of params.yaml on one model: modules of the user's to call, and whether its file may be a pickle.
 
     Nothing of it is ever read from a file beside a model, which may come from a stranger. `plugin` is the plug-in that
-    `model.source` names. `key` is where it stands;
+    `model.source` names, `twin` the word on `model.twin`. `key` is where it stands;
     `time_limit` is how long the model may take for an answer in `windtunnel check`, in seconds; in a stage ten times as long.
     """
 
@@ -26,6 +26,7 @@ class Trust:
     plugin: str | None = None
     key: str = "model"
     time_limit: float = 60.0
+    twin: Trust | None = None
 
     def required(self, name: str, why: str) -> str:
         """`factory` or `function`. Raises UserError where params.yaml does not say it."""
@@ -42,4 +43,6 @@ def trust_of(model: Model | OtherModel, key: str = "model") -> Trust:
     """What params.yaml says at `key`."""
     limit = model.time_limit if isinstance(model, Model) else Model().time_limit
     plugin = model.source if isinstance(model, Model) else None
-    return Trust(model.factory, model.function, model.kwargs, model.allow_pickle, plugin, key, limit)
+    other = model.twin_model if isinstance(model, Model) else None
+    twin = trust_of(other, f"{key}.twin") if other else None
+    return Trust(model.factory, model.function, model.kwargs, model.allow_pickle, plugin, key, limit, twin)

@@ -48,7 +48,7 @@ def params_text(choice: Choice, up: Path) -> str:
     return template.render(
         data=[(key, _scalar(value)) for key, value in _data(choice, up)],
         model=[(key, _scalar(value)) for key, value in _model(choice, up)],
-        gradients=model is None or model.source != "function",
+        gradients=model is None or model.source not in {"function", "tflite"},
         n=200, epsilon=epsilon,
         epsilons=["0", "0.02", "0.05", "0.1", "0.2", "0.3"] if grey else ["0", "1/255", "2/255", "4/255", "8/255", "16/255"],
         torchattacks=library_of("torchattacks", "attacks").is_installed,

@@ -130,11 +130,12 @@ def _ending() -> dict[str, Stage]:
     }  # fmt: skip
 
 
-def _files(params: Mapping[str, object], block: str, keys: tuple[str, ...]) -> list[str]:
+def _files(params: Mapping[str, object], block: str, keys: tuple[str, ...], above: str = "") -> list[str]:
     """The files that a block of params.yaml names, as DVC refers to them: another path there needs no other dvc.yaml."""
     content = params.get(block)
     named = content if isinstance(content, Mapping) else {}
-    return [f"${{{block}.{key}}}" for key in keys if named.get(key) and named[key] != "none"]
+    files = [f"${{{above}{block}.{key}}}" for key in keys if named.get(key) and named[key] != "none"]
+    return files if above else [*files, *_files(named, "twin", ("path",), f"{block}.")]
 
 
 _PLOTS: list[object] = [

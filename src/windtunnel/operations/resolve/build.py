@@ -216,6 +216,8 @@ class Resolver:
         if not model.path:
             return {}
         files, path = {"model.path": model.path}, self.project / model.path
+        if model.twin:
+            files["model.twin.path"] = model.twin.path
         if model.source == "onnx" and path.is_file():
             for name in self.memory.of("weights beside", path, _weights_beside):
                 files[f"model.path, {name}"] = str(Path(model.path).parent / name)

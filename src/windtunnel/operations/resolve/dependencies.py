@@ -160,13 +160,16 @@ def model_options(model: Model) -> frozenset[str]:
     """What a classifier of `model` reaches, when it is made and when it is asked."""
     known = {"onnx": {"ONNX model"}, "mlflow": {"MLflow model", "ONNX model"}}
     packed = {"safetensors"} if model.path and model.path.endswith(".safetensors") else set()
-    return frozenset(known.get(model.source, set()) | packed)
+    own = frozenset(known.get(model.source, set()) | packed)
+    return own | model_options(model.twin_model) if model.twin_model else own
 
 
 def model_code(model: Model) -> Iterator[str]:
     """The user's own modules that a classifier of `model` is made of: every assessment executes them."""
     used = {"state_dict": model.factory, "train": model.factory, "function": model.function}.get(model.source)
     yield from module_of(used)
+    if model.twin_model:
+        yield from model_code(model.twin_model)
     if model.source in model_sources():
         yield from model_source(model.source).modules
 

@@ -1,0 +1,15 @@
+"""The record of TFLite files."""
+
+from __future__ import annotations
+
+from windtunnel.registry.libraries import Install
+from windtunnel.registry.plugins import Lazy, ModelSource
+
+_HERE = "windtunnel.boundary.models.tflite.adapter"
+SOURCE = ModelSource(
+    "tflite",
+    Lazy(f"{_HERE}:load"),
+    keep=Lazy(f"{_HERE}:keep"),
+    imports=("ai_edge_litert",),
+    install=Install("ai-edge-litert>=2", "model.source: tflite", asked=True),
+)

@@ -1,0 +1,118 @@
+"""TFLite files and twins: numbers are of the deployed file, gradients of its stand-in."""
+
+import pickle
+from dataclasses import replace
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from windtunnel.boundary.models.load import import_model, load_classifier, preview_classifier
+from windtunnel.boundary.models.trust import trust_of
+from windtunnel.boundary.models.twin import WithTwin
+from windtunnel.core.contracts import Capability
+from windtunnel.core.dataset import Dataset
+from windtunnel.core.errors import UserError
+from windtunnel.params.model import Model
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
+
+
+def data() -> Dataset:
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.rand(20, 3, 2, 2, generator=generator)
+    return Dataset(inputs, torch.arange(20) % 3, tuple(f"s{i}" for i in range(20)), ("a", "b", "c"))
+
+
+class Rounds(nn.Module):
+    """A deployed network without gradients."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return (self.inner(x) * 4).round() / 4
+
+
+def test_values_are_of_the_deployed_model_and_gradients_of_the_twin():
+    twin = network().eval()
+    both = WithTwin(Rounds(twin), twin)
+    x = data().inputs.requires_grad_()
+    assert torch.equal(both(x), Rounds(twin)(x))
+    (gradient,) = torch.autograd.grad(both(x)[:, 0].sum(), x)
+    (expected,) = torch.autograd.grad(twin(x)[:, 0].sum(), x)
+    assert torch.equal(gradient, expected)
+
+
+def test_a_twin_is_imported_and_loaded_beside_the_deployed_file(tmp_path):
+    onnx, weights = tmp_path / "deployed.onnx", tmp_path / "float.pt"
+    torch.onnx.export(
+        Rounds(network()), (torch.zeros(2, 3, 2, 2),), str(onnx), dynamo=False, input_names=["x"],
+        dynamic_axes={"x": {0: "n"}},
+    )  # fmt: skip
+    torch.save(network().state_dict(), weights)
+    twin = {"source": "state_dict", "path": str(weights), "factory": f"{__name__}:network"}
+    model = Model(source="onnx", path=str(onnx), twin=twin)
+    import_model(model, None, 0, "cpu", tmp_path / "kept", assessed=data())
+    classifier = load_classifier(tmp_path / "kept", "cpu", data(), trust_of(model))
+    assert Capability.AUTOGRAD in classifier.capabilities
+    assert Capability.ONNX_GRAPH not in classifier.capabilities
+    alone = preview_classifier(model.model_copy(update={"twin": None}), data(), None, "cpu")
+    assert torch.equal(classifier.logits(data().inputs), alone.logits(data().inputs))
+    (caveat,) = [c for c in classifier.caveats if c.code == "twin"]
+    agree = int((classifier.predict(data().inputs) == network()(data().inputs).argmax(1)).sum())
+    assert f"they agree on {agree} of 20 samples" in caveat.text
+
+
+def test_a_twin_stands_in_for_a_file():
+    twin = {"source": "onnx", "path": "x.onnx"}
+    with pytest.raises(ValidationError, match="source: function has none"):
+        Model(source="function", function="a:b", twin=twin)
+
+
+def test_what_is_no_tflite_file_is_refused_in_one_line(tmp_path):
+    pytest.importorskip("ai_edge_litert")
+    (tmp_path / "x.tflite").write_bytes(b"no model")
+    with pytest.raises(UserError, match=r"x\.tflite is not a TFLite model"):
+        preview_classifier(Model(source="tflite", path=str(tmp_path / "x.tflite")), data(), None, "cpu")
+
+
+@pytest.fixture(scope="module")
+def cifar(shared) -> Dataset:
+    np = pytest.importorskip("numpy")
+    folder = shared / "data/colour"
+    if not (folder / "tiny").is_dir():
+        pytest.skip("no TFLite files here")
+    with np.load(folder / "cifar10/test.npz") as content:
+        inputs, labels = torch.tensor(content["x"]).float() / 255, torch.tensor(content["y"])
+    return Dataset(inputs, labels, tuple(map(str, range(len(labels)))), tuple("0123456789"))
+
+
+def test_tflite_files_are_as_good_as_litert_says(shared, cifar):
+    interpreter = pytest.importorskip("ai_edge_litert.interpreter")
+    folder = shared / "data/colour/tiny"
+    for name, preprocess in (("pretrainedResnet", {"range": (0, 255)}), ("pretrainedResnet_quant", {})):
+        path = folder / f"{name}.tflite"
+        classifier = preview_classifier(
+            Model(source="tflite", path=str(path), preprocess=preprocess), cifar, None, "cpu"
+        )
+        plain = interpreter.Interpreter(str(path))
+        plain.allocate_tensors()
+        given, made = plain.get_input_details()[0], plain.get_output_details()[0]
+        predictions = []
+        for image in cifar.inputs:
+            pixels = (image.permute(1, 2, 0) * 255).round()
+            pixels = pixels - 128 if given["dtype"].__name__ == "int8" else pixels
+            plain.set_tensor(given["index"], pixels[None].numpy().astype(given["dtype"]))
+            plain.invoke()
+            predictions.append(int(plain.get_tensor(made["index"]).argmax()))
+        assert classifier.predict(cifar.inputs).tolist() == predictions
+        again = pickle.loads(pickle.dumps(classifier.module))
+        assert torch.equal(
+            replace(classifier, module=again).logits(cifar.inputs[:3]), classifier.logits(cifar.inputs[:3])
+        )
