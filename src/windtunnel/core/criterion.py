@@ -74,10 +74,11 @@ class Criterion:
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Return the probability of each class, float64 (N, K); the threshold of a binary head does not move it."""
-        logits = logits.double()
-        if self.threshold != 0.5:
-            logits = logits + logits.new_tensor([0.0, self.shift])
-        return logits.softmax(1)
+        return self.without_threshold(logits).double().softmax(1)
+
+    def without_threshold(self, logits: Tensor) -> Tensor:
+        """Return the logits (N, K) whose softmax is the model's probability, for calibration."""
+        return logits if self.threshold == 0.5 else logits + logits.new_tensor([0.0, self.shift])
 
     @property
     def shift(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
 from windtunnel.params.entry import Block, Samples, Value
 from windtunnel.params.numbers import Number, Seconds
@@ -34,6 +34,9 @@ class Data(Block):
         None, description="module:function returning a windtunnel.core.dataset.Dataset or (x, y)"
     )
     kwargs: dict[str, Value] = Field(default_factory=dict, description="arguments of the function")
+    label_column: NonNegativeInt | None = Field(
+        None, description="labels (N, L) of 0 and 1: the column to assess; model.head.label sets it"
+    )
     class_names: list[str] | Annotated[PositiveInt, Field(le=MOST_CLASSES)] | None = Field(
         None, description="names of the classes, or how many there are"
     )

@@ -30,7 +30,7 @@ def check_whole(path: Path, raw: Mapping[str, object]) -> None:
 def validate_schema(raw: Mapping[str, object], where: str = "params") -> Params:
     """Validate the content of a params.yaml (see `boundary.params.load_params`)."""
     try:
-        params = params_model().model_validate(_resolve_budget(raw, where))
+        params = params_model().model_validate(_resolve_label(_resolve_budget(raw, where), where))
     except ValidationError as error:
         raise UserError(mistakes_of(error, where)) from error
     if mistakes := [*_repeated_names(params), *_unknown_names(params)]:
@@ -61,6 +61,21 @@ def _resolve_budget(raw: Mapping[str, object], where: str) -> dict[str, object]:
             raise UserError(unknown_word(f"{where}: budget", name, map(str, known), what="one of budgets"))
         content["budget"] = known[name]
     return content
+
+
+def _resolve_label(content: dict[str, object], where: str) -> dict[str, object]:
+    """Set `data.label_column` to the place of `model.head.label` among its labels, so that samples and model agree."""
+    model, data = content.get("model"), content.get("data")
+    head = model.get("head") if isinstance(model, Mapping) else None
+    labels, label = (head.get("labels"), head.get("label")) if isinstance(head, Mapping) else (None, None)
+    if not isinstance(labels, list) or label not in labels or not isinstance(data, Mapping):
+        return content  # the schema says what is missing
+    column = labels.index(label)
+    if data.get("label_column", column) != column:
+        raise UserError(
+            f"{where}: data.label_column: {data['label_column']}, but model.head.label: {label} is column {column}; remove it"
+        )
+    return {**content, "data": {"class_names": [f"not {label}", label], **data, "label_column": column}}
 
 
 def _repeated_names(params: Params) -> Iterator[str]:

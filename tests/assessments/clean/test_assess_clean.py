@@ -14,7 +14,14 @@ from torch import nn
 
 from windtunnel.assessments.clean.assess import assess_clean
 from windtunnel.assessments.clean.figures import ConfusionMatrixVisualiser
-from windtunnel.assessments.clean.metrics import adaptive_calibration_error, brier_score, confusion_matrix, reliability
+from windtunnel.assessments.clean.metrics import (
+    adaptive_calibration_error,
+    area_under_roc,
+    brier_score,
+    confusion_matrix,
+    precision_recall_f1,
+    reliability,
+)
 from windtunnel.assessments.clean.series import write_clean_series
 from windtunnel.assessments.clean.subject import fresh_subject, load_subject
 from windtunnel.assessments.clean.table import VISUALISERS
@@ -237,3 +244,27 @@ def test_adaptive_calibration_error_has_bins_of_equal_size() -> None:
     chances = torch.tensor([[0.6, 0.4], [0.6, 0.4], [0.9, 0.1], [0.9, 0.1]])
     targets = torch.tensor([0, 1, 0, 0])
     assert adaptive_calibration_error(chances.log(), targets, 2) == pytest.approx((0.1 + 0.1) / 2)
+
+
+def test_precision_recall_and_f1_are_those_of_the_confusion_matrix():
+    generator = torch.Generator().manual_seed(0)
+    predictions, targets = (torch.randint(0, 4, (300,), generator=generator) for _ in range(2))
+    counts = confusion_matrix(predictions, targets, 4).double()
+    hits, asked, there = counts.diag(), counts.sum(0), counts.sum(1)
+    precision, recall = hits / asked, hits / there
+    f1 = 2 * precision * recall / (precision + recall)
+    found = precision_recall_f1(predictions, targets)
+    for name, scores in (("precision", precision), ("recall", recall), ("f1", f1)):
+        assert found[f"{name}_macro"] == pytest.approx(float(scores.mean()))
+        assert found[f"{name}_weighted"] == pytest.approx(float((scores * there).sum() / 300))
+        assert found[f"{name}_micro"] == pytest.approx(float(hits.sum() / 300))
+
+
+def test_auroc_is_the_share_of_pairs_in_the_right_order():
+    z, targets = torch.tensor([-1.0, 0.5, 0.2, 2.0, 0.2]), torch.tensor([0, 0, 1, 1, 0])
+    pairs = [(a, b) for a in z[targets == 1].tolist() for b in z[targets == 0].tolist()]
+    share = sum(1.0 if a > b else 0.5 if a == b else 0.0 for a, b in pairs) / len(pairs)
+    logits = torch.stack([torch.zeros(5), z], 1)
+    assert area_under_roc(logits, targets) == {"auroc": pytest.approx(share)}
+    assert area_under_roc(torch.zeros(2, 3), torch.tensor([0, 1])) == {}
+    assert area_under_roc(logits[:2], targets[:2]) == {}

@@ -8,12 +8,15 @@ from onnx import TensorProto, helper, numpy_helper
 from pydantic import ValidationError
 from torch import nn
 
+from windtunnel.boundary.data.load import load_dataset
 from windtunnel.boundary.models.heads import Headed, head_of
 from windtunnel.boundary.models.load import fit, import_model, load_classifier, preview_classifier
 from windtunnel.boundary.models.loaders import TORCH, Loaded, with_head
 from windtunnel.boundary.models.trust import trust_of
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
+from windtunnel.params.data import Data
+from windtunnel.params.load import validate_schema
 from windtunnel.params.model import Model
 
 CPU = torch.device("cpu")
@@ -198,3 +201,23 @@ def test_short_forms_of_a_head():
     assert Model(head={"labels": ["a", "b"], "label": "b"}).head.kind == "multi_label"
     assert head_of(Model()) is None
     assert isinstance(Headed(network(), head_of(Model(head="binary"))), nn.Module)
+
+
+def test_one_label_of_several_is_read_from_its_column(tmp_path):
+    labels = np.random.default_rng(0).integers(0, 2, (30, 3))
+    np.savez(tmp_path / "x.npz", x=np.random.default_rng(1).random((30, 4, 4)), y=labels)
+    raw = {
+        "data": {"source": "npz", "path": str(tmp_path / "x.npz")},
+        "model": {"source": "train", "head": {"labels": ["a", "b", "c"], "label": "b"}},
+        "budget": {"norm": "Linf", "epsilon": 0.1},
+    }
+    params = validate_schema(raw)
+    assessed, _ = load_dataset(params.data, 0)
+    assert assessed.targets.tolist() == labels[:, 1].tolist()
+    assert assessed.class_names == ("not b", "b")
+    with pytest.raises(UserError, match=r"model\.head\.label: b is column 1; remove it"):
+        validate_schema({**raw, "data": {**raw["data"], "label_column": 2}})
+    with pytest.raises(UserError, match=r"labels of shape .* one column"):
+        load_dataset(Data(source="npz", path=str(tmp_path / "x.npz"), class_names=2), 0)
+    with pytest.raises(UserError, match=r"data\.label_column: 3: labels have shape \(30, 3\)"):
+        load_dataset(Data(source="npz", path=str(tmp_path / "x.npz"), label_column=3), 0)

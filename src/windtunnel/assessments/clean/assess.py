@@ -6,9 +6,11 @@ import torch
 
 from windtunnel.assessments.clean.metrics import (
     adaptive_calibration_error,
+    area_under_roc,
     brier_score,
     confusion_matrix,
     negative_log_likelihood,
+    precision_recall_f1,
     reliability,
 )
 from windtunnel.assessments.clean.table import IDENTITY
@@ -38,7 +40,9 @@ def assess_clean(params: Clean, subject: Subject) -> AssessmentResult:
     verdicts = torch.where(
         correct, int(Verdict.CORRECT_UNDER_PERTURBATION), int(Verdict.MISCLASSIFIED_UNDER_PERTURBATION)
     )
-    calibration = reliability(logits, targets, params.calibration_bins)
+    criterion = subject.classifier.criterion
+    calibrated = criterion.without_threshold(logits)
+    calibration = reliability(calibrated, targets, params.calibration_bins)
     metrics: dict[str, Json] = {
         **rate.metrics("clean_accuracy"),
         "corrupted_accuracy": rate.value,
@@ -46,11 +50,13 @@ def assess_clean(params: Clean, subject: Subject) -> AssessmentResult:
         "accuracy_ci_high": rate.high,
         "n_samples": n,
         "n_correct": int(correct.sum()),
-        "nll": negative_log_likelihood(logits, targets),
+        "nll": negative_log_likelihood(calibrated, targets),
         "ece": calibration.ece,
-        "adaptive_ece": adaptive_calibration_error(logits, targets, params.calibration_bins),
-        "brier": brier_score(logits, targets),
-        "mean_confidence": float(logits.double().softmax(1).amax(1).mean()),
+        "adaptive_ece": adaptive_calibration_error(calibrated, targets, params.calibration_bins),
+        "brier": brier_score(calibrated, targets),
+        "mean_confidence": float(criterion.probabilities(logits).amax(1).mean()),
+        **precision_recall_f1(predictions, targets),
+        **area_under_roc(logits, targets),
         "per_class": written(_per_class(params, subject)),
         "confusion_matrix": confusion_matrix(predictions, targets, subject.dataset.num_classes).tolist(),
         "reliability": calibration.bins.model_dump(mode="json"),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from sklearn.metrics import precision_recall_fscore_support, roc_auc_score
 from torch import Tensor, nn
 
 from windtunnel.assessments.clean.reliability import ConfidenceBins
+from windtunnel.core.criterion import SOFTMAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,7 @@ class Reliability:
 
 def reliability(logits: Tensor, targets: Tensor, bins: int) -> Reliability:
     """Confidence (max softmax) against accuracy in `bins` bins; logits (N, K), targets (N,)."""
-    confidence, predictions = logits.double().softmax(1).max(1)
-    correct = (predictions == targets).double()
+    confidence, correct = logits.double().softmax(1).amax(1), SOFTMAX.is_correct(logits, targets).double()
     bin_index = (confidence * bins).ceil().long().clamp(1, bins) - 1
     counts = torch.bincount(bin_index, minlength=bins)
     mean = [torch.bincount(bin_index, v, minlength=bins) / counts.clamp(min=1) for v in (confidence, correct)]
@@ -61,11 +62,32 @@ def adaptive_calibration_error(logits: Tensor, targets: Tensor, bins: int) -> fl
 
     Mean over the bins, weighted by their size, of |accuracy - mean confidence|. Source: Nixon et al. 2019, arXiv 1904.01685.
     """
-    confidence, predictions = logits.double().softmax(1).max(1)
+    confidence = logits.double().softmax(1).amax(1)
     order = confidence.argsort(stable=True)
-    right = (predictions == targets)[order].double()
+    right = SOFTMAX.is_correct(logits, targets)[order].double()
     parts = zip(confidence[order].tensor_split(bins), right.tensor_split(bins), strict=True)
     return sum(len(c) * abs(float(c.mean()) - float(r.mean())) for c, r in parts if len(c)) / max(1, len(targets))
+
+
+def precision_recall_f1(predictions: Tensor, targets: Tensor) -> dict[str, float]:
+    """Return precision, recall and F1 of the predictions (N,), micro, macro and weighted by the samples of a class.
+
+    A class that is never predicted has precision 0. Classes without samples and predictions do not count.
+    """
+    found: dict[str, float] = {}
+    for average in ("micro", "macro", "weighted"):
+        scores = precision_recall_fscore_support(targets, predictions, average=average, zero_division=0)
+        found |= {
+            f"{name}_{average}": float(v) for name, v in zip(("precision", "recall", "f1"), scores[:3], strict=True)
+        }
+    return found
+
+
+def area_under_roc(logits: Tensor, targets: Tensor) -> dict[str, float]:
+    """Return the area under the ROC curve of two logits; empty for more classes, and where a class has no sample."""
+    if logits.shape[1] != 2 or len(targets.unique()) < 2:
+        return {}
+    return {"auroc": float(roc_auc_score(targets, (logits[:, 1] - logits[:, 0]).double()))}
 
 
 def confusion_matrix(predictions: Tensor, targets: Tensor, num_classes: int) -> Tensor:

@@ -48,6 +48,7 @@ def convert(
     data: Data, seed: int, assessed: Raw | Dataset, train: Raw | Dataset | None, view: View | None = None
 ) -> tuple[Dataset, Dataset | None]:
     """What a source holds as `data` asks for it (see `load_dataset`)."""
+    assessed, train = _one_label(assessed, data), None if train is None else _one_label(train, data)
     parts = [part for part in (assessed, train) if part is not None]
     for part in parts:
         if not len(part.inputs):
@@ -62,6 +63,24 @@ def convert(
     result = _convert(assessed, data, names, chosen, view)
     result = replace(result, metadata={**result.metadata, "samples": selection})
     return result, None if train is None else _convert(train, data, names, torch.arange(len(train.inputs)), view)
+
+
+def _one_label(part: Raw | Dataset, data: Data) -> Raw | Dataset:
+    """Return the samples with the column of their labels (N, L) that `data.label_column` names, as 0 and 1."""
+    labels = part.targets.numpy() if isinstance(part, Dataset) else part.labels
+    if data.label_column is None or labels is None:
+        return part
+    if labels.ndim != 2 or data.label_column >= labels.shape[1]:
+        raise UserError(
+            f"data.label_column: {data.label_column}: labels have shape {labels.shape}; (N, L) with that column"
+        )
+    column = labels[:, data.label_column]
+    if column.dtype.kind not in "buif" or not np.isin(column, (0, 1)).all():
+        raise UserError(f"data.label_column: {data.label_column}: labels of a column are 0 and 1")
+    column = column.astype(np.int64)
+    return (
+        replace(part, targets=torch.from_numpy(column)) if isinstance(part, Dataset) else replace(part, labels=column)
+    )
 
 
 def save_datasets(assessed: Dataset, train: Dataset | None, directory: Path) -> None:
@@ -348,6 +367,7 @@ def _targets(raw: Raw, names: tuple[str, ...]) -> Tensor:
     if labels.ndim != 1 or len(labels) != n:
         raise UserError(
             f"data: {len(labels) if labels.ndim else 0} labels of shape {labels.shape} for {n} samples; one each"
+            + "; model.head: {labels: [...], label: ...} assesses one column" * (labels.ndim == 2)
         )
     if labels.dtype.kind == "U":
         place = {name: i for i, name in enumerate(names)}

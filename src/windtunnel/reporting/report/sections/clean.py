@@ -25,6 +25,8 @@ def clean_section(clean: Artifacts, found: Found, options: Options) -> Section:
         ("adaptive ECE", "adaptive_ece", "{:.4f}"),
         ("Brier score", "brier", "{:.4f}"),
         ("mean confidence", "mean_confidence", "{:.1%}"),
+        ("macro F1", "f1_macro", "{:.4f}"),
+        ("AUROC", "auroc", "{:.4f}"),
     ):
         if key in metrics:
             cells.append((words, form.format(number(metrics, key))))
