@@ -58,6 +58,7 @@ def graph(params: Mapping[str, object]) -> dict[str, object]:
             **dict(_assessments(generators)),
             **_ending(),
         },
+        "params": ["reports/resolved/budget.yaml"],
         "plots": _PLOTS,
     }  # fmt: skip
 

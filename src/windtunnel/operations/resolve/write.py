@@ -8,6 +8,7 @@ from pathlib import Path
 from windtunnel.core.errors import UserError
 from windtunnel.operations.resolve.redraw import forget_others, keep_for_redrawing
 from windtunnel.params.resolved import Resolved, read_resolved, resolved_file
+from windtunnel.records.files import write_json
 from windtunnel.records.layout import RESOLVED
 
 
@@ -19,6 +20,10 @@ def write_all(found: Iterable[Resolved], root: Path = RESOLVED) -> list[str]:
     for path in [*root.rglob("*.json")]:
         if path not in wanted:
             path.unlink()
+    for one in wanted.values():
+        if one.stage == "summary":
+            # A params file of dvc.yaml, so that `dvc params diff` shows the epsilon behind the name of a budget.
+            write_json({"budget": one.work.entry["budget"]}, root / "budget.yaml")
     return [one.label for one in wanted.values() if one.write(root)]
 
 
