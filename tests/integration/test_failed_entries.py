@@ -18,11 +18,15 @@ attacks:
   fgsm: {library: torchattacks, algorithm: FGSM}
   refuses: {library: function, algorithm: "failing:refuses"}
   unreachable: {library: function, algorithm: "failing:unreachable"}
+  killed: {library: function, algorithm: "failing:killed"}
+  binarisation: {library: foolbox, algorithm: BinarizationRefinementAttack}
 sanity: {profile: stored}
 tracking: {experiment: test}
 gate: {minimum: {clean/accuracy: 0.1}}
 """
 ATTACKS = """
+import os
+import signal
 from pathlib import Path
 
 
@@ -33,6 +37,12 @@ def refuses(model, inputs, labels, budget, seed):
 def unreachable(model, inputs, labels, budget, seed):
     if Path(".cache/down").exists():
         raise ConnectionError("the server is down")
+    return inputs
+
+
+def killed(model, inputs, labels, budget, seed):
+    if Path(".cache/down").exists():
+        os.kill(os.getpid(), signal.SIGKILL)  # as the system does where memory is short
     return inputs
 """
 
@@ -58,17 +68,32 @@ def _lock(clone):
 
 
 def test_everything_downstream_runs_and_the_gate_refuses(clone):
-    assert {"attack@refuses", "attack@unreachable", "sanity", "summary", "report", "gate", "track"} <= {
-        *clone.ran_first
-    }
+    assert {
+        "attack@refuses",
+        "attack@unreachable",
+        "attack@killed",
+        "attack@binarisation",
+        "sanity",
+        "summary",
+        "report",
+        "gate",
+        "track",
+    } <= {*clone.ran_first}
     said = clone.run("windtunnel", "gate", code=20)
     assert "attacks.refuses failed" in said
     assert "attacks.unreachable failed" in said
+    assert "attacks.killed failed and has no result (its process was ended by SIGKILL" in said
+    assert (
+        "attacks.binarisation failed and has no result (BinarizationRefinementAttack: the model does not binarise"
+        in said
+    )
     assert "failed: no result" in clone.run("windtunnel", "show")
 
 
 def test_what_may_pass_is_neither_in_the_lock_nor_in_the_cache_of_runs(clone):
     assert "attack@refuses" in _lock(clone)
+    assert "attack@binarisation" in _lock(clone)
+    assert "attack@killed" not in _lock(clone)
     assert _runs_of(clone, "refuses")
     assert "attack@unreachable" not in _lock(clone)
     assert not _runs_of(clone, "unreachable")
@@ -92,7 +117,7 @@ def test_status_says_why_it_would_run_again(clone):
 def test_the_next_repro_runs_what_may_pass_and_nothing_else_of_the_attacks(clone):
     (clone.folder / ".cache" / "down").unlink()
     ran = clone.repro()
-    assert [stage for stage in ran if stage.startswith("attack@")] == ["attack@unreachable"]
+    assert [stage for stage in ran if stage.startswith("attack@")] == ["attack@killed", "attack@unreachable"]
     found = json.loads((clone.folder / "reports/robustness/unreachable/metadata.json").read_text())
     assert "failure" not in found
     assert "attack@unreachable" in _lock(clone)

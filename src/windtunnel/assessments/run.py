@@ -17,6 +17,7 @@ from windtunnel.assessments.task import Task
 from windtunnel.boundary.params_file import configured_time_limit
 from windtunnel.core.contracts import Norm
 from windtunnel.core.dataset import too_many
+from windtunnel.core.errors import InfrastructureError
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget, Entry
 from windtunnel.params.model import Model
@@ -32,19 +33,24 @@ from windtunnel.registry.plugins import Family
 from windtunnel.runtime.console import warn
 
 
-def run_entry(family: Family, resolved: Resolved) -> Artifacts:
+def run_entry(family: Family, resolved: Resolved, killed_by: str = "") -> Artifacts:
     """Run one entry of a family, from its preflight to its figures.
 
-    Where nothing but its figures changed, the result that `resolve` kept is drawn, and nothing is computed.
+    Where nothing but its figures changed, the result that `resolve` kept is drawn, and nothing is computed. killed_by: the signal that
+    killed the process of this entry; then its failure is recorded.
     """
     started = time.time()
     task = task_of(family, resolved)
     directory = ROBUSTNESS / task.name
     draw = partial(draw_resolved, resolved.drawing.figures)
-    cached = take_back(resolved.digest, directory, task.subject)
+    cached = None if killed_by else take_back(resolved.digest, directory, task.subject)
     if cached is None:
-        family.preflight()(task.where, task.entry, task.budget, task.subject.classifier, task.subject.dataset)
-        result = compute(family, task)
+        if killed_by:
+            hint = ", as the system does where memory is short" if killed_by == "SIGKILL" else ""
+            result = _failed(family, task, InfrastructureError(f"its process was ended by {killed_by}{hint}"))
+        else:
+            family.preflight()(task.where, task.entry, task.budget, task.subject.classifier, task.subject.dataset)
+            result = compute(family, task)
         artifacts = write_artifacts(result, directory, task.subject, started=started, draw=draw)
         if may_run_again(result):
             # DVC takes the digest of this dependency after the stage: the next `resolve` writes another, so the entry runs.
@@ -87,7 +93,11 @@ def compute(family: Family, task: Task[Entry]) -> AssessmentResult:
     try:
         return result_of(family, task)
     except (Exception, SystemExit) as error:
-        failed = failed_result(task, family.name, failure_of(error, task.where))
+        return _failed(family, task, error)
+
+
+def _failed(family: Family, task: Task[Entry], error: Exception | SystemExit) -> AssessmentResult:
+    failed = failed_result(task, family.name, failure_of(error, task.where))
     # The single corruptions of a suite, as far as it came.
     shutil.rmtree(task.place.robustness / task.name, ignore_errors=True)
     return _as_written(failed, family, task)

@@ -29,6 +29,8 @@ KEPT = "interrupted; what is finished is kept, `dvc repro` continues"
 # Something may swallow the exception that a signal raises (a destructor, a library's callback): then the process ends
 # so many seconds later all the same. What is in memory alone needs less to be written.
 GRACE = 5.0
+# A terminal's Ctrl-C reaches the parent and the child of a stage, and the parent forwards it: within so many seconds it is one.
+_SAME_SIGNAL = 0.5
 _MARK = "WINDTUNNEL_STARTED_BY"  # an environment variable: daemons leave the tree of processes, not their environment
 # Of the disk or the rights on it, not of our making.
 _DISK = {
@@ -50,6 +52,7 @@ class _Ending:
 
     working = False
     signal: int | None = None
+    since = 0.0
     mark: str | None = None
 
 
@@ -65,7 +68,7 @@ def handle_signals() -> None:
             signal.signal(number, _on_signal)
     sys.unraisablehook = _on_unraisable
     if "DVC_STAGE" in os.environ:
-        threading.Thread(target=_end_with_dvc, daemon=True).start()
+        threading.Thread(target=end_with_dvc, daemon=True).start()
 
 
 @contextmanager
@@ -187,11 +190,13 @@ def no_main_module() -> Iterator[None]:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
+    if _Ending.signal is not None and time.monotonic() - _Ending.since < _SAME_SIGNAL:
+        return
     # At once where there is nothing to tell yet, or any more; where it is asked a second time; and in an import, which C++ code
     # such as torch's does not survive half done: it takes what was cut short for missing, aborts or reads freed memory.
     if not _Ending.working or _Ending.signal is not None or _is_importing(frame):
         end_interrupted(number)
-    _Ending.signal = number
+    _Ending.signal, _Ending.since = number, time.monotonic()
     timer = threading.Timer(GRACE, end_interrupted, (number,))
     timer.daemon = True
     timer.start()
@@ -246,7 +251,7 @@ def _end_children() -> None:
                 child.kill()
 
 
-def _end_with_dvc() -> None:
+def end_with_dvc() -> None:
     """Wait until DVC, which may have a shell between itself and this process, is gone; then end as SIGTERM would."""
     import psutil
 

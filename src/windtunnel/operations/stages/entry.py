@@ -7,7 +7,7 @@ from windtunnel.params.resolved import read_resolved
 from windtunnel.registry.plugins import family_of
 
 
-def main(stage: str, name: str) -> None:
-    """Write reports/robustness/<name>."""
+def main(stage: str, name: str, killed_by: str = "") -> None:
+    """Write reports/robustness/<name>: its result, or that its process was killed by a signal."""
     resolved = read_resolved(stage, name)
-    run_entry(family_of(resolved.family), resolved)
+    run_entry(family_of(resolved.family), resolved, killed_by)

@@ -9,6 +9,7 @@ from importlib import import_module
 from windtunnel.core.errors import UserError, shown, unknown_word
 from windtunnel.core.threads import compute_with_one_thread
 from windtunnel.runtime.shutdown import handle_signals, user_errors
+from windtunnel.runtime.supervision import fork_worker
 
 # Those that are no family's, in the order of the pipeline: each is a module beside this one. `entry` runs all others.
 STAGES = ("resolve", "prepare", "train", "clean", "generators", "sanity", "summary", "gate", "report", "track")
@@ -19,7 +20,12 @@ _LEAVES_NO_ASSESSMENT = frozenset({"prepare", "train", "generators", "gate"})
 
 def main(*words: str) -> None:
     """A process that runs one stage, and says so. `main("attack")` in a file of `stages/` takes the name from the command."""
-    handle_signals()  # before anything else is imported
+    # Before anything else is imported.
+    killed_by = ""
+    if {*(*words, *sys.argv[1:])[:1]} <= {*STAGES}:
+        handle_signals()
+    else:
+        killed_by = fork_worker()
     compute_with_one_thread()
     with user_errors():
         from windtunnel.runtime.own_source import require_own_source
@@ -31,11 +37,13 @@ def main(*words: str) -> None:
         require_placement()
         stage, name = stage_of(*words, *sys.argv[1:])
         with log_stage(stage, name):
-            run_stage(stage, name)
+            run_stage(stage, name, killed_by)
 
 
-def run_stage(stage: str, name: str = "") -> None:
+def run_stage(stage: str, name: str = "", killed_by: str = "") -> None:
     """Run a stage in the current directory; of a family, the entry `name`.
+
+    killed_by: the signal that killed the process of the entry; then its failure is recorded, and nothing is computed.
 
     Only the module of this stage is imported: what others execute decides nothing here. Raises UserError for what the
     stage refuses.
@@ -48,7 +56,7 @@ def run_stage(stage: str, name: str = "") -> None:
         if stage in _LEAVES_NO_ASSESSMENT:
             write_stage_runtime(stage, started)
     else:
-        import_module(f"{__package__}.{ENTRY}").main(stage, name)
+        import_module(f"{__package__}.{ENTRY}").main(stage, name, killed_by)
 
 
 def stage_of(stage: str = "", name: str = "", *more: str) -> tuple[str, str]:
