@@ -9,6 +9,7 @@ from windtunnel.boundary.params_file import read_params
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.validate import validate, validated_params
 from windtunnel.params.load import check_whole, validate_schema
+from windtunnel.params.model import Model
 from windtunnel.params.numbers import parse_number
 
 ROOT = Path(__file__).parents[2]
@@ -163,3 +164,9 @@ def test_numbers_that_no_run_can_use_are_refused(change, words):
 def test_a_seed_beyond_64_bits_is_refused():
     with pytest.raises(UserError, match="seed: 1180591620717411303424 is beyond 64 bits"):
         validate_schema({"seed": 2**70, "data": {}, "model": {}, "budget": {"epsilon": 0.1}})
+
+
+@pytest.mark.parametrize("head", ["softmax", {"top_k": 5}, "binary", {"labels": ["a", "b"], "label": "a"}])
+def test_a_resolved_model_with_all_its_defaults_reads_back(head):
+    model = Model.model_validate({"source": "train", "head": head})
+    assert Model.model_validate(model.model_dump(mode="json")) == model

@@ -103,7 +103,9 @@ class Head(Block):
             "binary": {"output", "threshold"},
             "multi_label": {"output", "threshold", "labels", "label"},
         }[self.kind]
-        if other := sorted(self.model_fields_set - allowed - {"kind"}):
+        # Resolved entries name every key, with its default where the user gave none.
+        given = {key for key, field in type(self).model_fields.items() if getattr(self, key) != field.default}
+        if other := sorted(given - allowed - {"kind"}):
             raise ValueError(f"{other[0]} is no key of kind: {self.kind}; {', '.join(sorted(allowed)) or 'none'}")
         if self.kind == "top_k" and self.top_k is None:
             raise ValueError("kind: top_k needs top_k, how many of the largest logits count, as in {top_k: 5}")
