@@ -20,7 +20,7 @@ _COLUMNS = (
 
 
 def follow_move(uri: str, root: Path) -> None:
-    """Where the SQLite store of the project in `root` has artifact addresses of another place, give it those of this one.
+    """If the SQLite store of the project in `root` has artifact addresses of another place, give it those of this one.
 
     Only addresses that a project of ours made, `<root>/mlartifacts`; others are the user's own. Raises UserError where the
     database was copied without the files, which would then be written and looked for in the other project.

@@ -75,7 +75,7 @@ def _require_writable(path: Path) -> None:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether no table is half made, and every migration is through; of a store with runs, which an older MLflow may have
+    """Return True if no table is half made, and every migration is through; of a store with runs, which an older MLflow may have
 
     made, the latter is left to MLflow's own words and `mlflow db upgrade`.
     """
@@ -107,7 +107,7 @@ def _leftovers(tables: set[str]) -> list[str]:
 
 
 def _has_runs(path: Path) -> bool:
-    """Whether there is something in it to lose; where even that cannot be read, there may be."""
+    """Return True if there is something in it to lose; where even that cannot be read, there may be."""
     try:
         with closing(_read_only(path)) as database:
             return any(

@@ -59,7 +59,7 @@ def binomial_interval(
 
 
 def _wilson(successes: float, n: int, level: float) -> tuple[float, float]:
-    """As statsmodels, to the last bit: nearly every stage needs this one, and statsmodels takes a second to import."""
+    """Compute what statsmodels does, to the last bit: nearly every stage needs this one, and statsmodels takes a second to import."""
     z, p = -float(ndtri((1 - level) / 2)), successes / n
     z2 = z**2
     scale = 1 + z2 / n

@@ -41,5 +41,5 @@ def finite_samples(tensor: Tensor) -> Tensor:
 
 
 def same_values(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have one shape and equal values, as `torch.equal`, a part at a time."""
+    """Return True if two tensors have one shape and equal values, as `torch.equal`, a part at a time."""
     return one.shape == other.shape and all(torch.equal(one[part], other[part]) for part in sample_parts(one))

@@ -68,7 +68,7 @@ class Classifier:
 
 
 def forward_samples(inputs: Tensor) -> int:
-    """How many of `inputs` (N, ...) pass the model together: 512 up to 3x73x73, fewer of larger ones; never by the memory there is."""
+    """Return how many of `inputs` (N, ...) form a batch: 512 up to 3x73x73, fewer of larger ones, whatever memory is free."""
     return max(1, min(FORWARD_BATCH, _FORWARD_VALUES // max(1, inputs[:1].numel())))
 
 

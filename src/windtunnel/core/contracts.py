@@ -13,14 +13,14 @@ from typing import TypeAlias
 
 
 class Case(StrEnum):
-    """Whether an assessment looks for the worst perturbation of a region or for the average one."""
+    """The worst perturbation of a region, or the average one."""
 
     WORST_CASE = "worst_case"
     AVERAGE_CASE = "average_case"
 
 
 class AssessmentKind(StrEnum):
-    """What kind of evidence an assessment gives (level 1 of the taxonomy)."""
+    """Kind of evidence that an assessment gives (level 1 of the taxonomy)."""
 
     EMPIRICAL_ATTACK = "empirical_attack"
     FORMAL_VERIFICATION = "formal_verification"
@@ -33,7 +33,7 @@ class AssessmentKind(StrEnum):
 
 
 class ThreatModel(StrEnum):
-    """What the adversary may see of the model."""
+    """Access of the adversary to the model."""
 
     WHITE_BOX = "white_box"
     BLACK_BOX_SCORE = "black_box_score"
@@ -42,14 +42,14 @@ class ThreatModel(StrEnum):
 
 
 class Objective(StrEnum):
-    """What the adversary wants: any wrong class, or one given class."""
+    """Goal of the adversary: any wrong class, or one target class."""
 
     UNTARGETED = "untargeted"
     TARGETED = "targeted"
 
 
 class Norm(StrEnum):
-    """How the size of a perturbation is measured."""
+    """Norm in which a perturbation is measured."""
 
     LINF = "Linf"
     L2 = "L2"
@@ -59,7 +59,7 @@ class Norm(StrEnum):
 
 
 class Randomness(StrEnum):
-    """Where the randomness of an algorithm comes from, hence what a seed can do about it."""
+    """Source of the randomness of an algorithm, which decides what a seed can do."""
 
     DETERMINISTIC = "deterministic"  # two runs are equal whatever the seed
     GLOBAL_RNG = "global_rng"  # draws from torch's, numpy's or random's global stream, which we seed around the call
@@ -67,7 +67,7 @@ class Randomness(StrEnum):
 
 
 class Capability(StrEnum):
-    """What a model's backend can do, and what an algorithm needs."""
+    """Ability of a model's backend, and requirement of an algorithm."""
 
     FORWARD = "forward"
     AUTOGRAD = "autograd"
@@ -169,7 +169,7 @@ class Algorithm:
 
 @dataclass(frozen=True, slots=True)
 class Semantics:
-    """What one assessment means, derived from the registry row of the algorithm that ran."""
+    """Meaning of one assessment, derived from the registry row of the algorithm that ran."""
 
     algorithm: Algorithm
     perturbation: PerturbationRegion

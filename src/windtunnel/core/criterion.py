@@ -1,4 +1,4 @@
-"""What turns logits into prediction, correctness, margin and loss for a head: softmax, binary, one of several labels, top-k."""
+"""Turn logits into prediction, correctness, margin and loss for a head: softmax, binary, one of several labels, top-k."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from windtunnel.core.errors import IncompatibleError
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """How the logits (N, K) of a classifier are read. Nothing else compares logits with labels.
+    """Reading of the logits (N, K) of a classifier. Nothing else compares logits with labels.
 
     A binary head and a single label of a multi-label head are two logits [0, z]: the second class is the positive one,
     and an answer is positive where z > 0.

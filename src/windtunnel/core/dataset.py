@@ -40,7 +40,7 @@ class Dataset:
 
     @property
     def is_image(self) -> bool:
-        """Whether the inputs are images (N, C, H, W)."""
+        """True if the inputs are images (N, C, H, W)."""
         return self.inputs.ndim == 4
 
     @property
@@ -50,7 +50,7 @@ class Dataset:
 
     @property
     def selection(self) -> dict[str, Json]:
-        """How the samples were chosen, for `metadata.json`: of the source, and `then` of those, where an entry takes fewer."""
+        """Return how the samples were chosen, for `metadata.json`: of the source, and `then` of those, where an entry takes fewer."""
         of_source = self.metadata.get("samples") or {"n": len(self)}
         if not isinstance(of_source, Mapping):
             raise UserError(f"samples: {shown(of_source)} is not what this version writes there")

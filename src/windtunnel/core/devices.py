@@ -1,4 +1,4 @@
-"""What makes an accelerator give the same bits for the same work."""
+"""Make an accelerator give the same bits for the same work."""
 
 from __future__ import annotations
 

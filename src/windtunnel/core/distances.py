@@ -57,5 +57,5 @@ def distance(norm: Norm, a: Tensor, b: Tensor) -> Tensor:
 
 
 def within(distances: Tensor, epsilon: float) -> Tensor:
-    """Whether each distance is inside the budget, up to float32 rounding; shape (N,) bool."""
+    """Return True for each distance inside the budget, up to float32 rounding; shape (N,) bool."""
     return distances <= epsilon * (1 + RELATIVE_TOLERANCE) + ABSOLUTE_TOLERANCE

@@ -1,4 +1,4 @@
-"""Where a project stands: it may be a folder of a larger repository, whose data, weights and modules it uses."""
+"""Find the repository of a project, which may be a folder of a larger repository, whose data, weights and modules it uses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def asking_project() -> Path:
 
 
 def code_folders(project: Path | None = None) -> list[Path]:
-    """Where the user's own modules are looked for: beside params.yaml, at the root of the repository, and in its src/."""
+    """Return the folders that hold the user's own modules: beside params.yaml, at the root of the repository, and in its src/."""
     here = (project or Path()).absolute()
     root = repository(here)
     return list(dict.fromkeys([here, *([root, root / "src"] if root else [])]))

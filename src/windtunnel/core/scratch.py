@@ -46,7 +46,7 @@ def empty(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def filled(shape: Sequence[int], value: float) -> Tensor:
-    """As `empty`, float32, with `value` everywhere."""
+    """Return a float32 tensor, made as `empty` does, with `value` everywhere."""
     return empty(shape).fill_(value)
 
 

@@ -1,4 +1,4 @@
-"""What every assessment is given: the model, the samples, and what is known of them without any perturbation."""
+"""Input of every assessment: the model, the samples, and what is known of them without any perturbation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Subject:
 
     @property
     def clean_correct(self) -> Tensor:
-        """Whether each sample is classified as its target without perturbation; (N,) bool."""
+        """True for each sample that is classified as its label without perturbation; (N,) bool."""
         return self.clean_predictions == self.dataset.targets
 
     def subset(self, indices: Tensor) -> Subject:

@@ -1,4 +1,4 @@
-"""How many threads a process of ours computes with: one, unless the user says otherwise."""
+"""Set the number of threads of a process: one, unless the user says otherwise."""
 
 import os
 import sys

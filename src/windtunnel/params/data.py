@@ -21,7 +21,7 @@ Side = Annotated[PositiveInt, Field(le=MAX_SIDE)]
 
 
 class Data(Block):
-    """Where the samples come from, and what is done to them before the model sees [0, 1] inputs."""
+    """Source of the samples, and their processing up to inputs in [0, 1]."""
 
     source: Source = "digits"
     path: str | None = Field(None, description="npz: the file; idx: the test images; folder: the folder")

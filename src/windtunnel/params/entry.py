@@ -1,4 +1,4 @@
-"""What every entry of an assessment map has in common."""
+"""Keys that every entry of an assessment map has."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _all_or_number(value: object) -> object:
 
 
 class Storage(Block):
-    """What a result keeps on disk of the images; everything is computed before they are dropped."""
+    """Images that a result keeps on disk; everything is computed before they are dropped."""
 
     inputs: Annotated[int | Literal["all"], BeforeValidator(_all_or_number)] = Field(
         "all", description="all, or for how many samples (evenly spaced) clean and perturbed inputs are kept"
@@ -170,7 +170,7 @@ class Entry(Block):
 
     @property
     def kept_inputs(self) -> int | Literal["all"]:
-        """Of how many samples the images are kept."""
+        """Number of samples whose images are kept."""
         return self.storage.inputs if self.storage and self.drops_images else "all"
 
     @property
@@ -180,7 +180,7 @@ class Entry(Block):
 
     @property
     def takes_minutes_a_sample(self) -> bool:
-        """Whether a single sample may take minutes, so that a few are tried where the time of all is estimated."""
+        """True if a single sample may take minutes, so that a few are tried where the time of all is estimated."""
         return False
 
     def visualisers_by_default(self, of_family: tuple[str, ...]) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ OneOrMore = Annotated[
 
 
 class GeneratorRecipe(Block):
-    """How `generators` trains a generative model per class on the training split."""
+    """Options by which `generators` trains a generative model per class on the training split."""
 
     algorithm: Literal["wgan-gp", "vae", "sphere"] = Field(
         "vae", description="WGAN-GP (Gulrajani 2017), VAE (Kingma 2014), or an autoencoder whose prior is the sphere"

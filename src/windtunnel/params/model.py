@@ -16,7 +16,7 @@ from windtunnel.registry.plugins import model_sources
 
 
 class Recipe(Block):
-    """How `train` makes a classifier from the training split."""
+    """Options by which `train` makes a classifier from the training split."""
 
     architecture: Literal["cnn", "mlp"] = "cnn"
     recipe: Literal["standard", "noise", "augmentation", "augmentation+noise", "adversarial"] = Field(

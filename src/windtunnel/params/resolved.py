@@ -1,4 +1,4 @@
-"""What `resolve` writes for each stage and entry: everything that decides a result, and what only decides how it looks."""
+"""Files of `resolve` for each stage and entry: everything that decides a result, and what only decides how it looks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from windtunnel.records.layout import RESOLVED
 
 
 class Work(Block):
-    """What decides the numbers of a stage, beside the outputs of stages before it. Nothing of the machine.
+    """Everything that decides the numbers of a stage beside the outputs of earlier stages; nothing of the machine.
 
     entry: its block of params.yaml with every default and the budget filled in. inputs: what other blocks say of code of
     the user's that may be called for the model and the generators. files: digests of the user's own files,
@@ -43,7 +43,7 @@ class FigureSpec(Block):
 
 
 class Drawing(Block):
-    """What decides the figures beside the result itself."""
+    """Everything that decides the figures beside the result."""
 
     figures: tuple[FigureSpec, ...] = ()
     code: dict[str, str] = Field(default_factory=dict)
@@ -79,7 +79,7 @@ class Resolved(Block):
 
     @property
     def label(self) -> str:
-        """As DVC names the stage: `attack@pgd`, `train`."""
+        """Name of the stage in DVC: `attack@pgd`, `train`."""
         return f"{self.stage}@{self.name}" if self.name else self.stage
 
     def write(self, root: Path = RESOLVED) -> bool:
@@ -96,12 +96,12 @@ class Resolved(Block):
 
 
 def resolved_file(stage: str, name: str = "", root: Path = RESOLVED) -> Path:
-    """Where the resolved form of a stage, or of one of its entries, is kept."""
+    """Return the path of the resolved file of a stage or of one of its entries."""
     return root / stage / f"{name}.json" if name else root / f"{stage}.json"
 
 
 def read_resolved(stage: str, name: str = "", root: Path = RESOLVED) -> Resolved:
-    """What was resolved for a stage. Raises UserError where there is nothing, or nothing of this version."""
+    """Read the resolved file of a stage. Raises UserError where there is nothing, or nothing of this version."""
     path = resolved_file(stage, name, root)
     if not path.is_file():
         raise UserError(f"{path}: no such file; `dvc repro resolve` writes it, for every entry of params.yaml")

@@ -64,7 +64,7 @@ class Report(Block):
 
 
 class ReportEntry(Block):
-    """What the stage `report` runs with: its block, and the names of the assessments in the order of params.yaml."""
+    """Parameters of the stage `report`: its block, and the names of the assessments in the order of params.yaml."""
 
     report: Report
     assessments: tuple[str, ...]
@@ -82,7 +82,7 @@ class Tracking(Block):
 
 
 class NonInferiority(Block):
-    """How a challenger is shown not to be worse than the champion by more than a margin, on the same samples."""
+    """Test that a challenger is not worse than the champion by more than a margin, on the same samples."""
 
     method: Literal["tango", "newcombe"] = Field(
         "tango", description="interval of the difference of paired rates; means over images have one of their own"

@@ -110,12 +110,12 @@ class VerificationEntry(Entry):
 
     @property
     def takes_minutes_a_sample(self) -> bool:
-        """Where a sample has a time limit, and where its radius is searched by branch and bound."""
+        """True where a sample has a time limit, and where its radius is searched by branch and bound."""
         searching = self.radius and (self.radius.method or self.algorithm).startswith("branch-and-bound")
         return self.timeout is not None or bool(searching)
 
     def visualisers_by_default(self, of_family: tuple[str, ...]) -> tuple[str, ...]:
-        """What there is to draw depends on what is asked for."""
+        """Return the figures that the requested results allow."""
         if self.algorithm == "smoothing":
             return ("VerdictSummaryVisualiser", "CertifiedCurveVisualiser")
         steps = self.steps if self.algorithm == "cascade" else (_OWN_STEP.get(self.library, "bounds"),)

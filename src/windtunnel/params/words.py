@@ -17,7 +17,7 @@ class one_of:
 
     @property
     def words(self) -> list[str]:
-        """What is allowed on this machine."""
+        """Return the values allowed on this machine."""
         return [*self._words, *self._more()]
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:

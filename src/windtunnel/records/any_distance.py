@@ -1,4 +1,4 @@
-"""What an assessment with an epsilon stores: adversarial examples inside it, and beside them the points of any distance.
+"""Stored points of an assessment with an epsilon: adversarial examples inside it, and beside them the points of any distance.
 
 `perturbed_inputs` of robustness_data.pt holds an example for a sample that was broken and the clean input for every other one.
 Where the search ended for those, be it an example beyond the epsilon or a point that the model still answers rightly, is stored

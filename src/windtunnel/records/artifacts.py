@@ -70,13 +70,13 @@ def tensors_in(data: Mapping[str, Tensor | dict[str, Tensor]], key: str) -> dict
 
 
 def plain_tensors(data: Mapping[str, Tensor | dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Those under a key of their own."""
+    """Return the tensors that are not in a dictionary of tensors."""
     return {key: value for key, value in data.items() if isinstance(value, Tensor)}
 
 
 @dataclass(frozen=True, slots=True)
 class AssessmentResult:
-    """Everything one assessment found, before it is written.
+    """Result of one assessment, before it is written.
 
     `data` is the content of robustness_data.pt; `metrics` holds plain numbers and lists of numbers, unused ones
     omitted; `library_package` is the distribution whose version is recorded; `kwargs` are the assessor's own options and
@@ -117,7 +117,7 @@ class Artifacts:
 
     @property
     def flat_tensors(self) -> dict[str, Tensor]:
-        """Those of `data` under a key of their own."""
+        """Tensors of `data` that are not in a dictionary of tensors."""
         return plain_tensors(self.data)
 
     def tensor(self, key: str) -> Tensor:
@@ -144,7 +144,7 @@ class Artifacts:
 
     @property
     def run_time_metrics(self) -> dict[str, float]:
-        """What the seconds a sample took come to; empty where they are not known."""
+        """Return mean, median and 95th percentile of the seconds per sample; empty where they are not known."""
         return run_time_metrics(self.tensor(RUN_TIMES).tolist()) if RUN_TIMES in self.data else {}
 
     @property
@@ -154,7 +154,7 @@ class Artifacts:
 
     @property
     def shown_names(self) -> list[str]:
-        """What a figure calls the N samples: their names, or numbers from 1 where `show_sample_names` is false."""
+        """Return the N sample names for a figure: their names, or numbers from 1 where `show_sample_names` is false."""
         names = self.sample_names
         if self.metadata.kwargs.show_sample_names:
             return names
@@ -177,7 +177,7 @@ class Artifacts:
         return replace(self, data=of_samples(self.data, kept), metadata=metadata, numbers=tuple(kept.tolist()))
 
     def distances(self, norm: Norm) -> Tensor:
-        """How far each perturbed input lies from its clean one; float32 (N,), NaN where there is none."""
+        """Return the distance of each perturbed input from its clean one; float32 (N,), NaN where there is none."""
         return distances_of(self.data, norm)
 
     @property
@@ -192,7 +192,7 @@ class Artifacts:
 
 
 def provenance(subject: Subject, packages: Sequence[str] = ()) -> dict[str, Json]:
-    """What decides the bytes of a result beside the params: versions, seed, device and digests. No time, no host."""
+    """Return what decides the bytes of a result beside the params: versions, seed, device and digests. No time, no host."""
     names = sorted({*_PROVENANCE_PACKAGES, *packages})
     return {
         "python": platform.python_version(),
@@ -208,7 +208,7 @@ def provenance(subject: Subject, packages: Sequence[str] = ()) -> dict[str, Json
 
 
 def _accelerator(device: torch.device) -> dict[str, Json]:
-    """What decides the last bits of a result on an accelerator; nothing on the CPU."""
+    """Return what decides the last bits of a result on an accelerator; nothing on the CPU."""
     if device.type == "cpu":
         return {}
     facts: dict[str, Json] = {"type": device.type}
@@ -370,7 +370,7 @@ def read_artifacts(directory: Path, *, run_times: bool = True, search: bool = Tr
 
 
 def same_samples(artifacts: Artifacts, inputs: Tensor) -> bool:
-    """Whether an assessment is of the samples `inputs` (N, ...), as far as it kept their images."""
+    """Return True if an assessment is of the samples `inputs` (N, ...), as far as it kept their images."""
     images, kept = artifacts.tensor("clean_inputs"), artifacts.kept
     if KEPT not in artifacts.data:
         return same_values(images, inputs)

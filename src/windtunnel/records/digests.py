@@ -1,4 +1,4 @@
-"""What an assessment found, as digests: what is made of results depends on these, and not on how they are drawn."""
+"""Digests of the result of an assessment: later stages depend on these, and not on how they are drawn."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ def write_digests(directory: Path) -> None:
 
 
 def digests_file(name: str) -> Path:
-    """Where the digests of the assessment `name` are kept."""
+    """Return the path of the digests of the assessment `name`."""
     return DIGESTS / f"{name}.json"

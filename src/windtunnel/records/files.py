@@ -82,7 +82,7 @@ def file_digest(path: Path) -> str:
 
 
 def is_tensor_summary(value: Json) -> bool:
-    """Whether `plain_json` made this of a tensor: its shape depends on how many samples there were to work on."""
+    """Return True if `plain_json` made this of a tensor: its shape depends on how many samples there were to work on."""
     return isinstance(value, Mapping) and value.keys() == {"shape", "dtype", "device"}
 
 

@@ -1,4 +1,4 @@
-"""What the sanity checks found, as reports/sanity/metadata.json keeps it: written and read as the same type, counted in one way."""
+"""Findings of the sanity checks, as reports/sanity/metadata.json keeps it: written and read as the same type, counted in one way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from windtunnel.records.metadata import Options, SparseRecord, fitting
 
 
 class Tier(StrEnum):
-    """What a check costs."""
+    """Cost of a check."""
 
     STORED = "T0"  # tensors and metadata on disk
     PASSES = "T1"  # forward and backward passes, and short attacks: the witness
@@ -21,7 +21,7 @@ class Tier(StrEnum):
 
 
 class Severity(StrEnum):
-    """What it means when a check flags."""
+    """Meaning of a flagged check."""
 
     HARD = "HARD"  # the number is not valid
     WARN = "WARN"  # robustness may be overestimated
@@ -29,7 +29,7 @@ class Severity(StrEnum):
 
 
 class Status(StrEnum):
-    """How a check ended. `not_run` is shown wherever results are: silence never reads as pass."""
+    """Outcome of a check. `not_run` is shown wherever results are: silence never reads as pass."""
 
     PASS = "pass"
     WARN = "warn"
@@ -61,7 +61,7 @@ class FindingRecord(SparseRecord):
 
     @property
     def flagged(self) -> bool:
-        """Whether it is a failure or a warning."""
+        """True for a failure or a warning."""
         return self.status in (Status.FAIL, Status.WARN)
 
     @property
@@ -71,7 +71,7 @@ class FindingRecord(SparseRecord):
 
 
 def counts(rows: Iterable[FindingRecord]) -> dict[str, int]:
-    """How many checks ended how, by status; a flagged INFO check is no warning and has a count of its own."""
+    """Count the checks by status; a flagged INFO check is no warning and has a count of its own."""
     found = {status.value: 0 for status in Status} | {"info": 0}
     for row in rows:
         info = row.status is Status.WARN and row.severity is Severity.INFO
@@ -98,7 +98,7 @@ class SanityOptions(Options):
 
 
 def read_sanity(directory: Path) -> SanityOptions | None:
-    """What the stage found; None where it never ran. Raises UserError, in one line, for a damaged file."""
+    """Return the findings of the stage; None where it never ran. Raises UserError, in one line, for a damaged file."""
     path = directory / METADATA_FILE
     if not path.is_file():
         return None

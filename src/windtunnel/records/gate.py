@@ -15,7 +15,7 @@ from windtunnel.records.outcomes import Origin
 
 
 class Decision(StrEnum):
-    """What the gate says of a model. `promoted` is said of a model in the registry alone."""
+    """Decision of the gate about a model. `promoted` is said of a model in the registry alone."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -84,5 +84,5 @@ def gate_json(result: GateResult) -> dict[str, Json]:
 
 
 def read_gate(path: Path) -> GateResult:
-    """What gate.json says. Raises UserError, in one line, where it is missing or damaged."""
+    """Read gate.json. Raises UserError, in one line, where it is missing or damaged."""
     return fitting(GateResult, read_block(path), str(path), "a result of the gate")

@@ -25,7 +25,7 @@ def leading_metric(metadata: Metadata) -> str | None:
 
 
 def leading_words(metadata: Metadata) -> str:
-    """What that metric is of, in words; empty where there is none."""
+    """Return the meaning of that metric in words; empty where there is none."""
     return _candidates(metadata).get(leading_metric(metadata) or "", "")
 
 

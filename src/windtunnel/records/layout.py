@@ -1,4 +1,4 @@
-"""Where a run keeps what it makes."""
+"""Paths of the files of a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Layout:
         self.gate = reports / "gate.json"
 
     def name_in_dvc(self, path: Path) -> str:
-        """How dvc.lock calls a path of this run."""
+        """Return the name of a path of this run in dvc.lock."""
         return path.relative_to(self.root).as_posix()
 
 

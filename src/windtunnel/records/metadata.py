@@ -54,7 +54,7 @@ class Record(BaseModel):
 
     @property
     def extra(self) -> Mapping[str, Value]:
-        """What stands beside the declared fields."""
+        """Return the values of undeclared keys."""
         return self.model_extra or {}
 
 
@@ -77,7 +77,7 @@ class Region(Record):
 
 
 class SemanticsRecord(Record):
-    """What one assessment means, from the registry row of the algorithm that ran.
+    """Meaning of one assessment, from the registry row of the algorithm that ran.
 
     families: the categories of the algorithm; keys of our files are never renamed, so it keeps its name here.
     """
@@ -119,7 +119,7 @@ class Options(Record):
 
 
 class Provenance(Record):
-    """What decides the bytes of a result beside the params. What an older version did not record is left out."""
+    """Versions, seed, device and digests that decide a result beside the params; empty ones are left out."""
 
     _empty: ClassVar[tuple[object, ...]] = (None, "", {})
 

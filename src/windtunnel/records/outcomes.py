@@ -1,4 +1,4 @@
-"""What became of each sample under each metric's name: all that a later run needs for a paired comparison."""
+"""Outcome of each sample under each metric's name: all that a later run needs for a paired comparison."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Outcomes:
 
     @property
     def assessed(self) -> tuple[bool, ...]:
-        """Of which samples the outcome is known."""
+        """True for each sample whose outcome is known."""
         return tuple(one != NOT_ASSESSED for one in self.held)
 
     def damage(self, n: int) -> str:
@@ -59,7 +59,7 @@ class Shares:
 
     @property
     def assessed(self) -> tuple[bool, ...]:
-        """Of which samples the outcome is known."""
+        """True for each sample whose outcome is known."""
         return tuple(one is not None for one in self.right)
 
     def damage(self, n: int) -> str:

@@ -1,4 +1,4 @@
-"""Where results wait whose figures alone are to be drawn again: set aside before DVC takes the outputs of a stage away."""
+"""Cache of results whose figures alone are drawn again: set aside before DVC takes the outputs of a stage away."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Runtime(Record):
 
 
 def read_runtime(directory: Path) -> Runtime | None:
-    """What was measured beside the result in `directory`; None where the file is missing, damaged or another."""
+    """Read the measured times of the result in `directory`; None where the file is missing, damaged or another."""
     try:
         return fitting(Runtime, read_json(directory / RUNTIME_FILE), str(directory), "what was measured")
     except UserError:

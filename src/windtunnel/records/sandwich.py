@@ -1,4 +1,4 @@
-"""What the summary says beside an assessment's metadata: a layer of the sandwich for each budget, and what is not valid."""
+"""Metrics of the summary beside those of an assessment: a layer of the sandwich for each budget, and what is not valid."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Layer(Record):
 
 
 class Reproducibility(Record):
-    """What of a run comes out equal on a second run: names of the assessments that two seeds cannot, or can, tell apart.
+    """Reproducibility of a run: names of the assessments that two seeds cannot, or can, tell apart.
 
     decided_by_seed: a phrase for everything that the seed decides before any assessment. not_controlled: a phrase for everything
     that may differ on a second run with the same seed.

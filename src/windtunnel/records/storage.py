@@ -60,7 +60,7 @@ def keep_images(result: AssessmentResult, wanted: Wanted) -> AssessmentResult:
 
 
 def distances_of(data: Mapping[str, Tensor | dict[str, Tensor]], norm: Norm) -> Tensor:
-    """How far each perturbed input lies from its clean one; float32 (N,), NaN where there is none.
+    """Return the distance of each perturbed input from its clean one; float32 (N,), NaN where there is none.
 
     Measured from the images; as they were measured where not all of them were kept.
     """
@@ -71,7 +71,7 @@ def distances_of(data: Mapping[str, Tensor | dict[str, Tensor]], norm: Norm) -> 
 
 
 def of_samples(data: Tensors, indices: Tensor) -> Tensors:
-    """What `data` holds of the samples at `indices`, whose images are all of those that it has; without tables over several models."""
+    """Select from `data` the samples at `indices`, whose images are all of those that it has; without tables over several models."""
     n = len(_tensor(data, "targets"))
     found: Tensors = {}
     for key, value in data.items():

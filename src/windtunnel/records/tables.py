@@ -22,7 +22,7 @@ class _Named(Record):
 
 
 class Share(Record):
-    """How many samples there are, and the share of them that holds with the ends of its interval; n alone where it is 0."""
+    """Number of samples, and the share of them that holds with the ends of its interval; n alone where it is 0."""
 
     n: int
     accuracy: float | None = None
@@ -45,7 +45,7 @@ class ClassShare(Share, _Named):
 
 
 def table(kind: type[T], block: Mapping[str, object], key: str) -> T:
-    """What stands under `key` of metrics or options, as `kind`, such as `tuple[ClassShare, ...]`; an empty one for nothing.
+    """Return the value under `key` of metrics or options as `kind`, such as `tuple[ClassShare, ...]`; an empty one for nothing.
 
     Raises UserError, in one line, where it does not fit.
     """

@@ -1,4 +1,4 @@
-"""How a model's own library sees an image, before it normalises it."""
+"""Image transforms of a model's own library, without its normalisation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a library is installed, and what to say of one that is not."""
+"""Find out whether a library is installed, and word the message where it is not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """How `windtunnel doctor` installs a library, and what for.
+    """Instructions for `windtunnel doctor --install` of one library.
 
     requirement: what pip is asked for, with a marker where it has no wheels everywhere. enables: what works with it. alone: why
     its own dependencies must stay out; empty where pip may resolve it. beside: what its code imports all the same, and our own
@@ -25,7 +25,7 @@ class Install:
 
 
 def is_installed(*modules: str) -> bool:
-    """Whether all these modules can be found; none of them is imported."""
+    """Return True if all these modules can be found; none of them is imported."""
     return all(importlib.util.find_spec(module) is not None for module in modules)
 
 

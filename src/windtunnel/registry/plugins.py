@@ -132,7 +132,7 @@ class Library:
 
     @property
     def is_installed(self) -> bool:
-        """Whether it can be imported; what is built in always can."""
+        """True if the library can be imported; what is built in always can."""
         return is_installed(*self.imports)
 
     def require(self, where: str) -> None:

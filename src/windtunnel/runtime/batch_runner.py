@@ -116,7 +116,7 @@ def run_batches(
     without: Callable[[Batch], dict[str, Tensor]] | None = None,
     incidents: Incidents | None = None,
 ) -> dict[str, Tensor]:
-    """As `each_batch`, all results joined along the first axis, in batch order; an empty dictionary for no batches."""
+    """Run `each_batch` and join all results along the first axis, in batch order; an empty dictionary for no batches."""
     todo = list(batches)
     results = each_batch(todo, work, name=name, checkpoint=checkpoint, without=without, incidents=incidents)
     return join_results(results, sum(len(batch.indices) for batch in todo))

@@ -44,7 +44,7 @@ class Checkpoint:
         return {key: value for key, value in loaded.items() if isinstance(value, Tensor)}
 
     def has(self, number: int) -> bool:
-        """Whether there is a result of batch `number`, be it damaged."""
+        """Return True if there is a file for batch `number`, even a damaged one."""
         return self._keeps and (self.directory / f"{number:06d}.pt").is_file()
 
     def put(self, number: int, result: dict[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""What says where units of work are done, and how long one may take: the environment, or a local file. Nothing of it is resolved.
+"""Read from the environment or a local file which executor runs the work, and the time limit of a unit. Enters no cache key.
 
 Apart from `runtime.executors`, which does the work: a stage without units asks it, and does not depend on how they are done.
 """
@@ -27,14 +27,14 @@ _FEW, _A_PROCESSOR = 16, 4
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where units of work are done. kind: of `KINDS`. workers: None for this process, and where a cluster decides."""
+    """Choice of an executor. kind: one of `KINDS`. workers: None for this process, and where a cluster decides."""
 
     kind: str
     workers: int | None = None
 
 
 def placement() -> Placement | None:
-    """What the environment or the local file asks for; None where neither does.
+    """Return the executor that the environment or the local file configures; None where neither does.
 
     Raises UserError for what is not known, or what this machine lacks.
     """
@@ -93,7 +93,7 @@ def _asked() -> tuple[str, str]:
 
 
 def _local() -> dict[str, Any]:
-    """What the local file holds; an experiment of DVC, whose clone is without it, asks the one beside the params.yaml of who began it."""
+    """Read the local file; an experiment of DVC, whose clone is without it, asks the one beside the params.yaml of who began it."""
     file = next((path for path in (LOCAL_FILE, asking_project() / LOCAL_FILE) if path.is_file()), None)
     if file is None:
         return {}

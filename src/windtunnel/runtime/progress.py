@@ -39,13 +39,13 @@ class _Told(Progress):
     _before = _written = 0.0
 
     def add_task(self, description: str, *, total: float, completed: float = 0) -> TaskID:  # type: ignore[override]
-        """As rich's; the clock of the lines starts."""
+        """Add a task and start the clock of the log lines."""
         self._began = self._told = time.perf_counter()
         self._before = completed
         return super().add_task(description, total=total, completed=int(completed))
 
     def advance(self, task_id: TaskID, advance: float = 1) -> None:
-        """As rich's, and the line where one is due."""
+        """Advance the bar, and print a log line where one is due."""
         super().advance(task_id, advance)
         now = time.perf_counter()
         if (file := os.environ.get(PROGRESS_FILE)) and not is_inside_a_unit() and now - self._written > _WRITE_EVERY:
@@ -63,7 +63,7 @@ class _Told(Progress):
         print(line, file=sys.stderr, flush=True)
 
     def track(self, sequence: Sequence[T], *, description: str) -> Iterator[T]:  # type: ignore[override]
-        """As rich's, whose thread ends at once where nothing is drawn, so that it would tell nothing."""
+        """Iterate with progress; rich's own `track` prints nothing where no bar is drawn."""
         task = self.add_task(description, total=len(sequence))
         for value in sequence:
             yield value

@@ -1,4 +1,4 @@
-"""How a process of ours ends: by its result, or by one line and an exit code, whatever happened.
+"""End a process by its result, or by one line and an exit code, whatever happened.
 
 0 done, 2 refused (a UserError), 30 something outside failed (a disk, a server), 130 Ctrl-C, 143 SIGTERM.
 """
@@ -48,7 +48,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class _Ending:
-    """What the handlers know: whether there is work that must be told, and the signal that ended it."""
+    """State of the signal handlers: whether work is in progress, the signal that ended it, and the mark of child processes."""
 
     working = False
     signal: int | None = None
@@ -103,7 +103,7 @@ def user_errors() -> Iterator[None]:
 
 
 def as_user_error(error: Exception) -> UserError | None:
-    """What is to be said of an error that is nobody's bug here: the disk, memory, the user's own code; else None."""
+    """Return the UserError for an error of the disk, of memory or of the user's code; None for any other."""
     if isinstance(error, UserError):
         return error
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
@@ -151,7 +151,7 @@ def is_of_the_disk(error: BaseException) -> bool:
 
 
 def is_working() -> bool:
-    """Whether this process is inside `user_errors`: a command or a stage, which may be ended by a line."""
+    """Return True inside `user_errors`: a command or a stage, which may be ended by a line."""
     return _Ending.working
 
 

@@ -65,7 +65,7 @@ def limited(what: str, seconds: float, key: str) -> Iterator[None]:
 
 
 def begin(what: str, seconds: float, key: str) -> None:
-    """As `limited`, for a call that ends elsewhere: `end` says that it did."""
+    """Begin what `limited` limits, for a call that `end` ends elsewhere."""
     watcher = _Watcher.connection
     if watcher is None:
         watchdog.begin(what, seconds, key)

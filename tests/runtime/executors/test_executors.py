@@ -445,9 +445,9 @@ def test_a_worker_of_a_cluster_that_differs_is_refused_in_one_line(monkeypatch, 
 
 def end_pool(ray_cluster):
     """A pool is kept from one piece of work to the next, and has been compared."""
-    for worker in ray_cluster._Shared.pool.workers if ray_cluster._Shared.pool else ():
+    for worker in ray_cluster._SharedRayPool.pool.workers if ray_cluster._SharedRayPool.pool else ():
         worker.end()
-    ray_cluster._Shared.pool = None
+    ray_cluster._SharedRayPool.pool = None
 
 
 @pytest.mark.slow

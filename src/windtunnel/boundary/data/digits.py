@@ -52,7 +52,7 @@ def stratified_split(
 
 
 def _apportioned(counts: NDArray[np.int64], draws: int, random: np.random.RandomState) -> NDArray[np.int64]:
-    """How many of `draws` fall to each class: by largest remainder, ties by chance."""
+    """Return how many of `draws` fall to each class: by largest remainder, ties by chance."""
     exact = counts / counts.sum() * draws
     whole = np.floor(exact)
     left, remainder = int(draws - whole.sum()), exact - whole

@@ -1,4 +1,4 @@
-"""What the headers of array files say, read without their values."""
+"""Read the headers of array files without their values."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def idx_header(file: IO[bytes], path: Path) -> tuple[int, ...]:
 
 
 def without_x(names: Iterable[str]) -> str:
-    """What is wrong with an .npz of arrays of these names, in words that follow the file's."""
+    """Return what is wrong with an .npz of arrays of these names, in words that follow the file's."""
     return f"has no array 'x' (it has {', '.join(names) or 'none'}); x is (N, C, H, W), y is (N,)"

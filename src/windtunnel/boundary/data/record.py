@@ -36,7 +36,7 @@ class DatasetRecord(Record):
 
     @property
     def prepared(self) -> dict[str, Value]:
-        """What was done, for the metadata of an assessment: without who the samples are."""
+        """Return how the data were prepared, for the metadata of an assessment: without who the samples are."""
         found: dict[str, Value] = self.model_dump(
             mode="json", exclude={"ids", "class_names", "labelled", "value_range", "digest"}
         )
@@ -44,6 +44,6 @@ class DatasetRecord(Record):
 
 
 def read_record(directory: Path) -> DatasetRecord:
-    """What `prepare` wrote to `directory`. Raises UserError, in one line, where it is missing or does not fit."""
+    """Read the record of `prepare` in `directory`. Raises UserError, in one line, where it is missing or does not fit."""
     path = directory / DATASET_JSON
     return fitting(DatasetRecord, read_json(path), str(path), "what `prepare` wrote")

@@ -1,4 +1,4 @@
-"""Where samples come from. Each source gives raw arrays; what is done to them afterwards is the same for all."""
+"""Sources of samples. Each source gives raw arrays; what is done to them afterwards is the same for all."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ImageFiles:
         return self.like(int(indices[0]), indices)
 
     def like(self, first: int, indices: np.ndarray) -> np.ndarray:
-        """As `[indices]`, held to the size of the image at `first`."""
+        """Read the images at `indices`, which must have the size of the image at `first`."""
         wanted = _image(self.files[first], self.channels, self.resize, crop=self.crop)
         found = np.empty((len(indices), *wanted.shape), np.uint8)
         for place, index in enumerate(indices.tolist()):

@@ -36,7 +36,7 @@ def _module(file: Path) -> str:
 
 
 def _fits(node: ast.ClassDef, parts: frozenset[str]) -> bool:
-    """Whether a class of modules can be called without arguments and gives itself children of these names."""
+    """Return True if a class of modules can be called without arguments and gives itself children of these names."""
     bases = {base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "") for base in node.bases}
     inits = [item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"]
     own = {
@@ -59,7 +59,7 @@ def _builders(tree: ast.Module, fitting: set[str], parts: frozenset[str]) -> Ite
 
 
 def _needs_nothing(node: ast.FunctionDef, given: int) -> bool:
-    """Whether a function can be called without arguments, `given` aside (self)."""
+    """Return True if a function can be called without arguments, `given` aside (self)."""
     arguments = [*node.args.posonlyargs, *node.args.args]
     return len(arguments) - len(node.args.defaults) <= given and None not in node.args.kw_defaults
 

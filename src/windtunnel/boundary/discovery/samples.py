@@ -38,7 +38,7 @@ class Samples:
 
 
 def candidates(root: Path, files: Files, made: Mapping[Path, str]) -> list[Samples]:
-    """What could be assessed on; what is named as a test split first, and folders before arrays."""
+    """Return the data that could be assessed on; what is named as a test split first, and folders before arrays."""
     found = [
         *_folders(root, files.image_folders, made),
         *_idx(root, files.arrays, made),
@@ -48,7 +48,7 @@ def candidates(root: Path, files: Files, made: Mapping[Path, str]) -> list[Sampl
 
 
 def look_at(root: Path, path: Path, made: Mapping[Path, str]) -> Samples:
-    """What the data at a path that the user names are, by what is there; a folder of images where nothing is there yet.
+    """Identify the data at a path that the user names by its content; a folder of images where nothing is there yet.
 
     Raises UserError for an .npz that is there and has no `x`, by which no run could begin.
     """
@@ -164,7 +164,7 @@ def _word(path: Path) -> str:
 
 
 def _is_train(one: Samples, among: Iterable[Samples]) -> bool:
-    """Whether it is the training split of another candidate."""
+    """Return True if it is the training split of another candidate."""
     return any(other.train == one.path for other in among if other is not one)
 
 

@@ -46,7 +46,7 @@ class Files:
 
 
 def files_below(root: Path, without: Path) -> Files:
-    """What there is below `root`, and not below `without`."""
+    """Return the files below `root` that are not below `without`."""
     found = Files()
     for number, (folder, names) in enumerate(_folders(root, Path(), without, 0)):
         if number == _MOST_FOLDERS:

@@ -46,14 +46,14 @@ class Weights:
 
     @property
     def of_library(self) -> bool:
-        """Whether a library brings the architecture, and its own transforms of images."""
+        """True if a library brings the architecture, and its own transforms of images."""
         return self.source in LIBRARIES
 
 
 def candidates(
     root: Path, files: Iterable[Path], pretrained: Iterable[Path], made: Mapping[Path, str]
 ) -> list[Weights]:
-    """What can be loaded of `files` and folders, and what stages make but is not there yet; what a stage makes comes first."""
+    """Return what can be loaded of `files` and folders, and what stages make but is not there yet; what a stage makes comes first."""
     paths = [*files, *(path for path in made if path.suffix in WEIGHTS)]
     paths = sorted(dict.fromkeys(paths), key=lambda path: (not maker(path, made), len(path.parts), path))
     places = [*paths[:_FIRST_LOOK], *pretrained]

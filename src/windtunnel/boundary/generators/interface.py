@@ -1,4 +1,4 @@
-"""What a generative model is, to everything that uses one."""
+"""Interface of a generative model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIME_LIMIT = "generators.time_limit"
 
 @runtime_checkable
 class GenerativeModel(Protocol):
-    """What a user brings: anything with these two; a torch module where its weights are to be loaded from a file.
+    """Generator of a user: anything with these two; a torch module where its weights are to be loaded from a file.
 
     Optional attributes: `encode(images, classes) -> latents` (N, latent_dim); `value_range`, what the images span
     ((0, 1) where absent); `classes`, the class indices it knows (all of the data's where absent).
@@ -55,7 +55,7 @@ class Generators:
 
     @property
     def has_encoder(self) -> bool:
-        """Whether the model can encode; else codes are searched."""
+        """True if the model can encode; else codes are searched."""
         return callable(getattr(self.model, "encode", None))
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor:

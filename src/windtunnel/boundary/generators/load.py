@@ -74,7 +74,7 @@ def generators_in(resolved: Json) -> GeneratorsBlock:
 def load_generators(
     directory: Path, device: torch.device, dataset: Dataset, block: GeneratorsBlock | None = None
 ) -> Generators | None:
-    """What `make_generators` kept, tried on the data (see `fit`); None where `generators.source` is none.
+    """Load what `make_generators` wrote, tried on the data (see `fit`); None where `generators.source` is none.
 
     The function that builds a model of the user's is the one of `block`, from params.yaml, never one that a file names.
     """

@@ -1,4 +1,4 @@
-"""How good a generative model is, before any metric that relies on it."""
+"""Measure the quality of a generative model before any metric that relies on it."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class OwnGenerators(GeneratorsRecord):  # type: ignore[no-redef]  # see records.
 
 
 class Quality(Record):
-    """How good the models are, as `quality` measures it; all None where it could not."""
+    """Quality of the models, as `quality` measures it; all None where it could not."""
 
     frechet_distance: float | None = None
     frechet_distance_of_real: float | None = None
@@ -56,7 +56,7 @@ _KINDS: dict[str, type[GeneratorsRecord]] = {
 
 
 def read_record(directory: Path) -> GeneratorsRecord:
-    """What the stage wrote to `directory`. Raises UserError, in one line, where it is missing or does not fit."""
+    """Read the record of the stage in `directory`. Raises UserError, in one line, where it is missing or does not fit."""
     path, what = directory / GENERATORS_JSON, "what the stage `generators` wrote"
     content = read_json(path)
     source = fitting(GeneratorsRecord, content, str(path), what).source
@@ -64,6 +64,6 @@ def read_record(directory: Path) -> GeneratorsRecord:
 
 
 def read_quality(directory: Path) -> Quality:
-    """How good the models in `directory` are. Raises UserError, in one line, where it is missing or does not fit."""
+    """Read the quality of the models in `directory`. Raises UserError, in one line, where it is missing or does not fit."""
     path = directory / QUALITY_JSON
     return fitting(Quality, read_json(path), str(path), "the quality of generators")

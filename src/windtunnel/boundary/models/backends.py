@@ -52,7 +52,7 @@ class Program(nn.Module):
 
 
 def _in_training(node: torch.fx.Node) -> bool:
-    """Whether a call of an operation has its `train` (dropout) or `training` (batch_norm) set."""
+    """Return True if a call of an operation has its `train` (dropout) or `training` (batch_norm) set."""
     assert isinstance(node.target, torch._ops.OpOverload)
     given = dict(zip((argument.name for argument in node.target._schema.arguments), node.args, strict=False))
     return any({**given, **node.kwargs}.get(name) is True for name in ("train", "training"))
@@ -131,7 +131,7 @@ class OnnxModule(nn.Module):
 
 
 def declared_shape(dimensions: Sequence[int | str | None]) -> tuple[int, ...] | None:
-    """What a graph declares for a sample, without the batch; None where a size is left open."""
+    """Return the shape that a graph declares for a sample, without the batch; None where a size is left open."""
     sizes = tuple(size for size in dimensions[1:] if isinstance(size, int) and size > 0)
     return sizes if len(sizes) == len(dimensions) - 1 else None
 

@@ -1,4 +1,4 @@
-"""What `model.head` and `model.output` describe, put behind a model: as a module, or inside an ONNX graph.
+"""Put what `model.head` and `model.output` describe behind a model: as a module, or inside an ONNX graph.
 
 A binary head with output z, and one label of a multi-label head, become the two logits [0, z]. They are made by a linear
 layer, which every attack, bound and solver can handle.

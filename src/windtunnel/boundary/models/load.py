@@ -404,7 +404,7 @@ def _takes_channels_last(module: torch.nn.Module, inputs: Tensor) -> bool:
 
 
 def _differentiable(module: torch.nn.Module, sample: Tensor) -> bool:
-    """Whether a gradient reaches the input at all; not whether it is of use, which the sanity checks ask."""
+    """Return True if a gradient reaches the input at all; not whether it is of use, which the sanity checks ask."""
     with torch.enable_grad():
         logits = module(sample.clone().requires_grad_())
         return isinstance(logits, Tensor) and logits.requires_grad

@@ -64,7 +64,7 @@ class Loaded:
 
 
 def load_trained(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
-    """What a recipe of ours trained."""
+    """Load the weights that a recipe of ours trained."""
     kept = narrowed(Trained, record)
     if kept.architecture == FACTORY:
         module = own_module(trust, "the model was trained from a factory")
@@ -87,7 +87,7 @@ def load_state_dict(record: ModelRecord, directory: Path, trust: Trust) -> Loade
 
 
 def own_module(trust: Trust, why: str) -> nn.Module:
-    """What the user's factory builds. Raises UserError where params.yaml names none (`why` it is needed), or it builds none."""
+    """Build the network by the user's factory. Raises UserError where params.yaml names none (`why` it is needed), or it builds none."""
     name = trust.required("factory", why)
     factory = resolve(name, f"{trust.key}.factory")
     with users_code(what := f"{trust.key}.factory: {name}"), limited(what, trust.time_limit, f"{trust.key}.time_limit"):
@@ -157,7 +157,7 @@ def load_pickle(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
 
 
 def load_mlflow(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
-    """What MLflow kept, in whichever form it did."""
+    """Load the model that MLflow holds, in whichever form."""
     form = narrowed(Fetched, record).form
     if form not in MLFLOW_FORMS:
         raise UserError(unknown_word(f"{trust.key}: model.json: form", form, MLFLOW_FORMS, what="a form of a model"))

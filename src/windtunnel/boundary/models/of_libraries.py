@@ -1,4 +1,4 @@
-"""What the sources of models that are libraries share: normalisation folded in, weights kept, random weights owned up to."""
+"""Code shared by the sources of models that are libraries: normalisation folded in, weights kept, random weights owned up to."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What is known of a value of the graph when it is read.
+    """Shape, type and constant of a value of the graph, as far as they are known when it is read.
 
     Attributes:
         tensors: One for each size of batch that is followed: on the meta device where the value depends on the pixels or its

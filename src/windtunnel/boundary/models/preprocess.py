@@ -1,4 +1,4 @@
-"""What `model.preprocess` describes, put between inputs in [0, 1] and a model: as a module, or inside an ONNX graph."""
+"""Put what `model.preprocess` describes between inputs in [0, 1] and a model: as a module, or inside an ONNX graph."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def open_gradients(program: nn.Module) -> list[str]:
 
 
 def opened(cuts: list[str]) -> Caveat:
-    """What a reader has to know of gradients that the program itself does not give."""
+    """Return the caveat on gradients that the program itself does not give."""
     return Caveat(
         "converted_model",
         f"The torch.export program cuts off its gradients ({', '.join(cuts)}). They were let through for attacks and bounds; no "
@@ -61,7 +61,7 @@ class _Cuts(fx.Interpreter):
         self.first = ""
 
     def run_node(self, n: fx.Node) -> object:
-        """As fx's own."""
+        """Compute the value of a node."""
         value = super().run_node(n)
         given = [self.env[node] for node in n.all_input_nodes if n.op == "call_function" and node in self.env]
         cut = isinstance(value, Tensor) and not value.requires_grad

@@ -171,7 +171,7 @@ def _check_expression(text: str) -> None:
 
 
 def _check_target(target: str) -> None:
-    """What a node calls: an operator on tensors, or arithmetic on sizes."""
+    """Return what a node calls: an operator on tensors, or arithmetic on sizes."""
     first, *rest = target.split(".")
     allowed = False
     if first == "_operator":

@@ -134,7 +134,7 @@ class UsersFunction(ModelRecord):  # type: ignore[no-redef]  # see records.metad
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How the torch form of an ONNX graph compares with onnxruntime on `samples` inputs.
+    """Comparison of the torch form of an ONNX graph with onnxruntime on `samples` inputs.
 
     difference: the largest of a logit. spread: the largest over the samples of largest less smallest logit. batch: how many
     samples the torch form takes at once; None for any number. shape: of a sample. reason: why there is no torch form; empty where there is.
@@ -150,7 +150,7 @@ class Agreement:
 
     @property
     def caveat(self) -> Caveat:
-        """What a reader has to know of gradients that are not the graph's own."""
+        """Return the caveats on gradients that are not the graph's own."""
         return Caveat(
             "converted_model",
             f"The ONNX graph runs as torch, so that attacks and bounds have gradients: on the {self.samples} "
@@ -204,7 +204,7 @@ def write_model(facts: Mapping[str, object], directory: Path) -> None:
 
 
 def read_model(directory: Path) -> ModelRecord:
-    """What `train` wrote to `directory`. Raises UserError, in one line, where it is missing or does not fit."""
+    """Read the record of `train` in `directory`. Raises UserError, in one line, where it is missing or does not fit."""
     path = directory / MODEL_JSON
     return _record(read_json(path), str(path))
 

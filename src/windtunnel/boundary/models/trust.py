@@ -1,4 +1,4 @@
-"""What may run for the sake of one model: only what the user's own params.yaml says."""
+"""Code that may run for the sake of one model: only what the user's own params.yaml says."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NOTHING = Trust()
 
 
 def trust_of(model: Model | OtherModel, key: str = "model") -> Trust:
-    """What params.yaml says at `key`."""
+    """Return what params.yaml allows at `key`."""
     limit = model.time_limit if isinstance(model, Model) else Model().time_limit
     plugin = model.source if isinstance(model, Model) else None
     other = model.twin_model if isinstance(model, Model) else None

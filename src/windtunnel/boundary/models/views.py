@@ -1,4 +1,4 @@
-"""How the library that a model comes from sees images; apart from loading it, so that `prepare` depends on nothing else."""
+"""Image transforms of the library that a model comes from; apart from loading it, so that `prepare` depends on nothing else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from windtunnel.registry.plugins import model_source, model_sources
 
 
 def view_of(model: Model) -> View | None:
-    """How the model's own library sees images; None where params.yaml alone says how they are prepared."""
+    """Return the image transforms of the model's own library; None where params.yaml alone says how they are prepared."""
     if model.source not in model_sources() or (view := model_source(model.source).view) is None:
         return None
     found: View = view()(model)

@@ -121,7 +121,7 @@ class _ProcessPool:
         """Accept every worker: nothing can differ on one machine."""
 
 
-class _Shared:
+class _SharedPool:
     """The pool of this process, reused for the next piece of work."""
 
     pool: _ProcessPool | None = None
@@ -129,16 +129,16 @@ class _Shared:
 
 def _pool_of(size: int) -> _ProcessPool:
     """Return the shared pool, replaced by a new one where its size differs."""
-    pool = _Shared.pool
+    pool = _SharedPool.pool
     if pool is None or pool.size != size:
         end_workers()
-        pool = _Shared.pool = _ProcessPool(size)
+        pool = _SharedPool.pool = _ProcessPool(size)
     return pool
 
 
 def end_workers() -> None:
     """Kill the idle worker processes of this process."""
-    pool, _Shared.pool = _Shared.pool, None
+    pool, _SharedPool.pool = _SharedPool.pool, None
     for worker in pool.workers if pool else ():
         worker.end()
 

@@ -126,7 +126,7 @@ class _RayPool:
         require_equal(self._mine, ready, "a worker of the Ray cluster")
 
 
-class _Shared:
+class _SharedRayPool:
     """The pool of this process, reused for the next piece of work."""
 
     pool: _RayPool | None = None
@@ -135,12 +135,12 @@ class _Shared:
 
 def _pool_of(ray: Any, size: int) -> _RayPool:
     """Return the shared pool, replaced by a new one where its size or cluster differs."""
-    pool, session = _Shared.pool, str(ray.get_runtime_context().get_job_id())
-    if pool is None or (pool.size, _Shared.session) != (size, session):
-        for worker in pool.workers if pool and _Shared.session == session else ():
+    pool, session = _SharedRayPool.pool, str(ray.get_runtime_context().get_job_id())
+    if pool is None or (pool.size, _SharedRayPool.session) != (size, session):
+        for worker in pool.workers if pool and _SharedRayPool.session == session else ():
             worker.end()
-        pool, _Shared.session = _RayPool(ray, size), session
-        _Shared.pool = pool
+        pool, _SharedRayPool.session = _RayPool(ray, size), session
+        _SharedRayPool.pool = pool
     return pool
 
 
