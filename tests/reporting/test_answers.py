@@ -65,7 +65,9 @@ def run(tmp_path, monkeypatch):
     write_json(summary, Path("reports/summary/metadata.json"))
     write_json({"kwargs": {"checks": CHECKS}}, Path("reports/sanity/metadata.json"))
     write_json(VERDICT, Path("reports/gate.json"))
-    monkeypatch.setattr(live_checks, "ASKED_NOW", {"G6": lambda: live_checks.Asked(Status.WARN, "not committed: x")})
+    monkeypatch.setattr(
+        live_checks, "ASKED_NOW", {"G6": lambda: live_checks.LiveOutcome(Status.WARN, "not committed: x")}
+    )
     return tmp_path
 
 

@@ -36,13 +36,13 @@ def algorithms(
     count = 0
     for name in [family] if family else families():
         for row in catalogue(name):
-            wanted = (
+            conditions = (
                 (library is None or row.library.lower() == library.lower())
                 and (norm is None or row.norm == norm)
                 and (threat_model is None or row.threat_model == threat_model)
                 and (requires is None or row.requires <= {requires})
             )
-            if wanted:
+            if conditions:
                 count += 1
                 needs = ", ".join(sorted(row.requires))
                 what = row.summary or ", ".join(sorted(row.categories))

@@ -34,12 +34,12 @@ def champion(*, fetch: bool, reassess: bool) -> None:
     params = load_params()
     registry = open_registry(params.tracking)
     if fetch or reassess:
-        found = fetch_champion(registry)
-        if found is None:
+        fetched = fetch_champion(registry)
+        if fetched is None:
             raise UserError(f"champion: {registry.model} has no champion yet; windtunnel promote makes the first")
         if reassess:
-            reassess_champion(found, params, run_stage)
-        click.echo(f"champion: the outcomes of {found} are in champion/")
+            reassess_champion(fetched, params, run_stage)
+        click.echo(f"champion: the outcomes of {fetched} are in champion/")
         return
     table = Table(header_style="bold")
     for column in ("alias", "version", "gate", "last retraining", "why", "assessment run"):

@@ -74,15 +74,15 @@ def _as_json(path: Path, queries: int, *, estimate: bool) -> None:
 
     number = 0
     mistakes: list[str] = []
-    seen: SeenAnswer | None = None
+    look: SeenAnswer | None = None
     needs: RoomAnswer | None = None
     try:
         # What a model of the user's prints is no part of the answer.
-        mistakes, seen, needs = run_watched(_check, path, queries, estimate=estimate, quiet=True)
+        mistakes, look, needs = run_watched(_check, path, queries, estimate=estimate, quiet=True)
         number = sum(1 for _ in entries(load_params(path)))
     except UserError as error:
         mistakes = str(error).splitlines()
-    click.echo(CheckAnswer(ok=not mistakes, assessments=number, mistakes=mistakes, seen=seen, needs=needs).text())
+    click.echo(CheckAnswer(ok=not mistakes, assessments=number, mistakes=mistakes, seen=look, needs=needs).text())
     if mistakes:
         raise SystemExit(USER_ERROR)
 
@@ -98,14 +98,14 @@ def _check(path: Path, queries: int, *, estimate: bool = False, quiet: bool = Fa
     check_whole(path, raw)
     console.print(f"[green]✓[/green] {path}: {sum(1 for _ in entries(params))} assessments, budget "
                   f"{params.budget.norm.value} {params.budget.epsilon:.6g}")  # fmt: skip
-    mistakes, seen, needs = check_compatibility(params, console, queries, estimate=estimate)
+    mistakes, look, needs = check_compatibility(params, console, queries, estimate=estimate)
     mistakes += missing_references(Path(GRAPH), raw) if path == PARAMS_FILE else []
     if not mistakes:
         console.print("[green]✓[/green] every assessment fits the model and the data")
-    if seen and seen.proposal:
+    if look and look.proposal:
         console.print("\nThe samples say that params.yaml should have:")
-        console.print("\n".join(seen.proposal), markup=False, highlight=False, soft_wrap=True)
-    return mistakes, seen, needs
+        console.print("\n".join(look.proposal), markup=False, highlight=False, soft_wrap=True)
+    return mistakes, look, needs
 
 
 def check_compatibility(
@@ -138,8 +138,11 @@ def check_compatibility(
                   + ("" if assessed.labelled else ", no labels: the model's predictions are the reference"))  # fmt: skip
     classifier = preview_classifier(params.model, assessed, train, params.device, params.tracking.uri)
     console.print(f"[green]✓[/green] model: {classifier.source} ({', '.join(sorted(classifier.capabilities))})")
-    asked = [("data", params.data.samples.n), *((f"{f}.{name}", entry.samples.n) for f, name, entry in entries(params))]
-    for note in filter(None, (too_many(where, n, len(assessed)) for where, n in asked)):
+    requested = [
+        ("data", params.data.samples.n),
+        *((f"{f}.{name}", entry.samples.n) for f, name, entry in entries(params)),
+    ]
+    for note in filter(None, (too_many(where, n, len(assessed)) for where, n in requested)):
         console.print(f"[yellow]![/yellow] {escape(note)}")
     mistakes = _generator_mistakes(params, assessed, train)
     for family, name, entry in entries(params):
@@ -151,13 +154,13 @@ def check_compatibility(
         except UserError as error:
             mistakes.append(str(error))
     mistakes += _transfer_mistakes(params, assessed)
-    failures, seen = check_model(params, classifier, assessed, console, queries, wider)
+    failures, look = check_model(params, classifier, assessed, console, queries, wider)
     mistakes += failures
     refused, needs = needs_of(params, classifier, assessed, train, console)
     mistakes += refused
     if estimate and not mistakes:
         needs = print_estimate(params, classifier, assessed, train, console, needs)
-    return mistakes, seen, needs
+    return mistakes, look, needs
 
 
 def check_model(
@@ -192,7 +195,7 @@ def check_model(
     findings = before_any_assessment(params, subject)
     if isinstance(module, PredictFunction):
         console.print(f"[green]✓[/green] model: got {module.queries_asked} queries in {module.calls_made} calls")
-    seen = show_what_it_sees(subject, console, wider, params.model)
+    look = show_what_it_sees(subject, console, wider, params.model)
     flagged = [f for f in findings if f.status in (Status.FAIL, Status.WARN)]
     for finding in flagged:
         if finding.status is Status.WARN:
@@ -208,19 +211,19 @@ def check_model(
         for f in flagged
         if f.status is Status.FAIL
     ]
-    return failures, seen
+    return failures, look
 
 
 def _transfer_mistakes(params: Params, assessed: Dataset) -> list[str]:
-    """What is wrong with the further models that attacks are tried on."""
+    """List the mistakes in the further models that attacks are tried on."""
     from windtunnel.boundary.models.others import named_classifier
 
     mistakes = []
     for name, entry in params.attacks.items():
-        for key, place in entry.transfer_to.items():
+        for key, path in entry.transfer_to.items():
             try:
                 named_classifier(
-                    f"attacks.{name}.transfer_to.{key}", place, assessed, params.device, params.tracking.uri
+                    f"attacks.{name}.transfer_to.{key}", path, assessed, params.device, params.tracking.uri
                 )
             except UserError as error:
                 mistakes.append(str(error))
@@ -228,7 +231,7 @@ def _transfer_mistakes(params: Params, assessed: Dataset) -> list[str]:
 
 
 def _generator_mistakes(params: Params, assessed: Dataset, train: Dataset | None) -> list[str]:
-    """What is wrong with `generators`, and with the further models of `latent`; empty where nothing uses them."""
+    """List the mistakes in `generators` and in the further models of `latent`; empty where nothing uses them."""
     if not params.latent:
         return []
     from windtunnel.assessments.latent.models import load_models

@@ -31,7 +31,7 @@ _CORE = ("torch", "dvc", "mlflow", "onnxruntime")
 @click.option("--install", is_flag=True, help="Install what is missing, or the packages NAME.")
 @click.option("--yes", is_flag=True, help="Ask nothing.")
 def doctor(*, names: tuple[str, ...], install: bool, yes: bool) -> None:
-    """What is installed, in which version, what is missing, and what each would enable. Exit code 2 where it cannot work.
+    """Show what is installed, in which version, what is missing, and what each would enable. Exit code 2 where it cannot work.
 
     torchattacks and auto-LiRPA declare versions that no resolver can satisfy; --install shows the exact commands that bring them all
     the same, and why, and runs them.
@@ -58,8 +58,8 @@ def doctor(*, names: tuple[str, ...], install: bool, yes: bool) -> None:
         raise UserError("\n".join(mistakes))
     if reason := other_build():
         click.echo(f"! {reason}")
-    if left := chosen(()):
-        click.echo(f"Everything works but what needs {', '.join(c.name for c in left)}: windtunnel doctor --install")
+    if missing := chosen(()):
+        click.echo(f"Everything works but what needs {', '.join(c.name for c in missing)}: windtunnel doctor --install")
 
 
 def _row(companion: Companion) -> tuple[str, str, str, str]:

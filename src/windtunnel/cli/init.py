@@ -99,36 +99,36 @@ def _params(
         if model or factory or data or store:
             raise UserError(f"init: {folder}/{PARAMS} is there and yours; name model and data in it")
         return file_text(path), []
-    found = Found(root, Path(folder))
-    if found.made:
-        click.echo(f"DVC stages here: {', '.join(dict.fromkeys(found.made.values()))}")
-    choice = _choose(found, model, factory, data, store, yes=yes)
+    discovered = Found(root, Path(folder))
+    if discovered.made:
+        click.echo(f"DVC stages here: {', '.join(dict.fromkeys(discovered.made.values()))}")
+    choice = _choose(discovered, model, factory, data, store, yes=yes)
     return params_text(choice, Path("..")), notes(choice)
 
 
 def _choose(
-    found: Found, model: str | None, factory: str | None, data: Path | None, store: str | None, *, yes: bool
+    inputs: Found, model: str | None, factory: str | None, data: Path | None, store: str | None, *, yes: bool
 ) -> Choice:
     from windtunnel.operations.project.choose import Choice
 
-    chosen = _model(found, model) if model else _pick("model", found.weights, yes=yes)
-    fitting = found.factories(chosen) if chosen and not factory else []
-    samples = _data(found, data) if data else _pick("data", found.data, yes=yes)
-    if found.store and store is None:
-        click.echo(f"MLflow: mlflow.db is here; the assessment keeps a store of its own unless --store {found.store}")
+    chosen = _model(inputs, model) if model else _pick("model", inputs.weights, yes=yes)
+    fitting = inputs.factories(chosen) if chosen and not factory else []
+    samples = _data(inputs, data) if data else _pick("data", inputs.data, yes=yes)
+    if inputs.store and store is None:
+        click.echo(f"MLflow: mlflow.db is here; the assessment keeps a store of its own unless --store {inputs.store}")
         if not yes and click.confirm("Log to it?", default=False):
-            store = found.store
-    wanted = (chosen.side, chosen.side) if chosen and chosen.side else found.resize
+            store = inputs.store
+    size = (chosen.side, chosen.side) if chosen and chosen.side else inputs.resize
     by_library = chosen is not None and chosen.of_library  # which resizes itself
-    resized = samples is not None and samples.source == "folder" and samples.side != wanted and not by_library
+    resized = samples is not None and samples.source == "folder" and samples.side != size and not by_library
     if chosen and fitting:
         click.echo(f"factory: {fitting[0]}, which {chosen.path} fits" + _others(fitting[1:]))
     name = factory or (fitting[0] if fitting else "")
-    return Choice(chosen, samples, name, found.root.name, store or "", wanted if resized else None)
+    return Choice(chosen, samples, name, inputs.root.name, store or "", size if resized else None)
 
 
-def _model(found: Found, place: str) -> Weights:
-    chosen = found.model_at(place)
+def _model(inputs: Found, place: str) -> Weights:
+    chosen = inputs.model_at(place)
     if chosen is None:
         raise UserError(
             f"init: --model {place}: is no state dict that loads without running code, torch.export program, ONNX file, folder "
@@ -137,8 +137,8 @@ def _model(found: Found, place: str) -> Weights:
     return chosen
 
 
-def _data(found: Found, path: Path) -> Samples:
-    return found.data_at(path)
+def _data(inputs: Found, path: Path) -> Samples:
+    return inputs.data_at(path)
 
 
 def _pick(what: str, candidates: Sequence[C], *, yes: bool) -> C | None:
@@ -147,18 +147,18 @@ def _pick(what: str, candidates: Sequence[C], *, yes: bool) -> C | None:
         return None
     chosen = candidates[0]
     if len(candidates) > 1 and not yes:
-        for number, one in enumerate(candidates, 1):
-            click.echo(f"  {number}  {_described(one)}")
+        for number, candidate in enumerate(candidates, 1):
+            click.echo(f"  {number}  {_described(candidate)}")
         chosen = candidates[click.prompt(f"Which {what}?", type=click.IntRange(1, len(candidates)), default=1) - 1]
-    others = [str(one.path) for one in candidates if one is not chosen]
+    others = [str(candidate.path) for candidate in candidates if candidate is not chosen]
     click.echo(f"{what}: {_described(chosen)}{_others(others)}")
     return chosen
 
 
-def _described(one: _Candidate) -> str:
-    name = getattr(one, "name", "")
+def _described(candidate: _Candidate) -> str:
+    name = getattr(candidate, "name", "")
     fits = f", fits {name}" if name else ""
-    return f"{one.path} ({one.source}{fits}{f', made by the DVC stage {one.made_by}' if one.made_by else ''})"
+    return f"{candidate.path} ({candidate.source}{fits}{f', made by the DVC stage {candidate.made_by}' if candidate.made_by else ''})"
 
 
 def _others(names: Sequence[str]) -> str:
@@ -197,14 +197,14 @@ def _colour(line: str) -> str | None:
 def _remove(folder: Path, *, yes: bool) -> None:
     from windtunnel.operations.project.write import removal, remove
 
-    found = removal(folder)
+    plan_of_removal = removal(folder)
     say: Callable[[str], None] = click.echo
-    for path in (*found.own, *found.of_dvc):
+    for path in (*plan_of_removal.own, *plan_of_removal.of_dvc):
         say(f"remove {path_text(os.path.relpath(path))}")
-    for name in found.changed:
+    for name in plan_of_removal.changed:
         say(f"keep {folder.name}/{name}, which was changed by you")
-    for path in found.stays:
+    for path in plan_of_removal.stays:
         say(f"keep {path_text(os.path.relpath(path))}, which is yours")
     if yes or click.confirm("Remove it?", default=False):
-        remove(found)
+        remove(plan_of_removal)
         say(f"init: {folder.name} is taken back")

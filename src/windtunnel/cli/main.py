@@ -63,7 +63,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click's, with the nearest match in the error."""
+        """Resolve a command as click does, with the nearest match in the error."""
         from windtunnel.core.errors import nearest
 
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):

@@ -1,4 +1,4 @@
-"""What a run needs of the machine, as `windtunnel check` says it: disk and memory, and with --estimate the time of each entry."""
+"""Report the resources that a run needs, for `windtunnel check`: disk and memory, and with --estimate the time of each entry."""
 
 from __future__ import annotations
 
@@ -55,19 +55,19 @@ def print_estimate(
     from windtunnel.operations.sizes import gigabytes
 
     found = list(estimates(params, classifier, assessed, train, needs.workers))
-    memory = max([needs.memory_bytes, *(one.memory for one in found)])
-    attacks = sum(one.seconds for one in found if one.name.startswith(("attacks.", "queries.")))
+    memory = max([needs.memory_bytes, *(row.memory for row in found)])
+    attacks = sum(row.seconds for row in found if row.name.startswith(("attacks.", "queries.")))
     witness = witness_seconds(params, classifier, assessed, attacks)
-    seconds = sum(one.seconds for one in found) + witness
-    whole = ("all of them", "", "", _time(seconds), gigabytes(memory), gigabytes(needs.disk_bytes), "")
-    rows = [_row(one) for one in found]
+    seconds = sum(row.seconds for row in found) + witness
+    total = ("all of them", "", "", _time(seconds), gigabytes(memory), gigabytes(needs.disk_bytes), "")
+    rows = [_row(row) for row in found]
     workers = f"{needs.workers} worker{'s' if needs.workers > 1 else ''}"
-    print_table(console, _COLUMNS, [("", [*rows, whole])], title=f"from one batch of each, on {workers}")
+    print_table(console, _COLUMNS, [("", [*rows, total])], title=f"from one batch of each, on {workers}")
     if witness:
         console.print(f"of that about {_time(witness)} for the witness of the sanity checks (D15)")
-    for one in found:
-        if one.advice:
-            console.print(f"[yellow]![/yellow] {escape(one.advice)}", soft_wrap=True)
+    for row in found:
+        if row.advice:
+            console.print(f"[yellow]![/yellow] {escape(row.advice)}", soft_wrap=True)
     processors = os.cpu_count() or 1
     if needs.workers == 1 < processors and seconds > _LONG:
         shared = f"WINDTUNNEL_EXECUTOR=processes:{processors} dvc repro"
@@ -80,22 +80,22 @@ def print_estimate(
             "memory_bytes": memory,
             "entries": [
                 EstimateAnswer(
-                    name=one.name, samples=one.samples, batch=one.batch, seconds=one.seconds, memory_bytes=one.memory,
-                    disk_bytes=one.disk, skipped=one.skipped, advice=one.advice,
+                    name=row.name, samples=row.samples, batch=row.batch, seconds=row.seconds, memory_bytes=row.memory,
+                    disk_bytes=row.disk, skipped=row.skipped, advice=row.advice,
                 )
-                for one in found
+                for row in found
             ],
         }
     )  # fmt: skip
 
 
-def _row(one: Estimate) -> tuple[str, ...]:
+def _row(row: Estimate) -> tuple[str, ...]:
     from windtunnel.operations.sizes import gigabytes
 
-    disk = gigabytes(one.disk)
-    if one.skipped:
-        return one.name, str(one.samples), "", "", "", disk, one.skipped
-    return one.name, str(one.samples), str(one.batch), _time(one.seconds), gigabytes(one.memory), disk, ""
+    disk = gigabytes(row.disk)
+    if row.skipped:
+        return row.name, str(row.samples), "", "", "", disk, row.skipped
+    return row.name, str(row.samples), str(row.batch), _time(row.seconds), gigabytes(row.memory), disk, ""
 
 
 def _time(seconds: float) -> str:

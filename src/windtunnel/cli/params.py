@@ -57,7 +57,7 @@ class _Node(BaseModel):
 
     @property
     def name(self) -> str:
-        """Of the block that it refers to; empty where it refers to none."""
+        """Return the name of the referenced block; empty where there is none."""
         return self.reference.rsplit("/", 1)[-1]
 
 
@@ -84,8 +84,8 @@ def _grow(tree: Tree, node: _Node, definitions: Mapping[str, _Node]) -> None:
 def _definition(details: _Node, definitions: Mapping[str, _Node]) -> _Node | None:
     """The block behind a key: referred to directly, or as the values of a map of the user's names."""
     of_values = details.extra.name if isinstance(details.extra, _Node) else ""
-    found = definitions.get(details.name or of_values)
-    return found if found and found.properties else None
+    definition = definitions.get(details.name or of_values)
+    return definition if definition and definition.properties else None
 
 
 def _type(details: _Node) -> str:

@@ -18,11 +18,11 @@ def repair() -> None:
     Example:
       windtunnel repair && dvc repro
     """  # noqa: D301
-    found = repair_files()
-    for damage in found:
+    damages = repair_files()
+    for damage in damages:
         click.echo(f"repair: {damage.path} {damage.what}: repaired as by {damage.command}")
     stale = drop_stale_stages()
     if stale:
         click.echo(f"repair: dvc.lock: stages that dvc.yaml no longer has are dropped: {', '.join(stale)}")
-    if not found and not stale:
+    if not damages and not stale:
         click.echo("repair: nothing is damaged")

@@ -59,9 +59,9 @@ def report(
     if not reports.is_dir():
         raise UserError(f"--reports: {reports} is no folder; run dvc repro first")
     layout = None if compact is None else "compact" if compact else "full"
-    given = {"layout": layout, "figure_scope": scope, "paper": paper, "title": title}
+    options_given = {"layout": layout, "figure_scope": scope, "paper": paper, "title": title}
     of_file = load_params().report if reports == REPORTS and PARAMS_FILE.is_file() else Report()
-    options = of_file.model_copy(update={key: value for key, value in given.items() if value is not None})
+    options = of_file.model_copy(update={key: value for key, value in options_given.items() if value is not None})
     built = build_report(reports, options, _names(reports, only) if only else None, dated=True)
     for render, file in ((render_pdf, "report.pdf"), (render_html, "report.html")):
         render(built, output / file)
@@ -72,9 +72,9 @@ def report(
 
 def _names(reports: Path, only: tuple[str, ...]) -> list[str]:
     """`attacks.pgd` or `pgd` as `pgd`. Raises UserError, with the nearest name, where there is no such directory."""
-    known = known_assessments(reports)
+    available = known_assessments(reports)
     names = [name.rsplit(".", 1)[-1] for name in only]
     for name in names:
-        if name not in known:
-            raise UserError(unknown_word("--only", name, known, what=f"an assessment in {reports}"))
+        if name not in available:
+            raise UserError(unknown_word("--only", name, available, what=f"an assessment in {reports}"))
     return names

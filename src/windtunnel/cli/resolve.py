@@ -18,9 +18,9 @@ def resolve(name: str, scratch: Path) -> Run:
     directory = Path("." if name == WORKSPACE else name)
     if name == WORKSPACE or _has_results(directory):
         return run_in(directory, name, "as it is now" if name == WORKSPACE else "directory")
-    found = run_at(name, scratch) or _mlflow_run(name, scratch)
-    if found is not None:
-        return found
+    run = run_at(name, scratch) or _mlflow_run(name, scratch)
+    if run is not None:
+        return run
     if directory.is_dir():
         return run_in(directory, name)  # which says what is missing there
     near = nearest(name, known_names())

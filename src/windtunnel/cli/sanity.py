@@ -70,8 +70,8 @@ def sanity(*, explain: str | None, group: str | None, flagged: bool, as_json: bo
     # The counts are those of the run's record, as in `show`, the report and MLflow; what is asked now is said beside them.
     number = counts(recorded)
     console.print(f"[{_COLOUR[Status(overall(number))]}]{overall(number)}[/]: {in_words(number)}")
-    asked = [f"{row.id} {row.status.replace('_', ' ')}" for row in now]
-    console.print(f"checked now, and not counted: {', '.join(asked)}")
+    checked_now = [f"{row.id} {row.status.replace('_', ' ')}" for row in now]
+    console.print(f"checked now, and not counted: {', '.join(checked_now)}")
     console.print(escape(found.meaning))
 
 
@@ -91,7 +91,7 @@ def _table(rows: Iterable[FindingRecord]) -> Table:
             table.add_section()
             table.add_row("", f"[bold]{GROUPS.get(row.group, PLUGINS)}[/bold]")
             last = row.group
-        words = ". ".join(filter(None, (row.reason, row.remedy if row.flagged else "")))
+        text = ". ".join(filter(None, (row.reason, row.remedy if row.flagged else "")))
         shown = row.status.replace("_", " ") + (f" ({row.severity})" if row.flagged else "")
         table.add_row(
             row.id,
@@ -99,7 +99,7 @@ def _table(rows: Iterable[FindingRecord]) -> Table:
             f"[{_COLOUR[row.status]}]{shown}[/]",
             _number(row.value),
             _number(row.threshold),
-            escape(words),
+            escape(text),
         )
     return table
 

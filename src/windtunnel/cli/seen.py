@@ -1,4 +1,4 @@
-"""What the model sees, for `windtunnel check`: a few samples as a table and a picture, the clean accuracy, and what may be wrong."""
+"""Show the model's inputs, for `windtunnel check`: a few samples as a table and a picture, the clean accuracy, and what may be wrong."""
 
 from __future__ import annotations
 
@@ -63,23 +63,23 @@ def show_what_it_sees(
         console.print(f"[green]✓[/green] the same as a picture: {PICTURE}")
     few = chosen(data)
     low, high = float(data.inputs.min()), float(data.inputs.max())
-    seen = SeenAnswer(
+    look = SeenAnswer(
         samples=[SampleAnswer(**asdict(row)) for row in table], picture=str(PICTURE) if data.is_image else None,
         clean_accuracy=None, measured_on=len(few), input_range=(low, high), suspicions=[],
     )  # fmt: skip
     if not (trained and data.labelled):
-        return seen
-    seen.clean_accuracy = float(subject.clean_correct[few].float().mean())
+        return look
+    look.clean_accuracy = float(subject.clean_correct[few].float().mean())
     console.print(
-        f"[green]✓[/green] clean accuracy {seen.clean_accuracy:.1%} on {len(few)} samples; inputs span {low:.3g} to {high:.3g}"
+        f"[green]✓[/green] clean accuracy {look.clean_accuracy:.1%} on {len(few)} samples; inputs span {low:.3g} to {high:.3g}"
     )
-    found = suspicion_of(subject, wider)
-    lines = [_line(found), _twice(classifier), _channels(subject, found)]
-    seen.suspicions = [line for line in lines if line]
-    seen.proposal = _proposal(found, model, tuple(data.inputs.shape[1:])) if found and model else []
-    for line in seen.suspicions:
+    suspicion = suspicion_of(subject, wider)
+    lines = [_line(suspicion), _twice(classifier), _channels(subject, suspicion)]
+    look.suspicions = [line for line in lines if line]
+    look.proposal = _proposal(suspicion, model, tuple(data.inputs.shape[1:])) if suspicion and model else []
+    for line in look.suspicions:
         console.print(f"[yellow]![/yellow] {escape(line)}")
-    return seen
+    return look
 
 
 def suspicion_of(subject: Subject, wider: Wider | None = None) -> Suspicion | None:
@@ -87,11 +87,11 @@ def suspicion_of(subject: Subject, wider: Wider | None = None) -> Suspicion | No
     if isinstance(subject.classifier.module, PredictFunction):  # its answers may cost money
         return _on(subject, chosen(subject.dataset), asked=False)
     few, started = chosen(subject.dataset), time.monotonic()
-    found = _on(subject, few, asked=True)
+    suspicion = _on(subject, few, asked=True)
     each = (time.monotonic() - started) / max(len(few), 1)
     more = min(_MOST, int(SECONDS / max(each, 1e-6)))
-    if found or more <= MEASURED:
-        return found
+    if suspicion or more <= MEASURED:
+        return suspicion
     if wider and len(subject.dataset) < more and (data := wider(more)):
         subject = subject_of(subject.classifier, data, subject.seed)
     return _on(subject, chosen(subject.dataset, more), asked=True)
@@ -103,21 +103,22 @@ def _on(subject: Subject, samples: Tensor, *, asked: bool) -> Suspicion | None:
     )
 
 
-def _channels(subject: Subject, found: Suspicion | None) -> str:
+def _channels(subject: Subject, suspicion: Suspicion | None) -> str:
     if isinstance(subject.classifier.module, PredictFunction):
         return ""
-    return invisible_channels(subject.classifier, subject.dataset.subset(chosen(subject.dataset)), found)
+    return invisible_channels(subject.classifier, subject.dataset.subset(chosen(subject.dataset)), suspicion)
 
 
-def _proposal(found: Suspicion, model: Model, shape: tuple[int, ...]) -> list[str]:
+def _proposal(suspicion: Suspicion, model: Model, shape: tuple[int, ...]) -> list[str]:
     """Return the lines of params.yaml that cure what was found; none where the source brings its own preprocessing."""
     brings_its_own = model.source == "train" or (model.source in model_sources() and model_source(model.source).view)
-    if found.preprocess is None or brings_its_own:
+    if suspicion.preprocess is None or brings_its_own:
         return []
     first, *others = (
-        as_yaml(joined(cure, model.preprocess, shape)) for cure in (found.preprocess, *(r for _, r in found.rivals))
+        as_yaml(joined(cure, model.preprocess, shape))
+        for cure in (suspicion.preprocess, *(r for _, r in suspicion.rivals))
     )
-    names = [name for name, _ in found.rivals]
+    names = [name for name, _ in suspicion.rivals]
     return [
         "model:",
         f"  preprocess: {first}",
@@ -125,8 +126,8 @@ def _proposal(found: Suspicion, model: Model, shape: tuple[int, ...]) -> list[st
     ]
 
 
-def _line(found: Suspicion | None) -> str:
-    return found.line if found else ""
+def _line(suspicion: Suspicion | None) -> str:
+    return suspicion.line if suspicion else ""
 
 
 def _twice(classifier: Classifier) -> str:

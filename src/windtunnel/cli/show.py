@@ -67,10 +67,10 @@ def show(*, name: str | None, caveats: bool, as_json: bool) -> None:
         return
     summary = _shown(SUMMARY, ())
     options = options_of_summary(summary)
-    found = {path.parent.name for path in ROBUSTNESS.glob(f"*/{METADATA_FILE}")}
+    available = {path.parent.name for path in ROBUSTNESS.glob(f"*/{METADATA_FILE}")}
     rows = {
         n: _shown(ROBUSTNESS / n, checks)
-        for n in ["clean", *(n for n in (*options.assessments, *options.failed) if n in found)]
+        for n in ["clean", *(n for n in (*options.assessments, *options.failed) if n in available)]
     }
     gate = read_gate(GATE) if GATE.is_file() else None
     if as_json:
@@ -133,7 +133,7 @@ def _print_weakest_class(metrics: Metrics, console: Console) -> None:
     """A line for each end of the sandwich: the class that holds least, and how far the best is from it."""
     ends, classes = weakest_first(metrics)
     for i, end in enumerate(ends):
-        weakest = min(classes, key=lambda one: one.rates[i].value)
+        weakest = min(classes, key=lambda row: row.rates[i].value)
         console.print(
             f"weakest of {len(classes)} classes, {ENDS[end]}: [bold]'{escape(weakest.name)}'[/bold], "
             f"{escape(str(weakest.rates[i]))} of {weakest.n} samples; the best class is higher by {escape(gap_words(metrics, end))}",
@@ -147,7 +147,7 @@ def _print_classes(metrics: Metrics, console: Console) -> None:
     if not ends:
         return
     columns = (Column("class"), Column("n", right=True), *(Column(ENDS[end], right=True) for end in ends))
-    rows = [(one.name, str(one.n), *map(str, one.rates)) for one in classes]
+    rows = [(row.name, str(row.n), *map(str, row.rates)) for row in classes]
     cut = f", the {MOST_CLASSES} weakest of {len(rows)} (--json has all)" if len(rows) > MOST_CLASSES else ""
     print_table(console, columns, [("", rows[:MOST_CLASSES])], f"Classes at the first budget{cut}")
 
@@ -174,18 +174,18 @@ def _suite(metadata: Metadata) -> str:
 
 
 def _print_words(rows: Mapping[str, Metadata], checks: Sequence[FindingRecord], console: Console) -> None:
-    """What the codes of the caveats and the short names of the metrics stand for, each once."""
+    """Explain the codes of the caveats and the short names of the metrics, each once."""
     titles = {check.id: check.title for check in checks}
-    seen: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, metadata in rows.items():
         for caveat in metadata.caveats:
             explained = f"sanity check: {titles.get(caveat.code)} (windtunnel sanity --explain {caveat.code})"
-            seen.setdefault(caveat.code, explained if caveat.code in titles else caveat.text)
+            texts.setdefault(caveat.code, explained if caveat.code in titles else caveat.text)
         meanings = meanings_of(metadata.family)
         for key in leading(metadata.family):
             if key in metadata.metrics and key in meanings and name != "clean":
-                seen.setdefault(key, meanings[key])
-    for word, meaning in seen.items():
+                texts.setdefault(key, meanings[key])
+    for word, meaning in texts.items():
         console.print(f"[bold]{escape(word)}[/bold]: {escape(meaning)}", soft_wrap=not console.is_terminal)
 
 
@@ -248,8 +248,8 @@ def _budget(region: Region) -> str:
     return f"{region.norm}, no bound" if region.epsilon is None else f"{region.norm} {epsilon_text(region.epsilon)}"
 
 
-def _text(found: Rate | None) -> str:
-    return str(found) if found else "-"
+def _text(value: Rate | None) -> str:
+    return str(value) if value else "-"
 
 
 def _number(value: Json) -> str:

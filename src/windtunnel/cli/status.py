@@ -26,32 +26,32 @@ def status(*, as_json: bool) -> None:
     require_whole_files()
     pending = pending_stages()
     if as_json:
-        click.echo(json.dumps([asdict(one) for one in pending], indent=2))
+        click.echo(json.dumps([asdict(stage) for stage in pending], indent=2))
         return
     if not pending:
         click.echo("Nothing to run: every result matches the present params, files, versions and code.")
         return
     table = Table.grid(padding=(0, 2))
-    for one in (one for one in pending if one.why):
-        table.add_row(f"[bold]{one.stage}[/bold]", "; ".join(one.why), _time(one))
+    for stage in (stage for stage in pending if stage.why):
+        table.add_row(f"[bold]{stage.stage}[/bold]", "; ".join(stage.why), _time(stage))
     Console().print(table)
-    if later := [one.stage for one in pending if not one.why]:
+    if later := [stage.stage for stage in pending if not stage.why]:
         click.echo(f"and, where the results before them change: {', '.join(later)}")
     click.echo(_estimate(pending))
 
 
-def _time(one: Pending) -> str:
-    if one.redraws:
+def _time(stage: Pending) -> str:
+    if stage.redraws:
         return "redrawn only"
-    return "" if one.seconds is None else f"{one.seconds:.3g} s"
+    return "" if stage.seconds is None else f"{stage.seconds:.3g} s"
 
 
 def _estimate(pending: list[Pending]) -> str:
     count = f"{len(pending)} stage{'s' if len(pending) > 1 else ''}"
-    computed = [one for one in pending if not one.redraws]
-    known = [one.seconds for one in computed if one.seconds is not None]
-    unknown = len(computed) - len(known)
-    if unknown and not known:
+    computed = [stage for stage in pending if not stage.redraws]
+    seconds = [stage.seconds for stage in computed if stage.seconds is not None]
+    unknown = len(computed) - len(seconds)
+    if unknown and not seconds:
         return f"{count}; the time they take is not known on this machine yet."
     rest = f", and {unknown} stage{'s' if unknown > 1 else ''} without a time yet" if unknown else ""
-    return f"{count}; about {sum(known):.0f} s by their last runs{rest}."
+    return f"{count}; about {sum(seconds):.0f} s by their last runs{rest}."

@@ -28,12 +28,12 @@ def strengthen(*, dry_run: bool, only: tuple[str, ...]) -> None:
     from windtunnel.operations.strengthen import add_to, lines_of, run_entries
     from windtunnel.records.findings import read_sanity
 
-    found, params, console = read_sanity(SANITY), load_params(), Console()
-    if found is None:
+    recorded, params, console = read_sanity(SANITY), load_params(), Console()
+    if recorded is None:
         raise UserError(f"{SANITY}: no sanity checks ran yet. Run dvc repro first")
-    wanted = {name.upper() for name in only}
-    asked = [row for row in found.checks if not wanted or row.id in wanted]
-    entries = stronger(asked, params.attacks, params.budget)
+    check_ids = {name.upper() for name in only}
+    checks = [row for row in recorded.checks if not check_ids or row.id in check_ids]
+    entries = stronger(checks, params.attacks, params.budget)
     if not entries:
         console.print(
             "strengthen: nothing to add: params.yaml already has every attack that would answer a flagged check"

@@ -110,7 +110,7 @@ def _axis(text: str, block: str) -> tuple[str, list[str]]:
         key, values = block, text
     elif block:
         key = f"{block}.{key}"
-    found = [value.strip() for value in values.split(",")]
-    if not all(found):
+    choices = [value.strip() for value in values.split(",")]
+    if not all(choices):
         raise UserError(f"sweep: {text}: a value is empty")
-    return key.strip(), found
+    return key.strip(), choices

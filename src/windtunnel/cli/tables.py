@@ -33,10 +33,10 @@ def table_console() -> Console:
 def print_table(console: Console, columns: Sequence[Column], groups: Groups, title: str = "") -> None:
     """Print rows in groups, each below its heading (none where empty). Plain text, without markup, in every cell."""
     rows = [row for _, part in groups for row in part]
-    kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
+    columns_shown = [i for i in range(len(columns)) if any(row[i] for row in rows)]
     shown, parts = (
-        [columns[i] for i in kept],
-        [(name, [[row[i] for i in kept] for row in part]) for name, part in groups],
+        [columns[i] for i in columns_shown],
+        [(name, [[row[i] for i in columns_shown] for row in part]) for name, part in groups],
     )
     if not console.is_terminal:
         print("\n".join(_plain(shown, parts, title)))
@@ -45,14 +45,15 @@ def print_table(console: Console, columns: Sequence[Column], groups: Groups, tit
         console.print(f"[bold]{escape(title)}[/bold]")
     if (
         sum(
-            max(cell_len(c.name), *(_least(row[i], c) for row in rows)) + _GAP for i, c in zip(kept, shown, strict=True)
+            max(cell_len(c.name), *(_least(row[i], c) for row in rows)) + _GAP
+            for i, c in zip(columns_shown, shown, strict=True)
         )
         > console.width
     ):
         _stacked(console, shown, parts)
         return
     table = Table(box=None, header_style="bold", padding=(0, _GAP, 0, 0), pad_edge=False)
-    for i, column in zip(kept, shown, strict=True):
+    for i, column in zip(columns_shown, shown, strict=True):
         table.add_column(column.name, justify="right" if column.right else "left", no_wrap=column.typed, overflow="fold",
                          min_width=max(cell_len(row[i]) for row in rows) if column.typed else None)  # fmt: skip
     for name, part in parts:

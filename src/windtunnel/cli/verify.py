@@ -96,20 +96,20 @@ def _audit(name: str, verdicts: int) -> None:
     evidence = collect(params, subject, read_artifacts(CLEAN), ROBUSTNESS)
     if name in evidence.unusable:
         raise UserError(f"--audit {name}: {evidence.unusable[name]}")
-    known = {assessment.name: (assessment, ball) for assessment, ball in balls(evidence)}
-    if name not in known:
+    assessments = {assessment.name: (assessment, ball) for assessment, ball in balls(evidence)}
+    if name not in assessments:
         raise UserError(
             f"--audit {name}: a certificate of a smoothed model cannot be attacked in the model's own inputs"
         )
-    verification, ball = known[name]
-    found = audited(subject, verification, ball, certified=len(subject.dataset), asked=verdicts)
-    click.echo(f"{name}: {found.attacked} certified samples attacked in float64, {len(found.broken)} broken")
-    why = f" ({found.unasked})" if found.unasked else ""
-    left = found.asked - found.agreed - len(found.contradicted)
+    verification, ball = assessments[name]
+    audit = audited(subject, verification, ball, certified=len(subject.dataset), asked=verdicts)
+    click.echo(f"{name}: {audit.attacked} certified samples attacked in float64, {len(audit.broken)} broken")
+    why = f" ({audit.unasked})" if audit.unasked else ""
+    n_left = audit.asked - audit.agreed - len(audit.contradicted)
     click.echo(
-        f"{name}: {found.asked} verdicts checked by another implementation{why}: {found.agreed} reached again, "
-        f"{left} not decided by it, {len(found.contradicted)} contradicted"
+        f"{name}: {audit.asked} verdicts checked by another implementation{why}: {audit.agreed} reached again, "
+        f"{n_left} not decided by it, {len(audit.contradicted)} contradicted"
     )
-    if wrong := sorted({*found.broken, *found.contradicted}):
+    if wrong := sorted({*audit.broken, *audit.contradicted}):
         click.echo(f"{name}: contradicted: {', '.join(wrong)}", err=True)
         raise SystemExit(1)

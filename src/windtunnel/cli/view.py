@@ -38,13 +38,13 @@ def view(*, runs: tuple[str, ...], bundle: Path | None, port: int, host: str, op
     from windtunnel.reporting.view.site import site, write_site
 
     with tempfile.TemporaryDirectory() as scratch:
-        found = [resolve(name, Path(scratch) / str(i)) for i, name in enumerate(runs or ("workspace",))]
+        resolved_runs = [resolve(name, Path(scratch) / str(i)) for i, name in enumerate(runs or ("workspace",))]
         if bundle is not None:
-            size = sum(path.stat().st_size for path in write_site(found, bundle))
+            size = sum(path.stat().st_size for path in write_site(resolved_runs, bundle))
             click.echo(f"{bundle / 'index.html'}  ({size / 1e6:.1f} MB in all)")
             return
         try:
-            httpd = ViewServer(site(found, served=True), host, port)
+            httpd = ViewServer(site(resolved_runs, served=True), host, port)
         except OSError as error:
             raise UserError(f"view: {host}:{port} cannot be used ({error.strerror}); choose another --port") from error
         click.echo(f"{httpd.address}  (Ctrl-C ends it)")

@@ -1,4 +1,4 @@
-"""What only the registries know of a params.yaml: names of algorithms, visualisers, metrics and sanity checks."""
+"""Check a params.yaml against the registries: names of algorithms, visualisers, metrics and sanity checks."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def _unknown_words(params: Params) -> Iterator[str]:
             visualisers_of(family, name, entry)
         except UserError as error:
             yield str(error)
-        known = family_of(family)
-        if known.unknown_words:
-            yield from known.unknown_words()(f"{family}.{name}", entry)
-        depends = known.depends
-        own = depends is not None and depends().own_budget(entry)
+        record = family_of(family)
+        if record.unknown_words:
+            yield from record.unknown_words()(f"{family}.{name}", entry)
+        depends = record.depends
+        has_own_budget = depends is not None and depends().own_budget(entry)
         # Only here: what is resolved for a stage has the budget filled in.
-        if not own and (lack := entry.budget.lack(f"{family}.{name}", params.budget)):
+        if not has_own_budget and (lack := entry.budget.lack(f"{family}.{name}", params.budget)):
             yield lack
 
 

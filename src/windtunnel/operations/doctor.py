@@ -1,4 +1,4 @@
-"""What an installation has, what it lacks, what each would enable, and the exact commands that install it.
+"""Examine an installation: what it has, what it lacks, what each would enable, and the exact commands that install it.
 
 torchattacks 3.5.1 and auto-LiRPA 0.3 declare versions of their dependencies beside which nothing of today installs, although
 their code runs. No resolver takes them, so no extra of this package can name them: they are installed without their declared
@@ -48,16 +48,16 @@ class Companion:
 
     @property
     def fits(self) -> bool:
-        """Whether what is installed is of a version asked for, and of a build that imports."""
-        found = self.version
-        asked_for = found is not None and Requirement(self.install.requirement).specifier.contains(
-            found, prereleases=True
+        """Return True if the installed version satisfies the requirement and imports."""
+        version = self.version
+        asked_for = version is not None and Requirement(self.install.requirement).specifier.contains(
+            version, prereleases=True
         )
         return asked_for and not (self.install.of_torch and other_build())
 
     @property
     def has_wheel(self) -> bool:
-        """Whether there is a build for this Python and machine."""
+        """Return True if there is a build for this Python and machine."""
         marker = Requirement(self.install.requirement).marker
         return marker is None or marker.evaluate()
 
@@ -76,8 +76,8 @@ _OTHERS = (
 def companions() -> tuple[Companion, ...]:
     """Every package beside the declared dependencies: those of the records, plug-ins' among them, and the others."""
     recorded = [library for family in families() for library in libraries(family).values()]
-    known: list[Library | ModelSource] = [*recorded, *map(model_source, model_sources())]
-    return (*(Companion(record.name, record.install) for record in known if record.install), *_OTHERS)
+    records: list[Library | ModelSource] = [*recorded, *map(model_source, model_sources())]
+    return (*(Companion(record.name, record.install) for record in records if record.install), *_OTHERS)
 
 
 class Step(NamedTuple):
@@ -130,17 +130,17 @@ def chosen(names: Iterable[str]) -> list[Companion]:
 
     Raises UserError, with the nearest match, for a name that is none, and for one that has no wheel here.
     """
-    known = {companion.name.lower(): companion for companion in companions()}
-    wanted = []
+    by_name = {companion.name.lower(): companion for companion in companions()}
+    selected = []
     for name in names:
-        if name.lower() not in known:
+        if name.lower() not in by_name:
             raise UserError(unknown_word("doctor --install", name, [c.name for c in companions()], what="a package"))
-        if not (companion := known[name.lower()]).has_wheel:
+        if not (companion := by_name[name.lower()]).has_wheel:
             raise UserError(f"doctor --install: {companion.name} has no build for {machine()}; leave out what needs it")
-        wanted.append(companion)
-    if not wanted:
-        wanted = [companion for companion in companions() if companion.has_wheel and not companion.install.asked]
-    return [companion for companion in wanted if not companion.fits]
+        selected.append(companion)
+    if not selected:
+        selected = [companion for companion in companions() if companion.has_wheel and not companion.install.asked]
+    return [companion for companion in selected if not companion.fits]
 
 
 def steps(companions: Iterable[Companion]) -> list[Step]:
@@ -148,9 +148,9 @@ def steps(companions: Iterable[Companion]) -> list[Step]:
 
     Raises UserError without pip or uv.
     """
-    found = list(companions)
-    alone = [companion for companion in found if companion.install.alone]
-    plain = [_requirement(c) for c in found if not c.install.alone and not c.install.of_torch]
+    missing = list(companions)
+    alone = [companion for companion in missing if companion.install.alone]
+    plain = [_requirement(c) for c in missing if not c.install.alone and not c.install.of_torch]
     plain += [need for companion in alone for need in companion.install.beside if installed(need) is None]
     result = []
     if alone:
@@ -158,7 +158,7 @@ def steps(companions: Iterable[Companion]) -> list[Step]:
         result.append(Step((*_installer(), "--no-deps", *(c.install.requirement for c in alone)), why))
     if plain:
         result.append(Step((*_installer(), *plain), "with what they declare, as pip resolves it"))
-    if of_torch := [companion for companion in found if companion.install.of_torch]:
+    if of_torch := [companion for companion in missing if companion.install.of_torch]:
         result.append(_beside_torch(of_torch))
     return result
 
@@ -166,14 +166,14 @@ def steps(companions: Iterable[Companion]) -> list[Step]:
 def _beside_torch(companions: list[Companion]) -> Step:
     """Torchvision is built for one torch: pip would take the newest, and bring another torch with it."""
     version, _, build = _torch().partition("+")
-    wanted = dict.fromkeys(part for c in companions for part in (*c.install.beside, _requirement(c)))
+    requirements = dict.fromkeys(part for c in companions for part in (*c.install.beside, _requirement(c)))
     # PyPI has one build of each version; the others, such as the one without CUDA, are on PyTorch's own index.
     index = ("--extra-index-url", f"https://download.pytorch.org/whl/{build}") if build else ()
     why = f"torch stays {_torch()}, and torchvision is built for one torch" + (
         f"; PyPI has no torchvision for the build {build}" if build else ""
     )
     newer = ("--upgrade",) if other_build() else ()
-    return Step((*_installer(), *newer, *index, *wanted, f"torch=={version}"), why)
+    return Step((*_installer(), *newer, *index, *requirements, f"torch=={version}"), why)
 
 
 def _requirement(companion: Companion) -> str:
@@ -213,5 +213,5 @@ def _installer() -> tuple[str, ...]:
 
 
 def _satisfied(requirement: Requirement) -> bool:
-    found = installed(requirement.name)
-    return found is not None and requirement.specifier.contains(found, prereleases=True)
+    version = installed(requirement.name)
+    return version is not None and requirement.specifier.contains(version, prereleases=True)

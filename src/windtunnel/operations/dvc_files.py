@@ -41,18 +41,18 @@ class Damage:
 
 
 def damaged_files(root: Path = Path()) -> list[Damage]:
-    """What of DVC's files in the project `root` is damaged; nothing while DVC runs, for then they are being written."""
+    """List the damaged DVC files of the project `root`; nothing while DVC runs, for then they are being written."""
     if _is_running(root):
         return []
-    found = []
+    damaged = []
     rwlock = _of_dvc(root) / RWLOCK
     if _is_file(rwlock) and not _is_json(rwlock):
         shown = Path(os.path.relpath(rwlock, root))
-        found.append(Damage(shown, "is empty or cut, left by a kill", f"rm {shown}"))
+        damaged.append(Damage(shown, "is empty or cut, left by a kill", f"rm {shown}"))
     if _is_file(root / LOCK) and not _is_lock(root / LOCK):
         command = f"git checkout -- {LOCK}" if _committed(root) else f"rm {LOCK}"
-        found.append(Damage(LOCK, "is empty or cut, left by a kill", command))
-    return found
+        damaged.append(Damage(LOCK, "is empty or cut, left by a kill", command))
+    return damaged
 
 
 def require_whole_files() -> None:
@@ -67,15 +67,15 @@ def repair(root: Path = Path()) -> list[Damage]:
     The list of who reads and writes is made again by the next DVC. A lock file comes back as it was committed, or goes
     away: what was finished since is found in the cache of runs. The damaged file stays beside it as `<name>.damaged`.
     """
-    found = damaged_files(root)
-    for damage in found:
+    damaged = damaged_files(root)
+    for damage in damaged:
         path = root / damage.path
         if damage.path == LOCK:
             shutil.copyfile(path, path.with_name(f"{path.name}.damaged"))
         path.unlink()
         if damage.path == LOCK and _committed(root):
             subprocess.run(["git", "checkout", "--", str(LOCK)], cwd=root, check=False, capture_output=True)
-    return found
+    return damaged
 
 
 def drop_stale_stages() -> list[str]:
@@ -92,8 +92,8 @@ def drop_stale_stages() -> list[str]:
         return []
     try:
         with Repo() as repo:
-            here = os.path.abspath("dvc.yaml")
-            labels = {stage.name for stage in repo.index.stages if os.path.abspath(stage.path) == here}
+            dvc_yaml = os.path.abspath("dvc.yaml")
+            labels = {stage.name for stage in repo.index.stages if os.path.abspath(stage.path) == dvc_yaml}
     except DvcException:
         return []
     stale = [name for name in read_lock(LOCK) if name not in labels]
@@ -105,12 +105,12 @@ def drop_stale_stages() -> list[str]:
 
 
 def _of_dvc(root: Path) -> Path:
-    """Where DVC keeps its own files: at the root of its repository, of which the project may be a folder."""
+    """Return the folder of DVC's own files: at the root of its repository, of which the project may be a folder."""
     return dvc_root(root) or root
 
 
 def _is_running(root: Path) -> bool:
-    """Whether a DVC holds its lock here; a kill lets go of it."""
+    """Return True if a DVC process holds its lock here; a kill lets go of it."""
     path = _of_dvc(root) / RUNNING
     if not path.is_file():
         return False

@@ -37,7 +37,7 @@ class LockedStage(BaseModel):
 
     @property
     def own_params(self) -> dict[str, object]:
-        """Those of params.yaml."""
+        """Return the parameters of params.yaml."""
         return self.params.get("params.yaml") or {}
 
     @property

@@ -32,7 +32,7 @@ _WORTH_SAYING = 10.0  # seconds that another batch size must save, and half of t
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What one entry comes to. batch: samples that were tried, in `measured` seconds. seconds: for all `samples`, over the workers.
+    """Cost of one entry. batch: samples that were tried, in `measured` seconds. seconds: for all `samples`, over the workers.
 
     memory: the most bytes that the process took beside mapped files. disk: bytes of its results. skipped: why nothing was
     measured; the seconds and the memory are then 0. advice: the line for a batch size that does not fit, or is slow.
@@ -76,10 +76,10 @@ def cannot_be_tried(family: str, classifier: Classifier) -> str:
 
 
 def workers_there() -> int:
-    """How many workers the executor has; one for work that is done in this process."""
-    found = executor()
-    known: int | None = getattr(found, "workers", 1)
-    return known or os.cpu_count() or 1
+    """Return the number of workers of the executor; one for work that is done in this process."""
+    pool = executor()
+    n_workers: int | None = getattr(pool, "workers", 1)
+    return n_workers or os.cpu_count() or 1
 
 
 def _measured(
@@ -105,35 +105,37 @@ def _measured(
 
     if several:
         on(other)  # libraries are imported within the first
-    found = on(few)
+    trial = on(few)
     beside = on(other).seconds if several else 0.0
     # A batch of several units was spread over the workers when it was timed.
     spread = max(1, min(workers, -(-size.samples // few))) if entry.batch_is_a_unit else 1
-    whole = found.seconds * size.samples / few / spread
-    advice = _too_large(entry, found, memory_of_a_worker(classifier.device, workers))
+    seconds_in_all = trial.seconds * size.samples / few / spread
+    advice = _too_large(entry, trial, memory_of_a_worker(classifier.device, workers))
     if several and not advice:
-        each = max(0.0, (found.seconds - beside) / (few - other))
-        advice = _too_small(entry, max(0.0, found.seconds - each * few) + each * size.samples / spread, whole)
-    said = f"{size.name}.{advice}" if advice else ""
-    return Estimate(size.name, size.samples, few, found.seconds, whole, found.memory, size.bytes, advice=said)
+        each = max(0.0, (trial.seconds - beside) / (few - other))
+        advice = _too_small(entry, max(0.0, trial.seconds - each * few) + each * size.samples / spread, seconds_in_all)
+    advice_line = f"{size.name}.{advice}" if advice else ""
+    return Estimate(
+        size.name, size.samples, few, trial.seconds, seconds_in_all, trial.memory, size.bytes, advice=advice_line
+    )
 
 
-def _too_large(entry: Entry, found: Trial, limit: int) -> str:
+def _too_large(entry: Entry, trial: Trial, limit: int) -> str:
     """The line for a batch that the memory does not hold."""
-    if found.taken <= limit and not found.in_halves:
+    if trial.taken <= limit and not trial.in_halves:
         return ""
     return (
-        f"batch_size: {entry.batch_size} takes {gigabytes(found.taken)}, and a worker has {gigabytes(limit)}: it does not fit, or "
+        f"batch_size: {entry.batch_size} takes {gigabytes(trial.taken)}, and a worker has {gigabytes(limit)}: it does not fit, or "
         f"only in halves; set a smaller batch_size"
     )
 
 
-def _too_small(entry: Entry, best: float, whole: float) -> str:
+def _too_small(entry: Entry, best: float, seconds: float) -> str:
     """The line where a batch costs more for being begun than for its samples. best: seconds of all of them in a batch for each worker."""
-    if best > whole / 2 or whole - best < _WORTH_SAYING:
+    if best > seconds / 2 or seconds - best < _WORTH_SAYING:
         return ""
     return (
-        f"batch_size: {entry.batch_size} takes about {whole:.0f} s, and larger batches as little as {best:.0f} s; set a "
+        f"batch_size: {entry.batch_size} takes about {seconds:.0f} s, and larger batches as little as {best:.0f} s; set a "
         f"larger batch_size"
     )
 

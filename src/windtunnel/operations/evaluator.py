@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 _OURS = ("data.source", "data.path", "data.function", "model")  # what MLflow brings
 
 
-class _Asked(BaseModel):
-    """What of `evaluator_config` is read here; the rest is read as params.yaml."""
+class _EvaluatorConfig(BaseModel):
+    """Keys of `evaluator_config` that are read here; the rest is read as params.yaml."""
 
     data: dict[str, object] | None = None
     shape: tuple[int, ...] | None = None
@@ -103,8 +103,8 @@ class WindtunnelEvaluator(ModelEvaluator):  # type: ignore[misc]  # MLflow's cla
 
 def _subject(params: Params, inputs: np.ndarray, labels: np.ndarray, directory: Path) -> Subject:
     """The model and the samples as the stages `prepare` and `train` leave them; the weights go to `directory`."""
-    given = Raw(inputs, labels, [f"{i:05d}" for i in range(len(inputs))], (0.0, 1.0))
-    dataset, _ = convert(params.data, params.seed, given, None)
+    raw = Raw(inputs, labels, [f"{i:05d}" for i in range(len(inputs))], (0.0, 1.0))
+    dataset, _ = convert(params.data, params.seed, raw, None)
     import_model(params.model, None, params.seed, params.device, directory, mlflow.get_tracking_uri(), dataset)
     classifier = load_classifier(directory, params.device, dataset, trust_of(params.model))
     return subject_of(classifier, dataset, params.seed)
@@ -115,18 +115,18 @@ def _as_params(
 ) -> tuple[dict[str, object], np.ndarray, np.ndarray]:
     """(the content of params.yaml, inputs (N, *shape) float32, labels (N,) int64)."""
     try:
-        asked = _Asked.model_validate(config)
+        settings = _EvaluatorConfig.model_validate(config)
     except ValidationError as error:
         raise UserError(mistakes_of(error, "evaluator_config")) from error
     raw = {key: value for key, value in config.items() if key != "shape"}
-    data = asked.data or {}
-    if given := [key for key in _OURS if key in raw or key.removeprefix("data.") in data]:
-        raise UserError(f"evaluator_config: {', '.join(given)}: mlflow.models.evaluate brings the model and the data")
+    data = settings.data or {}
+    if keys := [key for key in _OURS if key in raw or key.removeprefix("data.") in data]:
+        raise UserError(f"evaluator_config: {', '.join(keys)}: mlflow.models.evaluate brings the model and the data")
     labels = dataset.labels_data
     if labels is None:
         raise UserError("mlflow.models.evaluate: targets are needed: without labels robustness cannot be measured")
     rows = np.asarray(dataset.features_data, dtype=np.float32)
-    shape = asked.shape or _signature_shape(model) or (rows.shape[1],)
+    shape = settings.shape or _signature_shape(model) or (rows.shape[1],)
     if int(np.prod(shape)) != rows.shape[1]:
         raise UserError(f"evaluator_config.shape: {list(shape)} does not hold the {rows.shape[1]} numbers of a row")
     raw["data"] = {**data, "source": "function", "function": GIVEN}

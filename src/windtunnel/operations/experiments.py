@@ -33,8 +33,8 @@ def grid(prefix: str, axes: Mapping[str, Sequence[str]], path: Path = PARAMS_FIL
     experiments: dict[str, Experiment] = {}
     for values in itertools.product(*(dict.fromkeys(column) for column in axes.values())):
         overrides = tuple(zip(axes, values, strict=True))
-        words = "-".join(f"{key.rsplit('.', 1)[-1]}-{value}" for key, value in overrides)
-        name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{prefix}-{words}")
+        suffix = "-".join(f"{key.rsplit('.', 1)[-1]}-{value}" for key, value in overrides)
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{prefix}-{suffix}")
         if name in experiments:
             raise UserError(
                 f"sweep: {dict(overrides)} and {dict(experiments[name].overrides)} would share the name {name}"
@@ -73,7 +73,7 @@ def run_experiments(experiments: Sequence[Experiment], jobs: int) -> list[str]:
 
 
 def is_kept(experiment: str) -> bool:
-    """Whether DVC keeps an experiment of this name."""
+    """Return True if DVC has an experiment of this name."""
     from dvc.repo import Repo
     from dvc.repo.experiments.utils import resolve_name
 

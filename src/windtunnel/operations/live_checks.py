@@ -11,8 +11,8 @@ from windtunnel.core.errors import UserError
 from windtunnel.records.findings import FindingRecord, Status
 
 
-class Asked(NamedTuple):
-    """How a check ended that was asked now, with the reason in words; value: None where there is no number."""
+class LiveOutcome(NamedTuple):
+    """Outcome of a live check, with the reason in words; value: None where there is no number."""
 
     status: Status
     reason: str
@@ -23,18 +23,18 @@ class Asked(NamedTuple):
         return recorded.model_copy(update=self._asdict())
 
 
-def committed() -> Asked:
+def committed() -> LiveOutcome:
     """G6: whether git has everything that made the numbers; not run outside a repository."""
     done = subprocess.run(["git", "status", "--porcelain"], capture_output=True, text=True, check=False)
     if done.returncode:
-        return Asked(Status.NOT_RUN, "this is no git repository")
+        return LiveOutcome(Status.NOT_RUN, "this is no git repository")
     changed = [line[3:] for line in done.stdout.splitlines()]
     if not changed:
-        return Asked(Status.PASS, "", 0)
-    return Asked(Status.WARN, f"not committed: {', '.join(changed[:5])}", len(changed))
+        return LiveOutcome(Status.PASS, "", 0)
+    return LiveOutcome(Status.WARN, f"not committed: {', '.join(changed[:5])}", len(changed))
 
 
-def tracked() -> Asked:
+def tracked() -> LiveOutcome:
     """G5: whether the metrics of this state's MLflow run are those of the files; not run where there is no such run."""
     from windtunnel.boundary.params import load_params
     from windtunnel.operations.tracking.look import logged_metrics
@@ -42,18 +42,18 @@ def tracked() -> Asked:
 
     try:
         state = read_state()
-        found = logged_metrics(state.digest, state.experiment, load_params().tracking.uri)
+        logged = logged_metrics(state.digest, state.experiment, load_params().tracking.uri)
     except UserError as error:
-        return Asked(Status.NOT_RUN, str(error))
-    if found is None:
-        return Asked(Status.NOT_RUN, "this state is not tracked yet: windtunnel track")
-    wrong = [key for key, value in state.metrics.items() if not abs(found.get(key, math.nan) - value) <= 1e-9]
+        return LiveOutcome(Status.NOT_RUN, str(error))
+    if logged is None:
+        return LiveOutcome(Status.NOT_RUN, "this state is not tracked yet: windtunnel track")
+    wrong = [key for key, value in state.metrics.items() if not abs(logged.get(key, math.nan) - value) <= 1e-9]
     if wrong:
-        return Asked(Status.FAIL, f"other numbers in MLflow: {', '.join(wrong[:5])}", len(wrong))
-    return Asked(Status.PASS, "", 0)
+        return LiveOutcome(Status.FAIL, f"other numbers in MLflow: {', '.join(wrong[:5])}", len(wrong))
+    return LiveOutcome(Status.PASS, "", 0)
 
 
-def paired() -> Asked:
+def paired() -> LiveOutcome:
     """F3: whether the champion can be paired with this run on every metric of `gate.maximum_regression`."""
     from windtunnel.boundary.params import load_params
     from windtunnel.evaluation.gate.decide import regression_mismatch
@@ -61,16 +61,16 @@ def paired() -> Asked:
     from windtunnel.records.outcomes import OUTCOMES_FILE, read_record
 
     if not CHAMPION.is_file():
-        return Asked(Status.NOT_APPLICABLE, "there is no champion to compare with")
+        return LiveOutcome(Status.NOT_APPLICABLE, "there is no champion to compare with")
     try:
         gate, mine = load_params().gate, read_record(SUMMARY / OUTCOMES_FILE)
         unpaired = regression_mismatch(gate, mine, read_record(CHAMPION))
     except UserError as error:
-        return Asked(Status.NOT_RUN, str(error))
+        return LiveOutcome(Status.NOT_RUN, str(error))
     if unpaired:
         reason = f"the champion was assessed on other samples or settings: {', '.join(unpaired)}"
-        return Asked(Status.WARN, reason, len(unpaired))
-    return Asked(Status.PASS, "", 0)
+        return LiveOutcome(Status.WARN, reason, len(unpaired))
+    return LiveOutcome(Status.PASS, "", 0)
 
 
-ASKED_NOW: dict[str, Callable[[], Asked]] = {"F3": paired, "G5": tracked, "G6": committed}
+ASKED_NOW: dict[str, Callable[[], LiveOutcome]] = {"F3": paired, "G5": tracked, "G6": committed}

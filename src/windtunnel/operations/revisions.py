@@ -55,17 +55,17 @@ def run_of_lock(folder: Path, label: str, origin: str) -> Run:
     raw = read_params(folder / "params.yaml")
     outs = {path: md5 for stage in read_stages(folder / LOCK) for path, md5 in stage.outs.items()}
     names = ["clean", *(name for family in families() for name in entry_names(raw, family))]
-    wanted = [
+    outputs = [
         "reports/metrics.json",
         "reports/gate.json",
         "reports/summary",
         *(f"reports/robustness/{name}" for name in names),
     ]
-    missing = [path for path in wanted if path not in outs]
+    missing = [path for path in outputs if path not in outs]
     if "reports/robustness/clean" in missing:
         raise UserError(f"compare: {label}: its dvc.lock tells of no results; run dvc repro and commit dvc.lock")
     with Repo() as repo:
-        for path in wanted:
+        for path in outputs:
             if path in outs and not (folder / path).exists():
                 _link(repo, outs[path], folder / path, label)
     notes = [f"no results of {', '.join(missing)}"] if missing else []

@@ -1,4 +1,4 @@
-"""How large a run will be, before it runs: what its results take on the disk, and what a batch takes in memory."""
+"""Estimate the size of a run before it runs: what its results take on the disk, and what a batch takes in memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FEW = 1000  # samples whose images are plenty to look at
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What one entry, or a stage, leaves on the disk: `results` of `samples` samples each, in bytes."""
+    """Disk space of one entry or stage: `results` of `samples` samples each, in bytes."""
 
     name: str
     samples: int
@@ -40,39 +40,41 @@ class Size:
 
 def sizes_of(params: Params, assessed: Dataset, train: Dataset | None, keep: Wanted | None = None) -> list[Size]:
     """The entries of params.yaml, and `data, clean, sanity, summary, report` together. `keep`: as if storage.inputs were this."""
-    image, found = math.prod(assessed.inputs.shape[1:]) * _FLOAT, []
-    everyone = len(assessed)
+    image, sizes = math.prod(assessed.inputs.shape[1:]) * _FLOAT, []
+    n_samples = len(assessed)
 
-    def result(n: int, wanted: Wanted, images: int = 2) -> int:
-        kept = n if wanted == "all" else min(n, wanted)
-        return kept * images * image + n * (_SMALL + 4 * _FLOAT * assessed.num_classes)
+    def result(n: int, stored_inputs: Wanted, images: int = 2) -> int:
+        n_stored = n if stored_inputs == "all" else min(n, stored_inputs)
+        return n_stored * images * image + n * (_SMALL + 4 * _FLOAT * assessed.num_classes)
 
     for family, name, entry in entries(params):
-        n, record = _samples(entry, everyone), families()[family]
-        wanted = dependencies.as_it_runs(family, entry, params).kept_inputs
-        wanted = keep if keep is not None and entry.drops_images else wanted
+        n, record = _samples(entry, n_samples), families()[family]
+        stored_inputs = dependencies.as_it_runs(family, entry, params).kept_inputs
+        stored_inputs = keep if keep is not None and entry.drops_images else stored_inputs
         results = record.results()(entry) if record.results else 1
-        found.append(Size(f"{family}.{name}", n, results, results * result(n, wanted)))
-    own = params.storage.inputs if keep is None else keep
-    shared = 3 * result(everyone, own) + result(everyone, own, images=1)  # clean, summary and report; sanity
-    data = (everyone + (len(train) if train is not None else 0)) * (image + 8)
-    found.append(Size("data, clean, sanity, summary, report", everyone, 1, shared + data))
-    return found
+        sizes.append(Size(f"{family}.{name}", n, results, results * result(n, stored_inputs)))
+    default_inputs = params.storage.inputs if keep is None else keep
+    shared = 3 * result(n_samples, default_inputs) + result(
+        n_samples, default_inputs, images=1
+    )  # clean, summary and report; sanity
+    data = (n_samples + (len(train) if train is not None else 0)) * (image + 8)
+    sizes.append(Size("data, clean, sanity, summary, report", n_samples, 1, shared + data))
+    return sizes
 
 
 def no_room(params: Params, assessed: Dataset, train: Dataset | None) -> tuple[str, str]:
     """(the line for results that the disk cannot hold, one for those that DVC's cache cannot hold besides); empty where they fit."""
     needed = total(sizes_of(params, assessed, train))
     free = shutil.disk_usage(".").free
-    there = free + _held(REPORTS)  # what lies there is replaced
-    if needed <= there:
+    available = free + _held(REPORTS)  # what lies there is replaced
+    if needed <= available:
         tight = f"the results need {gigabytes(needed)}, and as much again in DVC's cache where it copies; {gigabytes(free)} are free"
-        return "", tight if 2 * needed > there else ""
-    wanted = params.storage.inputs
+        return "", tight if 2 * needed > available else ""
+    stored_inputs = params.storage.inputs
     fewer = total(sizes_of(params, assessed, train, keep=_FEW))
     advice = f"storage: {{inputs: {_FEW}}} needs {gigabytes(fewer)}, " if fewer < 0.9 * needed else ""
     return (
-        f"storage.inputs: {wanted}: the results need {gigabytes(needed)} and {gigabytes(free)} are free on the disk; {advice}or "
+        f"storage.inputs: {stored_inputs}: the results need {gigabytes(needed)} and {gigabytes(free)} are free on the disk; {advice}or "
         f"assess fewer samples (data.samples.n)"
     ), ""
 
@@ -118,8 +120,8 @@ def gigabytes(size: float) -> str:
     return f"{size / 1e9:.3g} GB" if size >= 1e9 else f"{max(1, round(size / 1e6))} MB"
 
 
-def _samples(entry: Entry, everyone: int) -> int:
-    return min(entry.samples.n or everyone, everyone)
+def _samples(entry: Entry, n_samples: int) -> int:
+    return min(entry.samples.n or n_samples, n_samples)
 
 
 def _held(folder: Path) -> int:

@@ -19,7 +19,7 @@ from windtunnel.records.layout import PARAMS_FILE, ROBUSTNESS
 
 @dataclass(frozen=True, slots=True)
 class Strengthened:
-    """What an entry did: it broke `broken` of the `left` samples that the attacks before it had left."""
+    """Result of an added entry: it broke `broken` of the `left` samples that the attacks before it had left."""
 
     broken: int
     left: int
@@ -60,12 +60,12 @@ def run_entries(names: Iterable[str]) -> Iterator[Strengthened | UserError]:
         except UserError as error:
             yield error
             continue
-        found = read_artifacts(ROBUSTNESS / name)
-        if failure := found.metadata.failure:
+        artifacts = read_artifacts(ROBUSTNESS / name)
+        if failure := artifacts.metadata.failure:
             yield UserError(f"attacks.{name}: {failure.reason}")
             continue
-        attacked = found.tensor("attacked")
-        broken = attacked & (found.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED)
+        attacked = artifacts.tensor("attacked")
+        broken = attacked & (artifacts.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED)
         yield Strengthened(int(broken.sum()), int(attacked.sum()))
 
 

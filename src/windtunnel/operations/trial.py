@@ -30,7 +30,7 @@ _IN_HALVES = frozenset({"batch_halved", "smaller_batch"})  # caveats
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What `result` took. memory: the most bytes that the process had beside mapped files. on_device: the most bytes of an
+    """Cost of `result`. memory: the most bytes that the process had beside mapped files. on_device: the most bytes of an
     accelerator; 0 where there is none.
     """
 
@@ -46,7 +46,7 @@ class Trial:
 
     @property
     def in_halves(self) -> bool:
-        """Whether the memory did not hold a batch."""
+        """Return True if the memory was too small for a batch."""
         return any(caveat.code in _IN_HALVES for caveat in self.result.caveats)
 
 
@@ -74,10 +74,10 @@ def tried(params: Params, family: str, name: str, entry: Entry, classifier: Clas
 def memory_of_a_worker(device: torch.device, workers: int) -> int:
     """Bytes that there are for each worker, of `device` or of the machine and the container, whatever is free now."""
     if counts_its_own(device):
-        whole: int = torch.get_device_module(device).mem_get_info(device)[1]
+        total: int = torch.get_device_module(device).mem_get_info(device)[1]
     else:
-        whole = min(int(psutil.virtual_memory().total), _limit_of_container())
-    return whole // workers
+        total = min(int(psutil.virtual_memory().total), _limit_of_container())
+    return total // workers
 
 
 def _limit_of_container() -> int:

@@ -1,4 +1,4 @@
-"""What commands say with --json: one type per command, whose fields docs/json.md lists. Fields are added, never renamed."""
+"""Define the JSON of commands with --json: one type per command, whose fields docs/json.md lists. Fields are added, never renamed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from windtunnel.reporting.compare.comparison import Comparison
 
 
 class Answer(BaseModel):
-    """What every answer has: `format`, its type and version."""
+    """Common field of all JSON answers: `format`, its type and version."""
 
     model_config = ConfigDict(extra="forbid")
 
     def text(self) -> str:
-        """As JSON, a line per value."""
+        """Return the JSON text, a line per value."""
         return self.model_dump_json(indent=2)
 
 
@@ -67,7 +67,7 @@ class SampleAnswer(BaseModel):
 
 
 class SeenAnswer(BaseModel):
-    """What the model makes of a few samples after preparation, and what it seems to be given wrongly."""
+    """Predictions on a few prepared samples, and what it seems to be given wrongly."""
 
     samples: list[SampleAnswer]
     picture: str | None = Field(description="the samples as a picture; null for what is no image")
@@ -94,7 +94,7 @@ class EstimateAnswer(BaseModel):
 
 
 class RoomAnswer(BaseModel):
-    """What the run needs on this machine."""
+    """Resources that the run needs on this machine."""
 
     disk_bytes: int = Field(description="of all results, without DVC's cache")
     memory_bytes: int = Field(description="about what the process of a stage takes at its peak, beside mapped files")

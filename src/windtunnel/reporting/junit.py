@@ -52,13 +52,13 @@ _RESULT: dict[Status, Literal["passed", "failed", "skipped"]] = {
 
 def cases_of_checks(rows: Iterable[FindingRecord]) -> list[Case]:
     """A case per HARD sanity check; one that was not run or does not apply is skipped with its reason."""
-    found = []
+    cases = []
     for row in rows:
         if row.severity is Severity.HARD:
             remedy = f". {row.remedy}" if row.status is Status.FAIL else ""
             reason = f"{row.reason or row.title}{remedy}"
-            found.append(Case(f"windtunnel.sanity.{row.group}", f"{row.id} {row.title}", _RESULT[row.status], reason))
-    return found
+            cases.append(Case(f"windtunnel.sanity.{row.group}", f"{row.id} {row.title}", _RESULT[row.status], reason))
+    return cases
 
 
 def write_junit(name: str, cases: Iterable[Case], path: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_worst_case_without_an_estimate_is_refused_with_the_line_to_add(gate, 
     assert (result.decision, result.exit_code) == (Decision.UNSOUND, 20)
     assert result.conditions[-1].status is ConditionStatus.REFUSED
     assert line in result.conditions[-1].reason
-    assert "no estimate" in sentence(result)
+    assert "no unbiased estimate" in sentence(result)
     assert [case.result for case in cases_of_gate(result)][-1] == "failed"
     assert failing(result)[-1].endswith(result.conditions[-1].reason)
 

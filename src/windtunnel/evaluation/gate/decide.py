@@ -132,13 +132,15 @@ def _against_champion(
         )
     if why := _mismatch(name, challenger, champion):
         return Condition(title, None, -margin, None, False, bound, why)
-    found = compared(champion.outcomes[name], challenger.outcomes[name], alpha, gate.non_inferiority.method)
-    low, high = found.interval
+    comparison = compared(champion.outcomes[name], challenger.outcomes[name], alpha, gate.non_inferiority.method)
+    low, high = comparison.interval
     holds = low > -margin
-    why = f"{found.words}: a loss of {-low:.3g} cannot be ruled out, {margin:.3g} is allowed"
-    if not holds and found.n < (needed := samples_needed(margin, alpha)):
+    why = f"{comparison.words}: a loss of {-low:.3g} cannot be ruled out, {margin:.3g} is allowed"
+    if not holds and comparison.n < (needed := samples_needed(margin, alpha)):
         why += f"; even equal outcomes need {needed} samples to show that"
-    return Condition(title, found.difference, -margin, (low, high), holds, bound, found.words if holds else why)
+    return Condition(
+        title, comparison.difference, -margin, (low, high), holds, bound, comparison.words if holds else why
+    )
 
 
 def _mismatch(name: str, challenger: Record, champion: Record) -> str:

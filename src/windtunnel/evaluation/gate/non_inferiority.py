@@ -55,12 +55,12 @@ def tango_interval(table: Paired, alpha: float) -> tuple[float, float]:
     """
     z, edge = float(norm.ppf(1 - alpha)), 1 - 1e-12
     # The statistic falls from + to - as the supposed difference grows, and is 0 at the observed one.
-    seen = table.difference
+    observed = table.difference
 
     def end(level: float, outer: float) -> float:
-        if abs(seen - outer) < 1e-9 or (_score(table, outer) - level) * (_score(table, seen) - level) > 0:
+        if abs(observed - outer) < 1e-9 or (_score(table, outer) - level) * (_score(table, observed) - level) > 0:
             return outer
-        return float(brentq(lambda delta: _score(table, delta) - level, min(seen, outer), max(seen, outer)))
+        return float(brentq(lambda delta: _score(table, delta) - level, min(observed, outer), max(observed, outer)))
 
     return end(z, -edge), end(-z, edge)
 
@@ -89,8 +89,8 @@ def newcombe_interval(table: Paired, alpha: float) -> tuple[float, float]:
     (low1, high1), (low2, high2) = (binomial_interval(k, n, level, "wilson") for k in (first, second))
     p1, p2, phi = first / n, second / n, _correlation(table)
 
-    def reach(one: float, two: float) -> float:
-        return sqrt(max(0.0, one * one - 2 * phi * one * two + two * two))
+    def reach(first_rate: float, two: float) -> float:
+        return sqrt(max(0.0, first_rate * first_rate - 2 * phi * first_rate * two + two * two))
 
     return table.difference - reach(p2 - low2, high1 - p1), table.difference + reach(high2 - p2, p1 - low1)
 
@@ -110,6 +110,6 @@ INTERVAL = {"tango": tango_interval, "newcombe": newcombe_interval}
 
 
 def samples_needed(margin: float, alpha: float) -> int:
-    """How many pairs the score test needs to show non-inferiority of a model that holds on just the same samples."""
+    """Return the number of pairs that the score test needs to show non-inferiority of a model that holds on just the same samples."""
     z = float(norm.ppf(1 - alpha))
     return ceil(z * z * (1 - margin) / margin)

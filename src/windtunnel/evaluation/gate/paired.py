@@ -39,14 +39,14 @@ def compared(first: Outcomes | Shares, second: Outcomes | Shares, alpha: float, 
         lost=pairs.count((HELD, LOST)),
         neither=pairs.count((LOST, LOST)),
     )
-    words = f"{table.gained} gained, {table.lost} lost of {table.n}"
-    return Compared(table.n, table.difference, paired_interval(table, alpha, method), words)
+    description = f"{table.gained} gained, {table.lost} lost of {table.n}"
+    return Compared(table.n, table.difference, paired_interval(table, alpha, method), description)
 
 
 def _shares(first: Shares, second: Shares, alpha: float) -> Compared:
     pairs = zip(first.right, second.right, strict=True)
-    gains = [two - one for one, two in pairs if one is not None and two is not None]
+    gains = [two - before for before, two in pairs if before is not None and two is not None]
     n, better, worse = len(gains), sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
     differences = [gain / first.images for gain in gains]
-    words = f"mean over {first.images} images of each sample: better on {better}, worse on {worse} of {n}"
-    return Compared(n, sum(gains) / first.images / n, mean_interval(differences, alpha), words)
+    description = f"mean over {first.images} images of each sample: better on {better}, worse on {worse} of {n}"
+    return Compared(n, sum(gains) / first.images / n, mean_interval(differences, alpha), description)

@@ -52,7 +52,7 @@ def markdown(result: GateResult) -> str:
 
 
 def champion_line(result: GateResult) -> str:
-    """Who was champion when the gate ran, which may be another one by now; empty where nobody was, or nothing was compared."""
+    """Name the champion when the gate ran, which may be another one by now; empty where nobody was, or nothing was compared."""
     champion = result.champion
     if not champion:
         return ""

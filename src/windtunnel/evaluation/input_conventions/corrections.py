@@ -71,7 +71,7 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """What the model seems to be given wrongly. given, corrected: accuracies, as fractions, on `samples` samples.
+    """Suspected error in the model's inputs. given, corrected: accuracies, as fractions, on `samples` samples.
 
     losses: the calibrated cross-entropies, in nats, of what was believed by them; None for what was believed by its accuracy.
     preprocess: what cures it; None where no preprocessing does. rivals: names and cures that are as good but for chance.
@@ -93,9 +93,9 @@ class Suspicion:
         )
         if self.losses is None:
             return f"accuracy {self.given:.0%} as given, {self.corrected:.0%} if {self.words} ({self.samples} samples{apart})"
-        given, corrected = self.losses
+        given_loss, corrected = self.losses
         return (
-            f"accuracy {self.given:.1%} and cross-entropy {given:.3g} as given, {self.corrected:.1%} and {corrected:.3g} if "
+            f"accuracy {self.given:.1%} and cross-entropy {given_loss:.3g} as given, {self.corrected:.1%} and {corrected:.3g} if "
             f"{self.words} ({self.samples} samples{apart})"
         )
 
@@ -127,21 +127,21 @@ def expectations(shape: Sequence[int]) -> Iterator[Correction]:
         values: dict[str, object] = {"mean": _rounded(mean), "std": _rounded(std)}
         if not name.endswith("'s") and "grey" not in name:
             values = {"range": (-1, 1)}
-        words = f"inputs were normalised with {_of(name)}: is normalisation missing inside the model?"
-        yield _expecting(words, name, shape, values)
-    words = "inputs spanned 0 to 255: does the model expect values up to 255?"
-    yield _expecting(words, "values of 0 to 255", shape, {"range": (0, 255)})
+        hypothesis = f"inputs were normalised with {_of(name)}: is normalisation missing inside the model?"
+        yield _expecting(hypothesis, name, shape, values)
+    hypothesis = "inputs spanned 0 to 255: does the model expect values up to 255?"
+    yield _expecting(hypothesis, "values of 0 to 255", shape, {"range": (0, 255)})
     if shape[0] == 3:
-        words = "inputs spanned 0 to 255 less ImageNet's mean, as in Caffe: is that missing inside the model?"
-        yield _expecting(words, "Caffe's", shape, {"range": (0, 255), "mean": (123.68, 116.779, 103.939)})
-    words = "inputs were divided by 255: does the model, or data.value_range, scale them again?"
-    yield _expecting(words, "values of 0 to 1/255", shape, {"range": (0, 1 / 255)})
+        hypothesis = "inputs spanned 0 to 255 less ImageNet's mean, as in Caffe: is that missing inside the model?"
+        yield _expecting(hypothesis, "Caffe's", shape, {"range": (0, 255), "mean": (123.68, 116.779, 103.939)})
+    hypothesis = "inputs were divided by 255: does the model, or data.value_range, scale them again?"
+    yield _expecting(hypothesis, "values of 0 to 1/255", shape, {"range": (0, 1 / 255)})
 
 
-def _expecting(words: str, name: str, shape: Sequence[int], values: Mapping[str, object]) -> Correction:
+def _expecting(hypothesis: str, name: str, shape: Sequence[int], values: Mapping[str, object]) -> Correction:
     preprocess = Preprocess.model_validate(values)
     module = Preprocessed(nn.Identity(), steps_of(preprocess, shape))
-    return Correction(words, lambda x: module.prepared(x).reshape(x.shape), name, preprocess)
+    return Correction(hypothesis, lambda x: module.prepared(x).reshape(x.shape), name, preprocess)
 
 
 def with_channels_swapped(correction: Correction, shape: Sequence[int]) -> Correction:
@@ -165,16 +165,18 @@ def corrections(data: Dataset, *, is_flat: bool = False) -> Iterator[Correction]
     shape = tuple(data.inputs.shape[1:])
     yield from expectations(shape)
     if shape[0] == 3:
-        words = "the channels were the other way round: are they BGR in the data, or in the model?"
-        yield _expecting(words, "BGR", shape, {"channels": "BGR"})
+        hypothesis = "the channels were the other way round: are they BGR in the data, or in the model?"
+        yield _expecting(hypothesis, "BGR", shape, {"channels": "BGR"})
         if is_flat:
-            words = "channels came last: does the model expect NHWC?"
-            yield _expecting(words, "NHWC", shape, {"layout": "NHWC"})
-            for one in expectations(shape):
-                assert one.preprocess is not None
-                values = {**one.preprocess.model_dump(exclude_unset=True), "layout": "NHWC"}
-                condition, _, question = one.words.partition(":")
-                yield _expecting(f"{condition}, channels last (NHWC):{question}", f"{one.name} in NHWC", shape, values)
+            hypothesis = "channels came last: does the model expect NHWC?"
+            yield _expecting(hypothesis, "NHWC", shape, {"layout": "NHWC"})
+            for correction in expectations(shape):
+                assert correction.preprocess is not None
+                values = {**correction.preprocess.model_dump(exclude_unset=True), "layout": "NHWC"}
+                condition, _, question = correction.words.partition(":")
+                yield _expecting(
+                    f"{condition}, channels last (NHWC):{question}", f"{correction.name} in NHWC", shape, values
+                )
     for name, (mean, std) in normalisations(shape[0]).items():
         yield Correction(
             f"a normalisation with {_of(name)} were undone: are the inputs normalised twice, in the data and in the model?",
@@ -192,26 +194,35 @@ def suspicion(classifier: Classifier | None, data: Dataset, logits: Tensor) -> S
 
     Asks the model about every sample of `data` a few dozen times; without one only orders of the classes are tried.
     """
-    given = _tried("", logits, data.targets)
-    asked = _asked(classifier, data) if classifier else []
-    orders_tried = [_Tried(words, right) for words, right in orders(data.class_names, logits, data.targets)]
-    tried = [*asked, *orders_tried]
-    by_accuracy = [one for one in tried if better(given.right, one.right, len(tried))]
-    believed = by_accuracy or [one for one in tried if _surer(given, one, len(tried))]
+    baseline = _tried("", logits, data.targets)
+    candidates = _asked(classifier, data) if classifier else []
+    orders_tried = [_Tried(hypothesis, right) for hypothesis, right in orders(data.class_names, logits, data.targets)]
+    tried = [*candidates, *orders_tried]
+    by_accuracy = [candidate for candidate in tried if better(baseline.right, candidate.right, len(tried))]
+    believed = by_accuracy or [candidate for candidate in tried if _surer(baseline, candidate, len(tried))]
     if not believed:
         return None
-    best = max(_mean(one.right) for one in believed)
-    alike = [one for one in believed if _mean(one.right) >= best - ALIKE]
-    surest = min(alike, key=lambda one: 0.0 if one.losses is None else _mean(one.losses))
-    found = next(one for one in alike if not _beats(surest, one))
+    best = max(_mean(candidate.right) for candidate in believed)
+    alike = [candidate for candidate in believed if _mean(candidate.right) >= best - ALIKE]
+    surest = min(alike, key=lambda candidate: 0.0 if candidate.losses is None else _mean(candidate.losses))
+    best_candidate = next(candidate for candidate in alike if not _beats(surest, candidate))
     rivals = tuple(
-        (one.correction.name, one.preprocess)
-        for one in (alike if found.preprocess else [])
-        if one is not found and one.correction and one.preprocess and not _beats(found, one)
+        (candidate.correction.name, candidate.preprocess)
+        for candidate in (alike if best_candidate.preprocess else [])
+        if candidate is not best_candidate
+        and candidate.correction
+        and candidate.preprocess
+        and not _beats(best_candidate, candidate)
     )
-    losses = None if by_accuracy else (_mean(given.losses), _mean(found.losses))
+    losses = None if by_accuracy else (_mean(baseline.losses), _mean(best_candidate.losses))
     return Suspicion(
-        found.words, _mean(given.right), _mean(found.right), len(data), losses, found.preprocess, rivals[:_RIVALS]
+        best_candidate.words,
+        _mean(baseline.right),
+        _mean(best_candidate.right),
+        len(data),
+        losses,
+        best_candidate.preprocess,
+        rivals[:_RIVALS],
     )
 
 
@@ -222,14 +233,20 @@ def _asked(classifier: Classifier, data: Dataset) -> list[_Tried]:
         logits = classifier.logits(correction.inputs(data.inputs).contiguous())
         return _tried(correction.words, logits, data.targets, correction)
 
-    asked = [tried(c) for c in corrections(data, is_flat=_takes_vectors(classifier, data))]
+    candidates = [tried(c) for c in corrections(data, is_flat=_takes_vectors(classifier, data))]
     if not data.is_image or data.inputs.shape[1] != 3:
-        return asked
+        return candidates
     shape = tuple(data.inputs.shape[1:])
-    values = [one for one in asked if one.preprocess and one.preprocess.channels == "RGB" and not one.preprocess.layout]
-    likeliest = sorted(values, key=lambda one: (-_mean(one.right), _mean(one.losses)))[:_SWAPPED]
-    swapped = [tried(with_channels_swapped(one.correction, shape)) for one in likeliest if one.correction]
-    return [*asked, *swapped]
+    values = [
+        candidate
+        for candidate in candidates
+        if candidate.preprocess and candidate.preprocess.channels == "RGB" and not candidate.preprocess.layout
+    ]
+    likeliest = sorted(values, key=lambda candidate: (-_mean(candidate.right), _mean(candidate.losses)))[:_SWAPPED]
+    swapped = [
+        tried(with_channels_swapped(candidate.correction, shape)) for candidate in likeliest if candidate.correction
+    ]
+    return [*candidates, *swapped]
 
 
 def _takes_vectors(classifier: Classifier, data: Dataset) -> bool:
@@ -242,39 +259,39 @@ def _takes_vectors(classifier: Classifier, data: Dataset) -> bool:
         return False
 
 
-def invisible_channels(classifier: Classifier, data: Dataset, found: Suspicion | None) -> str:
+def invisible_channels(classifier: Classifier, data: Dataset, suspicion: Suspicion | None) -> str:
     """Return a sentence where RGB and BGR do equally well but for chance; empty where one is better, or no colour is there."""
     if not data.is_image or data.inputs.shape[1] != 3 or torch.equal(data.inputs, data.inputs.flip(1)):
         return ""
     shape = tuple(data.inputs.shape[1:])
     as_found = _expecting(
-        "", "", shape, found.preprocess.model_dump(exclude_unset=True) if found and found.preprocess else {}
+        "", "", shape, suspicion.preprocess.model_dump(exclude_unset=True) if suspicion and suspicion.preprocess else {}
     )
-    given, swapped = (
+    original, swapped = (
         _tried("", classifier.logits(as_found.inputs(inputs).contiguous()), data.targets)
         for inputs in (data.inputs, data.inputs.flip(1))
     )
-    if _beats(given, swapped) or _beats(swapped, given):
+    if _beats(original, swapped) or _beats(swapped, original):
         return ""
     return (
-        f"the order of the channels is as good as invisible to accuracy: {_mean(given.right):.0%}, and "
+        f"the order of the channels is as good as invisible to accuracy: {_mean(original.right):.0%}, and "
         f"{_mean(swapped.right):.0%} with red and blue swapped ({len(data)} samples); take model.preprocess.channels "
         f"(RGB or BGR) from where the model comes"
     )
 
 
-def _beats(one: _Tried, other: _Tried) -> bool:
+def _beats(first: _Tried, other: _Tried) -> bool:
     """Return True if the first does better than the second by more than chance, in accuracy or in loss."""
-    gained, lost = int((one.right & ~other.right).sum()), int((other.right & ~one.right).sum())
+    gained, lost = int((first.right & ~other.right).sum()), int((other.right & ~first.right).sum())
     if gained > lost and float(binom.sf(gained - 1, gained + lost, 0.5)) < CHANCE:
         return True
-    if one.losses is None or other.losses is None or gained < lost or torch.equal(one.losses, other.losses):
+    if first.losses is None or other.losses is None or gained < lost or torch.equal(first.losses, other.losses):
         return False
-    return float(ttest_rel(other.losses.numpy(), one.losses.numpy(), alternative="greater").pvalue) < CHANCE
+    return float(ttest_rel(other.losses.numpy(), first.losses.numpy(), alternative="greater").pvalue) < CHANCE
 
 
-def _tried(words: str, logits: Tensor, targets: Tensor, correction: Correction | None = None) -> _Tried:
-    return _Tried(words, SOFTMAX.is_correct(logits, targets), calibrated_losses(logits, targets), correction)
+def _tried(hypothesis: str, logits: Tensor, targets: Tensor, correction: Correction | None = None) -> _Tried:
+    return _Tried(hypothesis, SOFTMAX.is_correct(logits, targets), calibrated_losses(logits, targets), correction)
 
 
 def _mean(values: Tensor | None) -> float:
@@ -294,9 +311,9 @@ def orders(names: tuple[str, ...], logits: Tensor, targets: Tensor) -> Iterator[
         "classes were in alphabetical order: were they in training?": alphabetical,
         "classes were in the reverse order": list(range(k))[::-1],
     }  # fmt: skip
-    for words, order in listed.items():
+    for hypothesis, order in listed.items():
         if order != list(range(k)):  # class `order[i]` of ours is what the model calls i
-            yield words, torch.tensor(order)[predicted.clamp_min(0)].where(predicted >= 0, -1) == targets
+            yield hypothesis, torch.tensor(order)[predicted.clamp_min(0)].where(predicted >= 0, -1) == targets
     yield _learnt_order(predicted, targets, k)
 
 
@@ -307,9 +324,11 @@ def _learnt_order(predicted: Tensor, targets: Tensor, k: int) -> tuple[str, Tens
     for start in (0, 1):
         learnt, tried = slice(start, None, 2), slice(1 - start, None, 2)
         table = torch.zeros(k, k)
-        known = predicted[learnt] >= 0
+        is_learnt = predicted[learnt] >= 0
         table.index_put_(
-            (predicted[learnt][known], targets[learnt][known]), torch.ones(int(known.sum())), accumulate=True
+            (predicted[learnt][is_learnt], targets[learnt][is_learnt]),
+            torch.ones(int(is_learnt.sum())),
+            accumulate=True,
         )
         order = torch.where(table.sum(1) > 0, table.argmax(1), -1)
         right[tried] = order[predicted[tried].clamp_min(0)] == targets[tried]
@@ -320,30 +339,30 @@ def _learnt_order(predicted: Tensor, targets: Tensor, k: int) -> tuple[str, Tens
     )
 
 
-def better(given: Tensor, corrected: Tensor, tried: int) -> bool:
-    """Whether a correction is believed: both are which samples are right, (N,)."""
-    gained, lost = int((corrected & ~given).sum()), int((given & ~corrected).sum())
-    errors, left = int((~given).sum()), int((~corrected).sum())
-    enough = gained - lost >= ENOUGH_POINTS * len(given) or 2 * left <= errors
+def better(original: Tensor, corrected: Tensor, tried: int) -> bool:
+    """Return True if a correction is accepted: both arguments are bool (N,), the samples classified correctly."""
+    gained, lost = int((corrected & ~original).sum()), int((original & ~corrected).sum())
+    errors, errors_left = int((~original).sum()), int((~corrected).sum())
+    enough = gained - lost >= ENOUGH_POINTS * len(original) or 2 * errors_left <= errors
     return enough and gained > lost and float(binom.sf(gained - 1, gained + lost, 0.5)) < LEVEL / tried
 
 
-def _surer(given: _Tried, corrected: _Tried, tried: int) -> bool:
-    """Whether a correction is believed by its loss."""
-    if corrected.losses is None or given.losses is None or len(given.losses) < ENOUGH_SAMPLES:
+def _surer(original: _Tried, corrected: _Tried, tried: int) -> bool:
+    """Return True if a correction is accepted by its loss."""
+    if corrected.losses is None or original.losses is None or len(original.losses) < ENOUGH_SAMPLES:
         return False
-    enough = _mean(corrected.losses) <= ENOUGH_LOSS * _mean(given.losses)
-    if not enough or int(corrected.right.sum()) < int(given.right.sum()):
+    enough = _mean(corrected.losses) <= ENOUGH_LOSS * _mean(original.losses)
+    if not enough or int(corrected.right.sum()) < int(original.right.sum()):
         return False
-    test = ttest_rel(given.losses.numpy(), corrected.losses.numpy(), alternative="greater")
+    test = ttest_rel(original.losses.numpy(), corrected.losses.numpy(), alternative="greater")
     return float(test.pvalue) < LEVEL / tried
 
 
 def calibrated_losses(logits: Tensor, targets: Tensor) -> Tensor:
     """The cross-entropy of each sample, float32 (N,) in nats, at the temperature of the smallest mean; no scale of the logits counts."""
-    known = logits.nan_to_num(nan=0.0, posinf=1e4, neginf=-1e4)
-    known = known / known.std().clamp_min(1e-12)
-    losses = torch.stack([cross_entropy(known / t, targets, reduction="none") for t in _TEMPERATURES])
+    finite_logits = logits.nan_to_num(nan=0.0, posinf=1e4, neginf=-1e4)
+    finite_logits = finite_logits / finite_logits.std().clamp_min(1e-12)
+    losses = torch.stack([cross_entropy(finite_logits / t, targets, reduction="none") for t in _TEMPERATURES])
     return losses[losses.mean(1).argmin()]
 
 

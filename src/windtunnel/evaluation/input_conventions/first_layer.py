@@ -1,4 +1,4 @@
-"""What a model's first layer is given: two normalisations in a row, which may cost no accuracy, show there."""
+"""Inspect the input of a model's first layer: two normalisations in a row, which may cost no accuracy, show there."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def twice_normalised(classifier: Classifier) -> str:
     shape = classifier.input_shape
     if len(shape) != 3:
         return ""
-    seen = first_input(classifier, torch.stack([torch.zeros(shape), torch.ones(shape)]))
-    if seen is None or seen.numel() != 2 * prod(shape):
+    first_inputs = first_input(classifier, torch.stack([torch.zeros(shape), torch.ones(shape)]))
+    if first_inputs is None or first_inputs.numel() != 2 * prod(shape):
         return ""
-    black, white = seen.reshape(2, *shape).flatten(2).mean(2)  # also where a linear layer is given flat images
+    black, white = first_inputs.reshape(2, *shape).flatten(2).mean(2)  # also where a linear layer is given flat images
     for first, second, mean, std in _pairs(shape[0]):
         if torch.allclose(black, mean, atol=_ALIKE * float(1 / std.min())) and torch.allclose(
             white - black, 1 / std, rtol=_ALIKE
@@ -49,7 +49,7 @@ def twice_normalised(classifier: Classifier) -> str:
 
 
 def first_input(classifier: Classifier, inputs: Tensor) -> Tensor | None:
-    """What the first convolution or matrix product is given for `inputs`, float32 on the CPU; None where there is none.
+    """Return the input of the first convolution or matrix product for `inputs`, float32 on the CPU; None where there is none.
 
     Read from the operators that run, so that it does not matter which module, or none, holds the weights.
     """
@@ -69,15 +69,15 @@ class _First(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        place = _PLACES.get(func.overloadpacket)
-        if self.given is None and place is not None:
-            self.given = args[place].detach().float().cpu()
+        argument_index = _PLACES.get(func.overloadpacket)
+        if self.given is None and argument_index is not None:
+            self.given = args[argument_index].detach().float().cpu()
         return func(*args, **(kwargs or {}))
 
 
 def _pairs(channels: int) -> Iterator[tuple[str, str, Tensor, Tensor]]:
     """(first, second, what black becomes, the deviation of both) for two normalisations in a row, each (C,)."""
-    known = {name: (mean.flatten(), std.flatten()) for name, (mean, std) in normalisations(channels).items()}
-    for first, (mean, std) in known.items():
-        for second, (mean_again, std_again) in known.items():
+    statistics = {name: (mean.flatten(), std.flatten()) for name, (mean, std) in normalisations(channels).items()}
+    for first, (mean, std) in statistics.items():
+        for second, (mean_again, std_again) in statistics.items():
             yield first, second, (-mean / std - mean_again) / std_again, std * std_again

@@ -1,4 +1,4 @@
-"""What the model makes of a few samples after preparation: the table and the picture of `windtunnel check`."""
+"""Run the model on a few prepared samples: the table and the picture of `windtunnel check`."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def chosen(data: Dataset, n: int = MEASURED) -> Tensor:
 
 def rows(data: Dataset, logits: Tensor) -> list[Row]:
     """The first few samples of `data`, with logits (N, K) of the model on them."""
-    found = []
+    table_rows = []
     for i in _shown(data):
         scores = logits[i].softmax(0)
         best = int(scores.argmax())
         label = data.class_names[int(data.targets[i])] if data.labelled else ""
         low, high = float(data.inputs[i].min()), float(data.inputs[i].max())
-        found.append(Row(data.ids[i], label, data.class_names[best], float(scores[best]), low, high))
-    return found
+        table_rows.append(Row(data.ids[i], label, data.class_names[best], float(scores[best]), low, high))
+    return table_rows
 
 
 def _shown(data: Dataset) -> list[int]:
-    """Of different classes where there are some."""
+    """Select samples of different classes where possible."""
     return chosen(data, SHOWN).tolist() if data.labelled else list(range(min(SHOWN, len(data))))
 
 
@@ -58,19 +58,19 @@ def picture(data: Dataset, table: list[Row], path: Path) -> None:
     width = len(table) * (_SIDE + _GAP) + _GAP
     sheet = Image.new("RGB", (width, _SIDE + _TEXT + 2 * _GAP), "white")
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(15)
-    for place, (i, row) in enumerate(zip(_shown(data), table, strict=True)):
-        left = _GAP + place * (_SIDE + _GAP)
+    for column, (i, row) in enumerate(zip(_shown(data), table, strict=True)):
+        x_left = _GAP + column * (_SIDE + _GAP)
         tile = _image(data.inputs[i], data.value_range)
         scale = _SIDE / max(tile.size)
         size = (max(1, round(tile.width * scale)), max(1, round(tile.height * scale)))
         sheet.paste(
-            tile.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS), (left, _GAP)
+            tile.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS), (x_left, _GAP)
         )
         wrong = bool(row.label) and row.label != row.prediction
         lines = [f"label {row.label}" if row.label else "no label", f"{row.prediction} {row.confidence:.0%}", row.name]
         for number, line in enumerate(lines):
             colour = "#D55E00" if number == 1 and wrong else "black"
-            draw.text((left, _GAP + _SIDE + 6 + 22 * number), _fitting(line, font), fill=colour, font=font)
+            draw.text((x_left, _GAP + _SIDE + 6 + 22 * number), _fitting(line, font), fill=colour, font=font)
     path.parent.mkdir(parents=True, exist_ok=True)
     sheet.save(path)
 

@@ -36,12 +36,12 @@ def _falsified(assessment: Assessment) -> Tensor:
 
 def balls(evidence: Evidence) -> list[tuple[Assessment, Region]]:
     """The verifications with a ball, and their balls. Raises NotApplicable for none."""
-    found = [
+    verified_balls = [
         (p, p.region) for p in evidence.verifications if p.region is not None and not of_a_smoothed_model(p.artifacts)
     ]
-    if not found:
+    if not verified_balls:
         raise NotApplicable("no verification has a ball")
-    return found
+    return verified_balls
 
 
 @check(
@@ -55,10 +55,10 @@ def verified_not_attacked(evidence: Evidence, limit: float) -> CheckResult:
     Every perturbed input on disk, whoever made it, measured in the verifier's norm: none inside a certified ball may be
     misclassified.
     """
-    clash, bad, seen = torch.zeros(len(evidence.ids), dtype=torch.bool), [], 0
+    clash, bad, n_samples = torch.zeros(len(evidence.ids), dtype=torch.bool), [], 0
     for certificate, ball in balls(evidence):
         certified = evidence.everywhere(certificate, _verified(certificate))
-        seen += int(certified.sum())
+        n_samples += int(certified.sum())
         for assessment in perturbing(evidence):
             if in_latent_space(assessment.artifacts):
                 continue
@@ -70,7 +70,7 @@ def verified_not_attacked(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(
         bool(bad),
         int(clash.sum()),
-        n=seen,
+        n=n_samples,
         samples=evidence.named(clash),
         assessments=bad,
         reason=f"{int(clash.sum())} samples are verified and broken",
@@ -88,7 +88,7 @@ def order_of_rates(evidence: Evidence, limit: float) -> CheckResult:
     Certified accuracy at epsilon against robust accuracy under each attack of the same norm at the same or a smaller
     epsilon, and that against clean accuracy. The value is the largest violation.
     """
-    worst, bad, seen = -1.0, [], 0
+    worst, bad, n_samples = -1.0, [], 0
     attacks = [p for p in evidence.assessments if p.family in ("attacks", "queries") and p.region is not None]
     for certificate, ball in balls(evidence):
         certified = evidence.everywhere(certificate, _verified(certificate) & certificate.right)
@@ -102,12 +102,12 @@ def order_of_rates(evidence: Evidence, limit: float) -> CheckResult:
                 float(mask[shared].double().mean()) for mask in (certified, robust, evidence.subject.clean_correct)
             ]
             gap = max(rates[0] - rates[1], rates[1] - rates[2])
-            seen, worst = seen + 1, max(worst, gap)
+            n_samples, worst = n_samples + 1, max(worst, gap)
             if gap > 1e-9:
                 bad += [certificate.name, assessment.name]
-    if not seen:
+    if not n_samples:
         raise NotApplicable("no attack and verification share norm, budget and samples")
-    return CheckResult(bool(bad), worst, n=seen, assessments=bad, reason="the order of the rates is broken")
+    return CheckResult(bool(bad), worst, n=n_samples, assessments=bad, reason="the order of the rates is broken")
 
 
 @check(
@@ -121,7 +121,7 @@ def counterexamples_real(evidence: Evidence, limit: float) -> CheckResult:
     Every falsified sample's example is evaluated in torch, and in onnxruntime where the step that found it worked on
     the ONNX graph: inside the ball and the box (threshold), and not the target's class.
     """
-    bad, ids, seen = [], [], 0
+    bad, ids, n_samples = [], [], 0
     criterion = evidence.subject.classifier.criterion
     for whole, ball in balls(evidence):
         certificate = evidence.pictured(whole)
@@ -137,14 +137,14 @@ def counterexamples_real(evidence: Evidence, limit: float) -> CheckResult:
             if Capability.ONNX_GRAPH not in evidence.subject.classifier.capabilities:
                 raise NotRun("the model has no ONNX graph to ask again")
             real[exported] &= ~criterion.is_correct(onnx_logits(evidence, images[exported]), targets[exported])
-        seen += len(images)
+        n_samples += len(images)
         if not real.all():
             bad.append(certificate.name)
             ids += [certificate.named(claimed)[i] for i in (~real).nonzero().flatten().tolist()]
     return CheckResult(
         bool(bad),
         len(ids),
-        n=seen,
+        n=n_samples,
         samples=ids,
         assessments=bad,
         reason=f"{len(ids)} are no counter-examples",
@@ -207,7 +207,7 @@ def bounds_contain(evidence: Evidence, limit: float) -> CheckResult:
     the stored per-class bounds, up to the threshold relative to the largest logit.
     """
     scale = float(evidence.subject.clean_logits.abs().max().clamp(min=1))
-    worst, bad, ids, seen = 0.0, [], [], 0
+    worst, bad, ids, n_samples = 0.0, [], [], 0
     for certificate, ball in balls(evidence):
         if not certificate.has("output_bounds"):
             continue
@@ -221,13 +221,13 @@ def bounds_contain(evidence: Evidence, limit: float) -> CheckResult:
             logits = evidence.subject.classifier.logits(points)
             off = torch.maximum(lower[at] - logits, logits - upper[at]).amax(1)
             outside[at] = torch.maximum(outside[at], off)
-        seen, worst = seen + len(outside), max(worst, float(outside.max()) / scale)
+        n_samples, worst = n_samples + len(outside), max(worst, float(outside.max()) / scale)
         if (outside > limit * scale).any():
             bad.append(certificate.name)
             ids += [certificate.named(finite)[i] for i in (outside > limit * scale).nonzero().flatten().tolist()]
-    if not seen:
+    if not n_samples:
         raise NotApplicable("no verification kept output bounds")
-    return listing(bad, "outputs violate the bounds of", value=worst, n=seen, samples=ids)
+    return listing(bad, "outputs violate the bounds of", value=worst, n=n_samples, samples=ids)
 
 
 def _points(
@@ -240,12 +240,12 @@ def _points(
     few = next(sample_parts(inputs)).stop
     for at in torch.arange(len(samples)).split(few):
         yield at, inputs[samples[at]]
-    place = torch.full((len(evidence.ids),), -1).scatter(0, samples, torch.arange(len(samples)))
+    positions = torch.full((len(evidence.ids),), -1).scatter(0, samples, torch.arange(len(samples)))
     for assessment in map(evidence.pictured, perturbing(evidence)):
-        held = within(assessment.distance(ball.norm), ball.epsilon).nonzero().flatten()
-        held = held[place[assessment.indices[held]] >= 0]
-        for some in held.split(few):
-            yield place[assessment.indices[some]], assessment.tensor("perturbed_inputs")[some].clamp(0, 1)
+        inside = within(assessment.distance(ball.norm), ball.epsilon).nonzero().flatten()
+        inside = inside[positions[assessment.indices[inside]] >= 0]
+        for part in inside.split(few):
+            yield positions[assessment.indices[part]], assessment.tensor("perturbed_inputs")[part].clamp(0, 1)
     generator = torch.Generator().manual_seed(derive_seed(evidence.subject.seed, "E5", certificate.name))
     drawn = torch.linspace(0, len(samples) - 1, min(AT_RANDOM, len(samples))).round().long()
     for at in drawn.split(few):
@@ -274,16 +274,16 @@ def random_point(clean: Tensor, ball: Region, generator: torch.Generator, *, cor
     remedy="One of the two is unsound, or they prove different properties: compare the ONNX graph with the model (A15).",
 )  # fmt: skip
 def verifiers_agree(evidence: Evidence, limit: float) -> CheckResult:
-    """What one verifier proves no other can refute in the same ball or in one inside it."""
+    """A proof of one verifier cannot be refuted by another in the same ball or in a smaller one."""
     clash, bad, pairs = torch.zeros(len(evidence.ids), dtype=torch.bool), list[str](), 0
     certificates = balls(evidence)
-    for one, other in permutations(certificates, 2):
-        hit = _refuted(evidence, one, other)
+    for first, other in permutations(certificates, 2):
+        hit = _refuted(evidence, first, other)
         if hit is None:
             continue
         pairs += 1
         if hit.any():
-            clash, bad = clash | hit, [*bad, one[0].name, other[0].name]
+            clash, bad = clash | hit, [*bad, first[0].name, other[0].name]
     if not pairs:
         raise NotApplicable("no two verifications of one norm")
     return CheckResult(
@@ -332,18 +332,18 @@ def unknown_band(evidence: Evidence, limit: float) -> CheckResult:
 )  # fmt: skip
 def no_fallback(evidence: Evidence, limit: float) -> CheckResult:
     """A weaker method's answer must not stand under the stronger one's name. Time-outs and recorded fallbacks."""
-    found = {}
+    rates = {}
     for certificate, _ in balls(evidence):
         codes = [c.code for c in certificate.artifacts.caveats if c.code in GAVE_WAY]
         timeouts = int(numbers(certificate.artifacts.metrics).get("timeouts", 0))
         if codes or timeouts:
-            found[certificate.name] = timeouts + len(codes)
+            rates[certificate.name] = timeouts + len(codes)
     return CheckResult(
-        bool(found),
-        sum(found.values()),
+        bool(rates),
+        sum(rates.values()),
         n=len(evidence.verifications),
-        assessments=list(found),
-        reason=", ".join(f"{k}: {v}" for k, v in found.items()),
+        assessments=list(rates),
+        reason=", ".join(f"{k}: {v}" for k, v in rates.items()),
     )
 
 
@@ -357,11 +357,11 @@ def smoothing_plausible(evidence: Evidence, limit: float) -> CheckResult:
 
     HARD where a radius exceeds it; WARN for fewer draws than the threshold.
     """
-    found = [p for p in evidence.verifications if of_a_smoothed_model(p.artifacts) and p.has("certified_radius")]
-    if not found:
+    smoothed = [p for p in evidence.verifications if of_a_smoothed_model(p.artifacts) and p.has("certified_radius")]
+    if not smoothed:
         raise NotApplicable("no randomised smoothing among the verifications")
     worst, bad, few = 0.0, [], []
-    for certificate in found:
+    for certificate in smoothed:
         sigma, draws, alpha = (number(certificate.calls[0], key) for key in ("sigma", "n", "alpha"))
         ceiling = sigma * float(normal.ppf(alpha ** (1 / draws)))
         radius = float(certificate.tensor("certified_radius").nan_to_num(0).max())
@@ -374,13 +374,13 @@ def smoothing_plausible(evidence: Evidence, limit: float) -> CheckResult:
         return CheckResult(
             flagged=True,
             value=worst,
-            n=len(found),
+            n=len(smoothed),
             assessments=bad,
             reason=f"radius beyond what n draws can certify in {', '.join(bad)}",
         )
     reason = f"fewer than {limit:.0f} draws in {', '.join(few)}"
     return CheckResult(
-        bool(few), worst, n=len(found), assessments=few, reason=reason, severity=Severity.WARN if few else None
+        bool(few), worst, n=len(smoothed), assessments=few, reason=reason, severity=Severity.WARN if few else None
     )
 
 
@@ -395,7 +395,7 @@ def distances_consistent(evidence: Evidence, limit: float) -> CheckResult:
     Every stored perturbation_distance against the one recomputed in the declared norm (relative, threshold), and
     against sqrt(d) x the largest change of a pixel for L2.
     """
-    worst, bad, seen = 0.0, [], 0
+    worst, bad, n_samples = 0.0, [], 0
     for assessment in map(evidence.pictured, perturbing(evidence)):
         ball = assessment.region
         if ball is None or not assessment.has("perturbation_distance"):
@@ -410,9 +410,9 @@ def distances_consistent(evidence: Evidence, limit: float) -> CheckResult:
             values = assessment.tensor("clean_inputs")[0].numel()
             ceiling = math.sqrt(values) * assessment.distance(Norm.LINF)[finite].double()
             wrong |= stored[finite] > ceiling * (1 + limit) + 1e-6
-        seen, worst = seen + int(finite.sum()), max(worst, float(off.max()))
+        n_samples, worst = n_samples + int(finite.sum()), max(worst, float(off.max()))
         if wrong.any():
             bad.append(assessment.name)
-    if not seen:
+    if not n_samples:
         raise NotApplicable("no assessment stored distances in a pixel norm")
-    return listing(bad, "other distances in", value=worst, n=seen)
+    return listing(bad, "other distances in", value=worst, n=n_samples)

@@ -33,21 +33,21 @@ def assess(evidence: Evidence, settings: Sanity) -> AssessmentResult:
 def result_of(evidence: Evidence, settings: Sanity, findings: Sequence[Finding]) -> AssessmentResult:
     """Findings as an assessment result."""
     subject = evidence.subject
-    place = {name: i for i, name in enumerate(subject.dataset.ids)}
-    flagged = torch.zeros(len(findings), len(place), dtype=torch.bool)
+    row_of = {name: i for i, name in enumerate(subject.dataset.ids)}
+    flagged = torch.zeros(len(findings), len(row_of), dtype=torch.bool)
     for row, finding in enumerate(findings):
-        flagged[row, [place[name] for name in finding.samples if name in place]] = True
+        flagged[row, [row_of[name] for name in finding.samples if name in row_of]] = True
     right = subject.clean_correct
     verdicts = torch.where(
         right, int(Verdict.CORRECT_UNDER_PERTURBATION), int(Verdict.MISCLASSIFIED_UNDER_PERTURBATION)
     )
     data: Tensors = {**base_data(subject, verdicts), "flagged": flagged, **stored_examples(evidence)}
     rows = [finding.record for finding in findings]
-    found = counts(rows)
+    status_counts = counts(rows)
     metrics: dict[str, Json] = {
         **binomial_rate(int(right.sum()), len(right)).metrics("clean_accuracy"),
-        "status": overall(found),
-        **{f"checks_{key}": value for key, value in found.items()},
+        "status": overall(status_counts),
+        **{f"checks_{key}": value for key, value in status_counts.items()},
     }
     checks = [row.model_dump(mode="json") for row in rows]
     return AssessmentResult(

@@ -18,10 +18,10 @@ from windtunnel.evaluation.sanity.probes import need_several_answers
 
 def perturbing(evidence: Evidence) -> list[Assessment]:
     """Every assessment with perturbed inputs."""
-    found = [p for p in evidence.assessments if p.has("perturbed_inputs") and p.has("perturbed_predictions")]
-    if not found:
+    perturbed = [p for p in evidence.assessments if p.has("perturbed_inputs") and p.has("perturbed_predictions")]
+    if not perturbed:
         raise NotApplicable("no assessment has perturbed inputs")
-    return found
+    return perturbed
 
 
 def claims(assessment: Assessment) -> Tensor:
@@ -42,7 +42,7 @@ def budget_respected(evidence: Evidence, limit: float) -> CheckResult:
     Distances are recomputed from the tensors; flags where a broken sample lies beyond
     epsilon x (1 + threshold) + 1e-6. The value is the largest distance in epsilons.
     """
-    worst, bad, ids, seen = 0.0, [], [], 0
+    worst, bad, ids, n_samples = 0.0, [], [], 0
     for assessment in perturbing(evidence):
         ball, claimed = assessment.region, claims(assessment)
         if (
@@ -54,14 +54,14 @@ def budget_respected(evidence: Evidence, limit: float) -> CheckResult:
             continue
         distances = assessment.distance(ball.norm)[claimed]
         beyond = distances > ball.epsilon * (1 + limit) + ABSOLUTE_TOLERANCE
-        worst, seen = max(worst, float(distances.max()) / ball.epsilon), seen + len(distances)
+        worst, n_samples = max(worst, float(distances.max()) / ball.epsilon), n_samples + len(distances)
         if beyond.any():
             bad.append(assessment.name)
             ids += [assessment.named(claimed)[i] for i in beyond.nonzero().flatten().tolist()]
     return CheckResult(
         bool(bad),
         worst,
-        n=seen,
+        n=n_samples,
         samples=ids,
         assessments=bad,
         reason=f"{len(ids)} examples beyond epsilon",
@@ -79,22 +79,22 @@ def examples_are_images(evidence: Evidence, limit: float) -> CheckResult:
     Every stored example; samples where a verifier has no counter-example are left out.
     """
     low, high = evidence.subject.dataset.value_range
-    bad, ids, seen = [], [], 0
+    bad, ids, n_samples = [], [], 0
     for assessment in perturbing(evidence):
         assessment = evidence.pictured(assessment)
-        there, images = assessment.tensor("perturbed_predictions") >= 0, assessment.tensor("perturbed_inputs")
-        seen += int(there.sum())
+        has_example, images = assessment.tensor("perturbed_predictions") >= 0, assessment.tensor("perturbed_inputs")
+        n_samples += int(has_example.sum())
         if assessment.family == "sweeps" and assessment.options.get("clip") is False:
             good = finite_samples(images)
         else:  # NaN is inside of nothing
             good = by_samples(lambda x: ((x >= low - limit) & (x <= high + limit)).flatten(1).all(1), images)
-        if (wrong := there & ~good).any():
+        if (wrong := has_example & ~good).any():
             bad.append(assessment.name)
             ids += assessment.named(wrong)
     return CheckResult(
         bool(bad),
         len(ids),
-        n=seen,
+        n=n_samples,
         samples=ids,
         assessments=bad,
         reason=f"{len(ids)} examples are no images",
@@ -107,12 +107,12 @@ def examples_are_images(evidence: Evidence, limit: float) -> CheckResult:
     remedy="Compute success from the model's prediction on the stored tensor, never from the library or an intermediate iterate.",
 )  # fmt: skip
 def success_stands(evidence: Evidence, limit: float) -> CheckResult:
-    """What a library calls a success may be another tensor than the one it returns.
+    """The success that a library reports may belong to another tensor than the one it returns.
 
     In this process, which is not the attack's: the model is asked about every stored example, and its verdict (broken
     inside the budget, or not) is compared with the stored one. Flags above the threshold, a share of the samples.
     """
-    bad, ids, seen, wrong_in_all = [], [], 0, 0
+    bad, ids, n_samples, wrong_in_all = [], [], 0, 0
     for assessment in map(evidence.pictured, evidence.of("attacks", "queries")):
         if assessment.semantics.objective is Objective.TARGETED:
             reached = _predict(evidence, assessment) == assessment.tensor("target_classes")
@@ -122,12 +122,12 @@ def success_stands(evidence: Evidence, limit: float) -> CheckResult:
             reached &= within(assessment.distance(assessment.region.norm), assessment.region.epsilon)
         considered = assessment.tried & assessment.right
         differ = (reached != assessment.succeeded) & considered
-        seen, wrong_in_all = seen + int(considered.sum()), wrong_in_all + int(differ.sum())
+        n_samples, wrong_in_all = n_samples + int(considered.sum()), wrong_in_all + int(differ.sum())
         if int(differ.sum()) > limit * max(1, int(considered.sum())):
             bad.append(assessment.name)
             ids += assessment.named(differ)
-    share = wrong_in_all / seen if seen else 0.0
-    return listing(bad, f"{len(ids)} verdicts are not reproduced in", value=share, n=seen, samples=ids)
+    share = wrong_in_all / n_samples if n_samples else 0.0
+    return listing(bad, f"{len(ids)} verdicts are not reproduced in", value=share, n=n_samples, samples=ids)
 
 
 def _predict(evidence: Evidence, assessment: Assessment) -> Tensor:
@@ -280,19 +280,19 @@ def worst_case_per_sample(evidence: Evidence, limit: float) -> CheckResult:
     """
     from windtunnel.evaluation.summary.evidence import region_evidence
 
-    everything = [p.artifacts for p in evidence.assessments]
-    lost, seen = torch.zeros(len(evidence.ids), dtype=torch.bool), 0
+    all_artifacts = [p.artifacts for p in evidence.assessments]
+    lost, n_samples = torch.zeros(len(evidence.ids), dtype=torch.bool), 0
     for region in evidence.regions:
         mine = [p for p in evidence.attacks() if p.region == region]
         broken = evidence.union(mine, lambda p: p.succeeded & p.right)
-        lost |= broken & ~region_evidence(region, evidence.clean, everything).broken
-        seen += 1
-    if not seen:
+        lost |= broken & ~region_evidence(region, evidence.clean, all_artifacts).broken
+        n_samples += 1
+    if not n_samples:
         raise NotApplicable("no attack at any budget")
     return CheckResult(
         bool(lost.any()),
         int(lost.sum()),
-        n=seen,
+        n=n_samples,
         samples=evidence.named(lost),
         reason="broken samples missing from the worst case",
     )
@@ -312,19 +312,19 @@ def survives_rounding(evidence: Evidence, limit: float) -> CheckResult:
     """
     if not evidence.eight_bit:
         raise NotApplicable("the clean inputs are no 8-bit images")
-    drops, seen = {}, 0
-    asked = evidence.attacks(
+    drops, n_samples = {}, 0
+    attacks = evidence.attacks(
         lambda p: not p.minimum_norm and Norm.L0 is not (p.region.norm if p.region else None),
         "attack under Linf, L2 or L1 that uses its budget",
     )
-    for assessment in map(evidence.pictured, asked):
+    for assessment in map(evidence.pictured, attacks):
         wins = assessment.succeeded & assessment.tried & assessment.right
         if not wins.any():
             continue
         targets = assessment.tensor("targets")[wins]
         still = _rounded_answers(evidence, assessment.tensor("perturbed_inputs"), wins, targets) != targets
         drops[assessment.name] = float((~still).sum()) / int((assessment.tried & assessment.right).sum())
-        seen += len(still)
+        n_samples += len(still)
     if not drops:
         return CheckResult(flagged=False, value=0.0, n=0, note="no success to round")
-    return largest(drops, limit, "rounding undoes", n=seen)
+    return largest(drops, limit, "rounding undoes", n=n_samples)

@@ -18,14 +18,14 @@ SAME = 1e-6  # relative: the published errors have five digits, and the corrupti
 
 
 def _suites(evidence: Evidence) -> list[tuple[Assessment, tuple[tuple[str, int], ...]]]:
-    found = []
+    suites = []
     for assessment in evidence.of("corruptions"):
         pairs = corruption_pairs(assessment.metadata.kwargs)
         if pairs and assessment.has("corruption_predictions"):
-            found.append((assessment, pairs))
-    if not found:
+            suites.append((assessment, pairs))
+    if not suites:
         raise NotRun("no corruption suite kept its predictions")
-    return found
+    return suites
 
 
 @check(
@@ -50,8 +50,10 @@ def severity_ordered(evidence: Evidence, limit: float) -> CheckResult:
         steps = len(pairs) - len({corruption for corruption, _ in pairs})
         right = assessment.tensor("corruption_predictions") == assessment.tensor("targets")
         if assessment.has("quantised_predictions"):
-            there = assessment.tensor("quantised_predictions") == assessment.tensor("targets")
-            if significantly_more(int((assessment.right & ~there).sum()), int((there & ~assessment.right).sum())):
+            is_correct = assessment.tensor("quantised_predictions") == assessment.tensor("targets")
+            if significantly_more(
+                int((assessment.right & ~is_correct).sum()), int((is_correct & ~assessment.right).sum())
+            ):
                 rounded.append(assessment.name)
         for name in dict.fromkeys(corruption for corruption, _ in pairs):
             places = sorted((severity, i) for i, (corruption, severity) in enumerate(pairs) if corruption == name)
@@ -130,21 +132,21 @@ def reference_fits(evidence: Evidence, limit: float) -> CheckResult:
 
 
 def _divided_by_alexnet(assessment: Assessment, pairs: tuple[tuple[str, int], ...]) -> bool:
-    """Whether every corruption error of a suite, plain or relative, is its own errors over those of AlexNet.
+    """Return True if every corruption error of a suite, plain or relative, is its own errors over those of AlexNet.
 
     Where the model makes no error of its own any reference gives 0, so that nothing can be told.
     """
     published = alexnet(pairs).wrong[:, 0]
     wrong = assessment.tensor("corruption_predictions") != assessment.tensor("targets")
     ours = np.array([*wrong.double().mean(1).tolist(), 1 - float(assessment.right.double().mean())])
-    found = []
+    names = []
     for key, less in (("corruption_errors", 0.0), ("relative_corruption_errors", 1.0)):
         for name, ratio in table(dict[str, float], assessment.artifacts.metrics, key).items():
             chosen = [i for i, (corruption, _) in enumerate(pairs) if corruption == name]
             divided, divisor = (float((rates[chosen] - less * rates[-1]).sum()) for rates in (ours, published))
             if abs(divided) > SAME and math.isfinite(divisor):
-                found.append(math.isclose(ratio * divisor, divided, rel_tol=SAME))
-    return bool(found) and all(found)
+                names.append(math.isclose(ratio * divisor, divided, rel_tol=SAME))
+    return bool(names) and all(names)
 
 
 @check(

@@ -1,4 +1,4 @@
-"""What a sanity check is: a registry row, a small function, and one of five statuses."""
+"""Define a sanity check: a registry row, a small function, and one of five statuses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NotRun(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What a check saw.
+    """Observation of a check.
 
     `reason`, `samples`, `assessments` and `severity` (where it differs from the row's) are about what is wrong and are
     kept only where the check flagged; `note` is kept always. `each` holds, by name, the reason of one assessment, where
@@ -89,8 +89,8 @@ def largest(
     """The result of a check with one number per assessment: those above `limit` are at fault, the value is the largest."""
     bad = [name for name, value in values.items() if value > limit]
     each = {name: f"{words} {name} ({values[name]:.3g})" for name in bad}
-    seen = len(values) if n is None else n
-    return listing(bad, words, value=max(values.values()), n=seen, samples=samples, each=each)
+    n_samples = len(values) if n is None else n
+    return listing(bad, words, value=max(values.values()), n=n_samples, samples=samples, each=each)
 
 
 GROUPS = {

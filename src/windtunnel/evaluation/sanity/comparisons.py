@@ -74,28 +74,28 @@ class _Contest:
         return f"{self.region.norm.value} {self.region.epsilon:.4g}"
 
 
-def _contests(evidence: Evidence, one: Keep, other: Keep, words: str) -> list[_Contest]:
+def _contests(evidence: Evidence, first_kind: Keep, other: Keep, description: str) -> list[_Contest]:
     """One for each budget that both kinds were run at. Raises NotApplicable for none."""
-    found = []
-    everyone = evidence.attacks()
+    contests = []
+    all_attacks = evidence.attacks()
     for region in evidence.regions:
-        first, second = ([p for p in everyone if p.region == region and keep(p)] for keep in (one, other))
+        first, second = ([p for p in all_attacks if p.region == region and keep(p)] for keep in (first_kind, other))
         shared = evidence.covered(first) & evidence.covered(second)
         if shared.any():
-            left, right = (evidence.union(side, lambda p: p.succeeded) & shared for side in (first, second))
+            broken_first, right = (evidence.union(side, lambda p: p.succeeded) & shared for side in (first, second))
             names = [p.name for p in (*first, *second)]
-            found.append(_Contest(region, names, int(shared.sum()), left & ~right, right & ~left))
-    if not found:
-        raise NotApplicable(f"no budget at which {words} attacks were run on the same samples")
-    return found
+            contests.append(_Contest(region, names, int(shared.sum()), broken_first & ~right, right & ~broken_first))
+    if not contests:
+        raise NotApplicable(f"no budget at which {description} attacks were run on the same samples")
+    return contests
 
 
 def _compare(
-    evidence: Evidence, one: Keep, other: Keep, limit: float, first: str, second: str, *, exclusive: bool = False
+    evidence: Evidence, first_kind: Keep, other: Keep, limit: float, first: str, second: str, *, exclusive: bool = False
 ) -> CheckResult:
-    """Whether attacks of the first kind break more than those of the second, at any budget that both were run at."""
+    """Test if attacks of the first kind break more than those of the second, at any budget that both were run at."""
     results = []
-    for contest in _contests(evidence, one, other, f"both {first} and {second}"):
+    for contest in _contests(evidence, first_kind, other, f"both {first} and {second}"):
         more, less = int(contest.only_first.sum()), int(contest.only_second.sum())
         value = more / contest.n if exclusive else (more - less) / contest.n
         bad = value > limit and (more > 1 if exclusive else significantly_more(more, less))
@@ -104,7 +104,7 @@ def _compare(
         results.append(
             (value, CheckResult(bad, value, n=contest.n, samples=samples, assessments=contest.names, reason=reason))
         )
-    return max(results, key=lambda found: (found[1].flagged, found[0]))[1]
+    return max(results, key=lambda entry: (entry[1].flagged, entry[0]))[1]
 
 
 @check(
@@ -150,7 +150,7 @@ def more_than_fgsm(evidence: Evidence, limit: float) -> CheckResult:
         gap = (int(contest.only_second.sum()) - int(contest.only_first.sum())) / contest.n
         reason = f"{gap:.1%} apart at {contest.where}"
         results.append((gap, CheckResult(gap > limit, gap, n=contest.n, assessments=contest.names, reason=reason)))
-    return max(results, key=lambda found: found[0])[1]
+    return max(results, key=lambda entry: entry[0])[1]
 
 
 @check(
@@ -166,9 +166,9 @@ def fixed_budget_finds_all(evidence: Evidence, limit: float) -> CheckResult:
     """
     finders = [p for p in evidence.attacks(lambda p: p.minimum_norm, "minimum-norm attack")]
     best: CheckResult | None = None
-    everyone = evidence.attacks()
+    all_attacks = evidence.attacks()
     for region in evidence.regions:
-        fixed = [p for p in everyone if p.region == region and p.iterative and not p.minimum_norm]
+        fixed = [p for p in all_attacks if p.region == region and p.iterative and not p.minimum_norm]
         covered = evidence.covered(fixed)
         if not covered.any():
             continue
@@ -232,22 +232,22 @@ def diverse_attacks(evidence: Evidence, limit: float) -> CheckResult:
     """
 
     def kinds(assessment: Assessment) -> set[str]:
-        found = set()
+        kinds_present = set()
         if "ensemble" in assessment.categories:  # standard and AutoAttack hold APGD, FAB and Square
-            found |= (
+            kinds_present |= (
                 {"gradient", "score-based", "minimum-norm"}
                 if assessment.metadata.algorithm in ("standard", "exhaustive", "AutoAttack")
                 else {"gradient"}
             )
         if assessment.gradient and not assessment.minimum_norm:
-            found.add("gradient")
+            kinds_present.add("gradient")
         if assessment.threat_model == BLACK_BOX[0]:
-            found.add("score-based")
+            kinds_present.add("score-based")
         if assessment.threat_model == BLACK_BOX[1] and "noise" not in assessment.categories:
-            found.add("decision-based")
+            kinds_present.add("decision-based")
         if assessment.minimum_norm and assessment.gradient:
-            found.add("minimum-norm")
-        return found
+            kinds_present.add("minimum-norm")
+        return kinds_present
 
     have = set().union(*(kinds(p) for p in evidence.attacks()))
     missing = [kind for kind in ("gradient", "score-based", "decision-based", "minimum-norm") if kind not in have]

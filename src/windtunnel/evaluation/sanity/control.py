@@ -31,7 +31,7 @@ EPSILON = 2 * CONTRAST + NOISE
 
 
 def controls_attacked(data: Dataset, n: int) -> int:
-    """How many samples of each control are attacked where `n` are asked for: fewer of large images."""
+    """Return the number of samples of each control to attack if `n` are requested: fewer of large images."""
     return min(n, max(FEWEST, VALUES // data.inputs[0].numel()))
 
 
@@ -81,7 +81,7 @@ def control_data(data: Dataset, classes: int, n: int, *, draw: str) -> Dataset:
 
 
 def _range(data: Dataset) -> tuple[float, float]:
-    """What the samples span inside the range of their kind; all of that where they span less than a grey level."""
+    """Return the range of the samples inside the range of their kind; all of that where they span less than a grey level."""
     low, high = data.value_range
     least = float(
         by_samples(lambda x: x.where(x.isfinite(), torch.inf).flatten(1).amin(1), data.inputs).amin().clamp(low, high)
@@ -147,9 +147,9 @@ def linear_margins(subject: Subject, epsilon: float) -> Tensor:
     bias = float(layer.bias[0] - layer.bias[1]) - centred.centre * float(weights.sum())
     x, sign = subject.dataset.inputs.flatten(1).double(), 1 - 2 * subject.dataset.targets.double()
     # The worst change lowers every product: up where the weight, seen from the own class, is negative.
-    own = sign[:, None] * weights
-    worst = torch.where(own < 0, (x + epsilon).clamp(max=1), (x - epsilon).clamp(min=0))
-    margins: Tensor = (worst * own).sum(1) + sign * bias
+    own_weights = sign[:, None] * weights
+    worst = torch.where(own_weights < 0, (x + epsilon).clamp(max=1), (x - epsilon).clamp(min=0))
+    margins: Tensor = (worst * own_weights).sum(1) + sign * bias
     return margins
 
 
@@ -172,5 +172,5 @@ def _attacked(subject: Subject, epsilon: float) -> float:
     entry = AttackEntry(
         library=CONTROL_LIBRARY, algorithm="PGD", budget=BudgetOverride(steps=40, step_size=epsilon / 10), restarts=2
     )
-    found = assess("sanity.control", entry, Budget(norm=Norm.LINF, epsilon=epsilon), subject)
-    return number(found.metrics, "adversarial_accuracy")
+    attacked = assess("sanity.control", entry, Budget(norm=Norm.LINF, epsilon=epsilon), subject)
+    return number(attacked.metrics, "adversarial_accuracy")

@@ -27,13 +27,13 @@ def differing(evidence: Evidence, assessment: Assessment, pairs: Sequence[tuple[
 
     def once() -> dict[str, str]:
         # Digests, not the images: the suite overwrites those by the next corruption.
-        kept: dict[str, str] = {}
+        digests: dict[str, str] = {}
 
         def keep(result: AssessmentResult) -> None:
-            kept[result.name] = _digest(tensor_in(result.data, "perturbed_inputs"))
+            digests[result.name] = _digest(tensor_in(result.data, "perturbed_inputs"))
 
         assess_suite(f"{assessment.name}.again", entry, subject, keep)
-        return kept
+        return digests
 
     first, second = once(), once()
     return [name for name, pixels in first.items() if {second[name], _stored(assessment, name) or pixels} != {pixels}]

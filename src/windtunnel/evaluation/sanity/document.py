@@ -42,8 +42,8 @@ def _lines() -> Iterator[str]:
     yield "HARD: the number is not valid, and the gate says so (exit code 20). WARN: robustness may be overestimated. INFO: worth"
     yield "knowing. `not_run` and `not_applicable` are shown with their reason: silence never reads as pass."
     yield ""
-    for tier, words in _TIERS.items():
-        yield f"- **{tier}**: {words}."
+    for tier, meaning in _TIERS.items():
+        yield f"- **{tier}**: {meaning}."
     yield _COST
     yield _HONEST_DATA
     for letter, title in GROUPS.items():

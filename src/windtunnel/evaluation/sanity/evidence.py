@@ -1,4 +1,4 @@
-"""What the checks look at: the model, the samples, and every assessment of the run that can be read and fits them."""
+"""Collect the evidence of the checks: the model, the samples, and every assessment of the run that can be read and fits them."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ class Assessment:
 
     @property
     def partly(self) -> str:
-        """Of how many samples the images were kept, in words."""
+        """Return how many images were stored, in words."""
         return f"the images of {len(self.artifacts.kept)} of {len(self.indices)} samples are kept (storage.inputs)"
 
     def has(self, key: str) -> bool:
-        """Whether robustness_data.pt has `key`."""
+        """Return True if robustness_data.pt has `key`."""
         return key in self.artifacts.data
 
     def distance(self, norm: Norm) -> Tensor:
-        """How far each perturbed input lies from its clean one; (n,), inf where there is none.
+        """Return the distance of each perturbed input to its clean input; (n,), inf where there is none.
 
         Recomputed, once, from the images; where not all were kept, as they were measured before.
         """
@@ -88,14 +88,14 @@ class Assessment:
 
     @property
     def calls(self) -> list[Mapping[str, Json]]:
-        """What the library was called with: one map per run of the assessment."""
+        """Return the arguments of the library call: one map per run of the assessment."""
         block = self.metadata.call_kwargs
         nested: list[Mapping[str, Json]] = [value for value in block.values() if isinstance(value, dict)]
         return nested if nested and len(nested) == len(block) else [block]
 
     @property
     def options(self) -> Mapping[str, Json]:
-        """What the assessment says of itself, in kwargs of metadata.json, beside the names of samples and classes."""
+        """Return the assessment's own record, in kwargs of metadata.json, beside the names of samples and classes."""
         return self.metadata.kwargs.extra
 
     @property
@@ -105,7 +105,7 @@ class Assessment:
 
     @property
     def stochastic(self) -> bool:
-        """Whether it draws at random under the parameters it was run with."""
+        """Return True if the algorithm is randomised under its parameters."""
         return self.semantics.stochastic
 
     @property
@@ -135,7 +135,7 @@ class Assessment:
 
     @property
     def asked_exported_graph(self) -> bool:
-        """Whether a step of a verification was to work on the model's ONNX graph and not on the model itself."""
+        """Return True if a step of a verification works on the model's ONNX graph and not on the model itself."""
         return any(map(asks_exported_graph, table(dict[str, Value], self.options, "tolerances")))
 
     @property
@@ -147,29 +147,29 @@ class Assessment:
 
     @property
     def minimum_norm(self) -> bool:
-        """Whether it finds its own distance."""
+        """Return True if the attack minimises the distance itself."""
         return self.semantics.minimum_norm
 
     @property
     def shows_failures(self) -> bool:
-        """Whether its example of an unbroken sample is where the attack stood; some return the clean input instead."""
+        """Return True if the stored example of an unbroken sample is the last iterate; some return the clean input instead."""
         return self.row is not None and self.family == "attacks" and not self.row.keeps_clean
 
     @property
     def asked(self) -> Tensor:
-        """How often it asked the model about each sample beyond the clean one; float (n,)."""
+        """Return the queries per sample beyond the clean one; float (n,)."""
         if self.has("queries"):
             return self.tensor("queries").double() - 1
         return self.tensor("forward_passes").double()
 
     @property
     def right(self) -> Tensor:
-        """Whether each of its samples is classified as its target without perturbation; (n,) bool."""
+        """Return a mask of the samples that are classified correctly on clean inputs; (n,) bool."""
         return self.tensor("clean_predictions") == self.tensor("targets")
 
     @property
     def succeeded(self) -> Tensor:
-        """Whether each verdict is that of a broken sample; (n,) bool."""
+        """Return a mask of the broken samples; (n,) bool."""
         return self.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED
 
     @property
@@ -204,7 +204,7 @@ class Assessment:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything a check may look at. Passes over the model are made once and shared between checks (`once`).
+    """Evidence that is available to a check. Passes over the model are made once and shared between checks (`once`).
 
     partial: by name, of which assessments a check could look at some images alone, in words.
     """
@@ -235,26 +235,26 @@ class Evidence:
         """The result of `compute`, computed at the first call under `key`."""
         if key not in self.notes:
             self.notes[key] = compute()
-        found: T = self.notes[key]
-        return found
+        value: T = self.notes[key]
+        return value
 
     def pictured(self, assessment: Assessment) -> Assessment:
         """An assessment of those samples alone whose images were kept, for a check that looks at images; itself where all were.
 
         That it is not all of them is noted in `partial`, and told with what the check finds.
         """
-        seen = assessment.artifacts.pictured
-        if seen is assessment.artifacts:
+        image_rows = assessment.artifacts.pictured
+        if image_rows is assessment.artifacts:
             return assessment
         self.partial[assessment.name] = assessment.partly
-        return Assessment(assessment.name, assessment.family, seen, assessment.indices[assessment.artifacts.kept])
+        return Assessment(assessment.name, assessment.family, image_rows, assessment.indices[assessment.artifacts.kept])
 
     def of(self, *families: str, what: str = "") -> list[Assessment]:
         """The assessments of these families. Raises NotApplicable for none asked for, NotRun for none that is usable."""
-        wanted = what or " or ".join(families)
-        found = [assessment for assessment in self.assessments if assessment.family in families]
-        if found:
-            return found
+        requested = what or " or ".join(families)
+        matching = [assessment for assessment in self.assessments if assessment.family in families]
+        if matching:
+            return matching
         lost = [
             f"{name}: {self.unusable[name]}"
             for name, f in self.families.items()
@@ -262,25 +262,25 @@ class Evidence:
         ]
         if lost:
             raise NotRun("; ".join(lost))
-        raise NotApplicable(f"params.yaml has no entry of {wanted}")
+        raise NotApplicable(f"params.yaml has no entry of {requested}")
 
     def attacks(self, keep: Callable[[Assessment], bool] = lambda _: True, what: str = "attack") -> list[Assessment]:
         """Untargeted attacks and query attacks that `keep` accepts; raises as `of` does, naming `what`."""
-        found = [
+        matching = [
             assessment
             for assessment in self.of("attacks", "queries")
             if assessment.kind == AssessmentKind.EMPIRICAL_ATTACK
             and assessment.semantics.objective is Objective.UNTARGETED
             and keep(assessment)
         ]
-        if not found:
+        if not matching:
             lost = [
                 f"{name}: {why}"
                 for name, why in self.unusable.items()
                 if self.families.get(name) in ("attacks", "queries")
             ]
             raise NotRun("; ".join(lost)) if lost else NotApplicable(f"no {what} among the assessments")
-        return found
+        return matching
 
     def bounded(self, keep: Callable[[Assessment], bool] = lambda _: True, what: str = "attack") -> list[Assessment]:
         """Attacks that take an epsilon in a pixel norm."""
@@ -296,16 +296,16 @@ class Evidence:
 
     def everywhere(self, assessment: Assessment, mask: Tensor) -> Tensor:
         """A mask over a piece's samples (n,) as one over all samples (N,)."""
-        whole = torch.zeros(len(self.ids), dtype=torch.bool)
-        whole[assessment.indices[mask]] = True
-        return whole
+        full_mask = torch.zeros(len(self.ids), dtype=torch.bool)
+        full_mask[assessment.indices[mask]] = True
+        return full_mask
 
     def union(self, assessments: Iterable[Assessment], choose: Callable[[Assessment], Tensor]) -> Tensor:
         """(N,) bool: chosen in any of the pieces."""
-        whole = torch.zeros(len(self.ids), dtype=torch.bool)
+        full_mask = torch.zeros(len(self.ids), dtype=torch.bool)
         for assessment in assessments:
-            whole |= self.everywhere(assessment, choose(assessment))
-        return whole
+            full_mask |= self.everywhere(assessment, choose(assessment))
+        return full_mask
 
     def present(self, assessments: Iterable[Assessment]) -> Tensor:
         """(N,) bool: among the samples of any of the pieces."""
@@ -322,8 +322,10 @@ class Evidence:
     @cached_property
     def regions(self) -> list[Region]:
         """Every ball an attack worked in, once."""
-        found = {p.region for p in self.assessments if p.family in ("attacks", "queries") and p.region is not None}
-        return sorted(found, key=lambda r: (r.norm, r.epsilon))
+        all_regions = {
+            p.region for p in self.assessments if p.family in ("attacks", "queries") and p.region is not None
+        }
+        return sorted(all_regions, key=lambda r: (r.norm, r.epsilon))
 
     @cached_property
     def sandwiched(self) -> RegionEvidence:
@@ -338,7 +340,7 @@ class Evidence:
 
     @cached_property
     def eight_bit(self) -> bool:
-        """Whether the samples are images whose values are whole grey levels of 1/255."""
+        """Return True if the samples are images whose values are whole grey levels of 1/255."""
         return self.subject.dataset.is_image and float(by_samples(_off_grey, self.subject.dataset.inputs).max()) < 1e-3
 
     @property
@@ -387,15 +389,15 @@ def witness_queries(settings: Sanity) -> int:
 
 
 def _off_grey(inputs: Tensor) -> Tensor:
-    """How far the values of each input are from a whole grey level, at most; (n,), in levels."""
+    """Return the largest distance of each input's values from a whole grey level; (n,), in levels."""
     levels = (inputs * GREY_LEVELS).flatten(1)
     return (levels - levels.round()).abs().amax(1)
 
 
 def _other_samples(artifacts: Artifacts, subject: Subject, indices: Tensor) -> str:
     """In which of inputs and labels an assessment differs from the clean one; empty for in neither."""
-    seen = indices[artifacts.kept]
-    if not same_values(artifacts.tensor("clean_inputs"), scratch.samples_at(subject.dataset.inputs, seen)):
+    image_indices = indices[artifacts.kept]
+    if not same_values(artifacts.tensor("clean_inputs"), scratch.samples_at(subject.dataset.inputs, image_indices)):
         return "its clean inputs are not those of the clean assessment"
     if not torch.equal(artifacts.tensor("targets"), subject.dataset.targets[indices]):
         return "its targets are not those of the clean assessment"

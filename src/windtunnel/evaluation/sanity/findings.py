@@ -1,4 +1,4 @@
-"""What was found, as caveats of the assessments that it concerns. Quick to import."""
+"""Convert findings into caveats of the assessments concerned. Quick to import."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ TOLD = 1e-4  # of the largest logit: a smaller change drowns in rounding
 
 
 def _gradients(evidence: Evidence, loss: str) -> tuple[Tensor, Tensor]:
-    """Whether the gradient of `loss` is zero everywhere, and whether it is finite, at every sample; both bool (N,)."""
+    """Return two masks: the gradient of `loss` is zero everywhere, and it is finite, at every sample; both bool (N,)."""
     need_gradients(evidence)
     data, criterion = evidence.subject.dataset, evidence.subject.classifier.criterion
     functions = {"cross entropy": criterion.loss, "margin": criterion.margin_loss}
@@ -39,9 +39,9 @@ def _gradients(evidence: Evidence, loss: str) -> tuple[Tensor, Tensor]:
         try:
             size = forward_samples(data.inputs)
             for x, y in zip(data.inputs.split(size), data.targets.split(size), strict=True):
-                found = input_gradients(evidence.subject.classifier, x, y, functions[loss]).flatten(1)
-                zero.append((found == 0).all(1))
-                finite.append(found.isfinite().all(1))
+                input_gradient = input_gradients(evidence.subject.classifier, x, y, functions[loss]).flatten(1)
+                zero.append((input_gradient == 0).all(1))
+                finite.append(input_gradient.isfinite().all(1))
             return torch.cat(zero), torch.cat(finite)
         except RuntimeError as error:
             raise NotRun(f"no gradient by the input (A13): {' '.join(str(error).split())[:120]}") from error
@@ -55,7 +55,7 @@ def _gradients(evidence: Evidence, loss: str) -> tuple[Tensor, Tensor]:
     remedy="Where cross entropy saturates attack the margin (DLR, CW); where both are zero use BPDA or black-box attacks.",
 )  # fmt: skip
 def no_zero_gradients(evidence: Evidence, limit: float) -> CheckResult:
-    """Where the gradient of the loss by the input is exactly zero, a gradient attack stands still.
+    """A gradient attack makes no progress if the input gradient of the loss is exactly zero: it stands still.
 
     The gradient of cross entropy at every clean input; flags for any sample without one, and says whether the margin
     (best wrong logit less the own) has one there. The value is the share of samples without.
@@ -94,7 +94,7 @@ def finite_gradients(evidence: Evidence, limit: float) -> CheckResult:
     remedy="Gradients point nowhere on a rough surface: average them (EOT), smooth the loss, or attack black-box.",
 )  # fmt: skip
 def stable_loss(evidence: Evidence, limit: float) -> CheckResult:
-    """Where the loss jumps from one point to the next, a gradient tells nothing of the way ahead.
+    """A gradient is uninformative where the loss jumps from one point to the next, since it tells nothing of the way ahead.
 
     Random points within 4/255 of each of up to 100 samples, 600 in all: mean change of the margin relative to its size (at
     least the median size, so that samples at the boundary do not count for more), clipped to 1.
@@ -103,14 +103,14 @@ def stable_loss(evidence: Evidence, limit: float) -> CheckResult:
     x, y = data.inputs[indices], data.targets[indices]
     generator = torch.Generator().manual_seed(derive_seed(evidence.subject.seed, "C13"))
     criterion = evidence.subject.classifier.criterion
-    here = criterion.margin_loss(evidence.subject.classifier.logits(x), y)
-    scale = here.abs().clamp(min=max(median(here.abs().flatten().tolist()) or 0.0, 1e-12))
+    margins = criterion.margin_loss(evidence.subject.classifier.logits(x), y)
+    scale = margins.abs().clamp(min=max(median(margins.abs().flatten().tolist()) or 0.0, 1e-12))
     change, draws = torch.zeros(len(indices)), max(1, POINTS // len(indices))
     for _ in range(draws):
-        there = criterion.margin_loss(
+        moved_margins = criterion.margin_loss(
             evidence.subject.classifier.logits(uniform_in_ball(x, EIGHT_255 / 2, generator)), y
         )
-        change += ((there - here).abs() / scale).clamp(max=1)
+        change += ((moved_margins - margins).abs() / scale).clamp(max=1)
     value = float((change / draws).mean())
     return CheckResult(
         value > limit,
@@ -137,11 +137,11 @@ def gradients_are_derivatives(evidence: Evidence, limit: float) -> CheckResult:
     if is_random(evidence):
         raise NotApplicable("the forward pass is random (A2)")
     ratios = _rise_over_gradient(evidence)
-    told = ~ratios.isnan()
-    n = int(told.sum())
+    is_measured = ~ratios.isnan()
+    n = int(is_measured.sum())
     if not n:
         raise NotApplicable("no gradient is large enough to be compared (C1)")
-    off, down = told & ~((ratios >= 0.5) & (ratios <= 2)), ratios < 0
+    off, down = is_measured & ~((ratios >= 0.5) & (ratios <= 2)), ratios < 0
     low, low_down = (binomial_interval(int(mask.sum()), n)[0] for mask in (off, down))
     samples = evidence.named(
         torch.zeros(len(evidence.ids), dtype=torch.bool).index_fill(0, off.any(0).nonzero().flatten(), True)
@@ -163,7 +163,7 @@ def _rise_over_gradient(evidence: Evidence) -> Tensor:
     (low, high), labels = data.value_range, data.targets[: evidence.few]
     hair = HAIR * (high - low)
     generator = torch.Generator().manual_seed(derive_seed(evidence.subject.seed, "C24"))
-    found = []
+    ratios = []
     for share in (0.2, 1.0):
         # In the midst of the ball and the range: at a clipped value a model that clips is not differentiable.
         away = min(max(share * largest_linf(evidence) / 2, 2 * hair), 0.45 * (high - low))
@@ -174,10 +174,10 @@ def _rise_over_gradient(evidence: Evidence) -> Tensor:
         except RuntimeError as error:
             raise NotRun(f"no gradient by the input (A13): {' '.join(str(error).split())[:120]}") from error
         up, down = (classifier.logits(points + sign * hair * gradients.sign()) for sign in (1, -1))
-        said = 2 * hair * gradients.flatten(1).abs().sum(1)
-        ratio = (classifier.criterion.margin(down, labels) - classifier.criterion.margin(up, labels)) / said
-        found.append(ratio.where(said > TOLD * up.abs().amax(1), torch.nan))
-    return torch.stack(found)
+        predicted_rise = 2 * hair * gradients.flatten(1).abs().sum(1)
+        ratio = (classifier.criterion.margin(down, labels) - classifier.criterion.margin(up, labels)) / predicted_rise
+        ratios.append(ratio.where(predicted_rise > TOLD * up.abs().amax(1), torch.nan))
+    return torch.stack(ratios)
 
 
 @check(
@@ -200,7 +200,9 @@ def losses_agree(evidence: Evidence, limit: float) -> CheckResult:
             step_size=region.epsilon / 10, seed=seed, loss=loss).broken
         for loss in (criterion.loss, criterion.margin_loss)
     ]  # fmt: skip
-    one, other = int((broken[0] & ~broken[1]).sum()), int((broken[1] & ~broken[0]).sum())
-    gap = abs(one - other) / max(1, len(indices))
-    flagged = gap > limit and significantly_more(max(one, other), min(one, other))
-    return CheckResult(flagged, gap, n=len(indices), reason=f"only cross entropy breaks {one}, only the margin {other}")
+    only_first, other = int((broken[0] & ~broken[1]).sum()), int((broken[1] & ~broken[0]).sum())
+    gap = abs(only_first - other) / max(1, len(indices))
+    flagged = gap > limit and significantly_more(max(only_first, other), min(only_first, other))
+    return CheckResult(
+        flagged, gap, n=len(indices), reason=f"only cross entropy breaks {only_first}, only the margin {other}"
+    )

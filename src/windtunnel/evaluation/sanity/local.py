@@ -71,9 +71,11 @@ def continuous(evidence: Evidence, limit: float) -> CheckResult:
     shares: list[Tensor] = []
     for points in (x, uniform_in_ball(x, largest_linf(evidence), generator)):
         signs = torch.randint(0, 2, points.shape, generator=generator) * 2 - 1
-        here, there = (classifier.criterion.margin(classifier.logits(p), y) for p in (points, points + HAIR * signs))
-        size = max(median(here.abs().tolist()) or 0.0, 1e-12)
-        shares.append((there - here).abs() > MOVED * size)
+        margins, moved_margins = (
+            classifier.criterion.margin(classifier.logits(p), y) for p in (points, points + HAIR * signs)
+        )
+        size = max(median(margins.abs().tolist()) or 0.0, 1e-12)
+        shares.append((moved_margins - margins).abs() > MOVED * size)
     jumps = torch.stack(shares).any(0)
     value = float(jumps.double().mean())
     reason = f"the margins of {int(jumps.sum())} of {len(jumps)} samples jump when every value moves by {HAIR:g}"

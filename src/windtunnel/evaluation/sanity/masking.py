@@ -56,11 +56,11 @@ def _survivors_at(evidence: Evidence, epsilon: float, samples: int, allowed: flo
     try:
         alive = torch.ones(len(indices), dtype=torch.bool)
         for step in (epsilon / 10, epsilon / 4, epsilon):
-            left = alive.nonzero().flatten()
-            if len(left):
-                found = pgd(evidence.subject.classifier, data.inputs[indices[left]], data.targets[indices[left]], epsilon,
+            surviving = alive.nonzero().flatten()
+            if len(surviving):
+                attacked = pgd(evidence.subject.classifier, data.inputs[indices[surviving]], data.targets[indices[surviving]], epsilon,
                             steps=100, step_size=step, seed=seed, until_broken=True)  # fmt: skip
-                alive[left[found.broken]] = False
+                alive[surviving[attacked.broken]] = False
     except RuntimeError as error:
         raise NotRun(f"no gradient by the input (A13): {' '.join(str(error).split())[:120]}") from error
     # Of all assessed samples the misclassified ones are broken anyway; the bound is on those attacked here.

@@ -89,7 +89,7 @@ def randomness(evidence: Evidence) -> tuple[float, list[int]]:
 
 
 def is_random(evidence: Evidence) -> bool:
-    """Whether A2 flags at its default threshold."""
+    """Return True if A2 flags at its default threshold."""
     value, counts = randomness(evidence)
     return value > RANDOMNESS or len(set(counts)) > 1
 
@@ -348,8 +348,8 @@ def class_count_fits(evidence: Evidence, limit: float) -> CheckResult:
     wrong = []
     for assessment in evidence.of("attacks"):
         needed = assessment.row.min_classes if assessment.row else 2
-        told = [call["n_classes"] for call in assessment.calls if isinstance(call.get("n_classes"), int)]
-        if needed > k or any(count != k for count in told):
+        class_counts = [call["n_classes"] for call in assessment.calls if isinstance(call.get("n_classes"), int)]
+        if needed > k or any(count != k for count in class_counts):
             wrong.append(assessment.name)
     return CheckResult(
         bool(wrong),
@@ -391,7 +391,7 @@ def no_optimisation_at_inference(evidence: Evidence, limit: float) -> CheckResul
     remedy="Use BPDA for the step that interrupts the graph, or black-box attacks only.",
 )  # fmt: skip
 def differentiable(evidence: Evidence, limit: float) -> CheckResult:
-    """Where the graph is interrupted a white-box attack has nothing to follow.
+    """A white-box attack needs a differentiable graph from input to output.
 
     Flags when the gradient of the loss by the input is unavailable.
     """
@@ -438,7 +438,7 @@ def no_hidden_quantisation(evidence: Evidence, limit: float) -> CheckResult:
     remedy="Export again in eval mode; the property that Marabou proves is about the ONNX graph.",
 )  # fmt: skip
 def onnx_equals_torch(evidence: Evidence, limit: float) -> CheckResult:
-    """What is verified of the exported graph holds for the model only if both are the same function.
+    """A verdict on the exported graph holds for the model only if both are the same function.
 
     The largest difference of logits on the assessed samples, relative to the largest logit (at least 1).
     """
@@ -446,10 +446,10 @@ def onnx_equals_torch(evidence: Evidence, limit: float) -> CheckResult:
         raise NotApplicable("no verifier worked on an ONNX graph")
     if Capability.ONNX_GRAPH not in evidence.subject.classifier.capabilities:
         raise NotApplicable("the model has no ONNX graph")
-    there = onnx_logits(evidence, evidence.subject.dataset.inputs)
-    apart = (there - evidence.subject.clean_logits).abs().amax(1) / evidence.subject.clean_logits.abs().amax().clamp(
-        min=1
-    )
+    onnx_outputs = onnx_logits(evidence, evidence.subject.dataset.inputs)
+    apart = (onnx_outputs - evidence.subject.clean_logits).abs().amax(
+        1
+    ) / evidence.subject.clean_logits.abs().amax().clamp(min=1)
     value = float(apart.max())
     return CheckResult(value > limit, value, n=len(apart), samples=evidence.named(apart > limit))
 
@@ -495,7 +495,7 @@ def threat_model_declared(evidence: Evidence, limit: float) -> CheckResult:
     lacking = []
     for assessment in evidence.assessments:
         means, region = assessment.semantics, assessment.semantics.perturbation
-        known = region.corruption_name or region.norm or assessment.kind is AssessmentKind.STATISTICAL_SAMPLING
-        if not (means.input_metadata and means.sample_selection and known):
+        is_declared = region.corruption_name or region.norm or assessment.kind is AssessmentKind.STATISTICAL_SAMPLING
+        if not (means.input_metadata and means.sample_selection and is_declared):
             lacking.append(assessment.name)
     return listing(lacking, "lacking in", value=len(lacking), n=len(evidence.assessments))

@@ -20,7 +20,7 @@ PIXELS = 256  # below these a correlation of neighbours says little
 def fine_images(inputs: Tensor) -> Tensor:
     """Return images (N, C, H, W) with sides of at most FINE pixels, by averaging; float32."""
     size = (min(inputs.shape[2], FINE), min(inputs.shape[3], FINE))
-    return by_samples(lambda some: nn.functional.adaptive_avg_pool2d(some, size), inputs)
+    return by_samples(lambda part: nn.functional.adaptive_avg_pool2d(part, size), inputs)
 
 
 def _coarse(images: Tensor) -> Tensor:
@@ -30,25 +30,25 @@ def _coarse(images: Tensor) -> Tensor:
     return flat - flat.mean(1, keepdim=True)
 
 
-def _are_copies(one: Tensor, other: Tensor) -> Tensor:
+def _are_copies(first: Tensor, other: Tensor) -> Tensor:
     """True where two images (n, C, h, w) differ by little, or by noise alone; bool (n,)."""
-    contrast = (one - one.mean((1, 2, 3), keepdim=True)).flatten(1).norm(dim=1)
-    apart = one - other
+    contrast = (first - first.mean((1, 2, 3), keepdim=True)).flatten(1).norm(dim=1)
+    apart = first - other
     apart = apart - apart.mean((1, 2, 3), keepdim=True)  # a grey level more or less
     energy = apart.square().flatten(1).sum(1)
-    ratio = energy.sqrt() / contrast.clamp(min=1e-3 * one[0].numel() ** 0.5)
+    ratio = energy.sqrt() / contrast.clamp(min=1e-3 * first[0].numel() ** 0.5)
     correlations = [
         (apart.narrow(dim, 1, apart.shape[dim] - 1) * apart.narrow(dim, 0, apart.shape[dim] - 1)).flatten(1).sum(1)
         for dim in (2, 3)
     ]
     correlation = torch.stack(correlations).abs().amax(0) / energy.clamp(min=1e-12)
-    is_noise = (correlation < WHITE) & (ratio < NOISY) & (one[0, 0].numel() >= PIXELS)
+    is_noise = (correlation < WHITE) & (ratio < NOISY) & (first[0, 0].numel() >= PIXELS)
     is_copy: Tensor = (ratio < NEAR) | is_noise
     return is_copy
 
 
-def copies(inputs: Tensor, indices: Tensor, known: Tensor, *, earlier: bool = False) -> Tensor:
-    """Find the image of `known` that each of `inputs[indices]` is a copy of.
+def copies(inputs: Tensor, indices: Tensor, known_images: Tensor, *, earlier: bool = False) -> Tensor:
+    """Find the image of `known_images` that each of `inputs[indices]` is a copy of.
 
     Each image is moved by a pixel in every direction. The nearest of COARSE pixels a side over all these are the candidates, which
     are compared with it at FINE pixels, less the means and a border of one pixel.
@@ -56,30 +56,35 @@ def copies(inputs: Tensor, indices: Tensor, known: Tensor, *, earlier: bool = Fa
     Args:
         inputs: float32 (N, C, H, W), read QUERIES at a time.
         indices: int64 (n,), which of them.
-        known: float32 (M, C, h, w), of `fine_images`.
-        earlier: compare sample i with the images before place i of `known` alone.
+        known_images: float32 (M, C, h, w), of `fine_images`.
+        earlier: compare sample i with the images before place i of `known_images` alone.
 
     Returns:
-        int64 (n,), indices of `known`; -1 where there is none.
+        int64 (n,), indices of `known_images`; -1 where there is none.
 
     """
-    coarse = by_samples(_coarse, known)
-    found = torch.full((len(indices),), -1)
-    can_shift = min(known.shape[2:]) > 2
+    coarse = by_samples(_coarse, known_images)
+    originals = torch.full((len(indices),), -1)
+    can_shift = min(known_images.shape[2:]) > 2
     border = slice(1, -1) if can_shift else slice(None)
     for rows in torch.arange(len(indices)).split(QUERIES):
         images = torch.stack(
-            [fine_images(inputs[indices[rows]].roll(shift, (2, 3))) for shift in (SHIFTS if can_shift else ((0, 0),))],
+            [
+                fine_images(inputs[indices[rows]].roll(offset, (2, 3)))
+                for offset in (SHIFTS if can_shift else ((0, 0),))
+            ],
             1,
         )
         distances = torch.cdist(_coarse(images.flatten(0, 1)), coarse).view(len(rows), images.shape[1], -1)
         if earlier:
-            later = torch.arange(len(known)) >= indices[rows, None]
+            later = torch.arange(len(known_images)) >= indices[rows, None]
             distances.masked_fill_(later[:, None], torch.inf)
         nearest, shifts = distances.min(1)
-        values, candidates = nearest.topk(min(CANDIDATES, len(known)), largest=False)
+        values, candidates = nearest.topk(min(CANDIDATES, len(known_images)), largest=False)
         for value, candidate in zip(values.T.flip(0), candidates.T.flip(0), strict=True):
             moved = images[torch.arange(len(rows)), shifts.gather(1, candidate[:, None]).squeeze(1)]
-            is_copy = _are_copies(moved[..., border, border], known[candidate][..., border, border]) & value.isfinite()
-            found[rows[is_copy]] = candidate[is_copy]
-    return found
+            is_copy = (
+                _are_copies(moved[..., border, border], known_images[candidate][..., border, border]) & value.isfinite()
+            )
+            originals[rows[is_copy]] = candidate[is_copy]
+    return originals

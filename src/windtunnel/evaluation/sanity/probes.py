@@ -33,18 +33,18 @@ def need_gradients(evidence: Evidence) -> None:
 
 def input_gradients(classifier: Classifier, inputs: Tensor, labels: Tensor, loss: Loss) -> Tensor:
     """Gradient of `loss` at each input, float32 (n, ...) on the CPU. Raises RuntimeError where the graph is interrupted."""
-    found, size = [], forward_samples(inputs)
+    gradients, size = [], forward_samples(inputs)
     for x, y in zip(inputs.split(size), labels.split(size), strict=True):
         point = x.to(classifier.device).clone().requires_grad_()
         value = loss(classifier.module(point), y.to(classifier.device)).sum()
         (gradient,) = torch.autograd.grad(value, point)
-        found.append(gradient.float().cpu())
-    return torch.cat(found)
+        gradients.append(gradient.float().cpu())
+    return torch.cat(gradients)
 
 
 @dataclass(frozen=True, slots=True)
 class Descent:
-    """What `pgd` did to n samples: broken (n,) bool; losses (steps + 1, n) and examples (n, ...) of the last restart."""
+    """Result of `pgd` on n samples: broken (n,) bool; losses (steps + 1, n) and examples (n, ...) of the last restart."""
 
     broken: Tensor
     losses: Tensor
@@ -97,7 +97,7 @@ def pgd(
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a rerun of an attack changes of its entry, and of the run's seed; None leaves it as it is."""
+    """Changes of a rerun to an attack's entry and to the run's seed; None leaves it as it is."""
 
     steps: int | None = None
     step_size: float | None = None
@@ -107,9 +107,9 @@ class Changes:
 
     def of(self, entry: AttackEntry) -> AttackEntry:
         """The entry with the changes, on all samples and without figures."""
-        own = {"restarts": self.restarts, "batch_size": self.batch_size}
+        own_settings = {"restarts": self.restarts, "batch_size": self.batch_size}
         budget = entry.budget.model_copy(update=_given({"steps": self.steps, "step_size": self.step_size}))
-        return entry.model_copy(update={**_given(own), "on": None, "visualisers": None, "budget": budget})
+        return entry.model_copy(update={**_given(own_settings), "on": None, "visualisers": None, "budget": budget})
 
 
 AS_IT_IS = Changes()
@@ -174,13 +174,13 @@ def need_several_answers(evidence: Evidence) -> None:
     """
 
     def only_one() -> bool:
-        data, said = evidence.subject.dataset, evidence.subject.clean_predictions
-        if len(said.unique()) > 1 or len(data.targets.unique()) < 2:
+        data, predictions = evidence.subject.dataset, evidence.subject.clean_predictions
+        if len(predictions.unique()) > 1 or len(data.targets.unique()) < 2:
             return False
         generator = torch.Generator().manual_seed(derive_seed(evidence.subject.seed, "one answer"))
         low, high = data.value_range
         noise = low + (high - low) * torch.rand((NOISE, *data.inputs.shape[1:]), generator=generator)
-        return bool((evidence.subject.classifier.predict(noise, said[:1].expand(NOISE)) == said[0]).all())
+        return bool((evidence.subject.classifier.predict(noise, predictions[:1].expand(NOISE)) == predictions[0]).all())
 
     if evidence.once("one answer", only_one):
         raise NotApplicable("the model predicts one class for every input: nothing to break, and no masking")

@@ -22,12 +22,12 @@ def failures_before_promotion(params: Params) -> list[str]:
     if params.sanity.before_promotion != "full" or (recorded and recorded.profile == "full"):
         return []
     settings = params.sanity.model_copy(update={"profile": "full"})
-    whole = params.model_copy(update={"sanity": settings})
+    all_checks = params.model_copy(update={"sanity": settings})
     subject = current_subject(params.device, params.seed, params.model)
-    evidence = collect(whole, subject, read_artifacts(CLEAN), ROBUSTNESS, read_train(DATA))
-    asked = [name for name, row in registry().items() if row.tier is not Tier.STORED]
+    evidence = collect(all_checks, subject, read_artifacts(CLEAN), ROBUSTNESS, read_train(DATA))
+    check_ids = [name for name, row in registry().items() if row.tier is not Tier.STORED]
     return [
         f"sanity check {f.check.id} failed: {f.check.title} ({f.reason}). {f.check.remedy}"
-        for f in run_checks(evidence, settings, asked)
+        for f in run_checks(evidence, settings, check_ids)
         if f.status is Status.FAIL
     ]

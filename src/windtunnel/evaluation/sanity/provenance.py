@@ -40,8 +40,8 @@ def environment_recorded(evidence: Evidence, limit: float) -> CheckResult:
     for assessment in evidence.assessments:
         recorded = assessment.metadata.provenance
         facts = recorded.model_dump(mode="json")  # without what is empty
-        wanted = [*FINGERPRINT, *(("accelerator",) if (recorded.device or "cpu") != "cpu" else ())]
-        if any(key not in facts for key in wanted) or "torch" not in recorded.packages:
+        required = [*FINGERPRINT, *(("accelerator",) if (recorded.device or "cpu") != "cpu" else ())]
+        if any(key not in facts for key in required) or "torch" not in recorded.packages:
             bad.append(assessment.name)
     return listing(bad, "lacking in", value=len(bad), n=len(evidence.assessments))
 
@@ -142,7 +142,7 @@ def verdicts_repeat(evidence: Evidence, limit: float) -> CheckResult:
     remedy="Run windtunnel track; a number in the UI that no file holds must not be quoted.",
 )  # fmt: skip
 def mlflow_equals_dvc(evidence: Evidence, limit: float) -> CheckResult:
-    """What the UI shows must be what the files hold: asked by `windtunnel sanity`, once the run is tracked."""
+    """The tracking UI must show the numbers of the files: checked by `windtunnel sanity`, once the run is tracked."""
     raise NotRun("the run is tracked after this stage; windtunnel sanity asks the tracking store")
 
 

@@ -42,7 +42,7 @@ def eot_adds_nothing(evidence: Evidence, limit: float) -> CheckResult:
     x, y = data.inputs[indices], data.targets[indices]
 
     def broken(passes: int) -> float:
-        found = pgd(
+        attacked = pgd(
             evidence.subject.classifier,
             x,
             y,
@@ -52,7 +52,7 @@ def eot_adds_nothing(evidence: Evidence, limit: float) -> CheckResult:
             seed=0,
             passes=passes,
         )
-        mean = torch.stack(several_passes(evidence.subject.classifier, found.examples, EOT_PASSES)).mean(0)
+        mean = torch.stack(several_passes(evidence.subject.classifier, attacked.examples, EOT_PASSES)).mean(0)
         return float((~evidence.subject.classifier.criterion.is_correct(mean, y)).double().mean())
 
     gap = broken(EOT_PASSES) - broken(1)
@@ -80,8 +80,8 @@ def works_when_frozen(evidence: Evidence, limit: float) -> CheckResult:
             return logits
 
     frozen = replace(classifier, module=Frozen())
-    found = pgd(frozen, data.inputs[indices], data.targets[indices], 0.5, steps=50, step_size=0.05, seed=0)
-    alive = float((~found.broken).double().mean())
+    attacked = pgd(frozen, data.inputs[indices], data.targets[indices], 0.5, steps=50, step_size=0.05, seed=0)
+    alive = float((~attacked.broken).double().mean())
     return CheckResult(alive > limit, alive, n=len(indices), reason=f"{alive:.0%} survive Linf 0.5")
 
 

@@ -1,4 +1,4 @@
-"""What can be run about a flagged check: entries of `attacks`, on what the flagged ones left."""
+"""Propose entries that answer a flagged check: entries of `attacks`, on what the flagged ones left."""
 
 from __future__ import annotations
 
@@ -65,20 +65,20 @@ def stronger(
 
     A check that names no attack is about all of them. A kind is there once for a budget, and not where it is in params already.
     """
-    made: dict[str, Remedy] = {}
-    left: dict[str, dict[str, None]] = {}  # whose survivors each entry is run on, in order
+    entries: dict[str, Remedy] = {}
+    prior_attacks: dict[str, dict[str, None]] = {}  # whose survivors each entry is run on, in order
     for row in findings:
         if not row.flagged:
             continue
         names = [name for name in row.assessments if name in attacks]
-        for region, those in _by_budget(names or list(attacks), attacks, budget).items():
+        for region, region_names in _by_budget(names or list(attacks), attacks, budget).items():
             for kind in REMEDIES.get(row.id, ()):
                 name = f"{kind}_{region[0].lower()}_{region[1]:.4g}".replace(".", "_")
                 if name in attacks:
                     continue
-                made.setdefault(name, _entry(kind, region, budget))
-                left.setdefault(name, {}).update(dict.fromkeys(those))
-    return {name: {**entry, "on": {"survivors_of": [*left[name]]}} for name, entry in made.items()}
+                entries.setdefault(name, _entry(kind, region, budget))
+                prior_attacks.setdefault(name, {}).update(dict.fromkeys(region_names))
+    return {name: {**entry, "on": {"survivors_of": [*prior_attacks[name]]}} for name, entry in entries.items()}
 
 
 def _by_budget(
@@ -87,16 +87,20 @@ def _by_budget(
     """The untargeted attacks by (norm, epsilon), the budget they are run at; Linf and L2, where the remedies work."""
     groups: dict[tuple[str, float], list[str]] = {}
     for name in names:
-        own = attacks[name].budget.over(budget)
-        if attacks[name].target_classes is None and own.epsilon is not None and own.norm in ("Linf", "L2"):
-            groups.setdefault((own.norm.value, own.epsilon), []).append(name)
+        own_budget = attacks[name].budget.over(budget)
+        if (
+            attacks[name].target_classes is None
+            and own_budget.epsilon is not None
+            and own_budget.norm in ("Linf", "L2")
+        ):
+            groups.setdefault((own_budget.norm.value, own_budget.epsilon), []).append(name)
     return groups
 
 
 def _entry(kind: str, region: tuple[str, float], budget: Budget) -> Remedy:
     norm, epsilon = region
-    made = KINDS[kind](norm, epsilon)
+    settings = KINDS[kind](norm, epsilon)
     differs: dict[str, Json] = (
         {} if (norm, epsilon) == (budget.norm.value, budget.epsilon) else {"norm": norm, "epsilon": epsilon}
     )
-    return {**made, "budget": {**differs, **made["budget"]}}
+    return {**settings, "budget": {**differs, **settings["budget"]}}

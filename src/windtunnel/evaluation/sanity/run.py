@@ -50,7 +50,7 @@ class Finding:
 
     @property
     def record(self) -> FindingRecord:
-        """As it is kept in metadata.json."""
+        """Return the record for metadata.json."""
         return FindingRecord(
             id=self.check.id,
             title=self.check.title,
@@ -112,7 +112,7 @@ BEFORE_ANY_ASSESSMENT = ("A1", "A2", "A3", "A4", "A5", "A10", "A12", "A13", "A14
 
 
 def queries_before_any_assessment(n: int) -> int:
-    """How many queries `before_any_assessment` makes of a model without gradients for `n` samples; fewer of a random model."""
+    """Return the number of queries of `before_any_assessment` to a model without gradients for `n` samples; fewer to a random model."""
     batch = min(BATCH, n)
     clean, repeated, alone_and_together, traced, noisy = n, DRAWS * batch, 2 * batch, min(2, n), 2 * n
     return clean + repeated + alone_and_together + traced + noisy
@@ -134,10 +134,10 @@ def before_any_assessment(params: Params, subject: Subject) -> list[Finding]:
             f"model: {subject.classifier.source} gives NaN for sample {first}; a model without finite outputs "
             f"cannot be assessed"
         )
-    asked = [*BEFORE_ANY_ASSESSMENT, *(["A8"] if params.model.source != "train" else [])]
-    nothing = AssessmentResult("clean", Semantics(IDENTITY, PerturbationDistribution("identity", 0)), {}, {})
-    empty = Artifacts("clean", Path(), {}, metadata_of(nothing, subject))
-    return run_checks(Evidence(subject, empty, params, ()), params.sanity, asked)
+    check_ids = [*BEFORE_ANY_ASSESSMENT, *(["A8"] if params.model.source != "train" else [])]
+    no_result = AssessmentResult("clean", Semantics(IDENTITY, PerturbationDistribution("identity", 0)), {}, {})
+    empty = Artifacts("clean", Path(), {}, metadata_of(no_result, subject))
+    return run_checks(Evidence(subject, empty, params, ()), params.sanity, check_ids)
 
 
 def run_check(row: Check, evidence: Evidence, settings: Sanity) -> Finding:
@@ -148,11 +148,11 @@ def run_check(row: Check, evidence: Evidence, settings: Sanity) -> Finding:
         return Finding(row, status, row.severity, None, threshold, None, (), (), reason)
 
     if row.tier not in PROFILES[settings.profile]:
-        wanted = "full" if row.tier is Tier.ATTACKS else "standard"
-        return outcome_of(Status.NOT_RUN, f"a {row.tier} check; sanity.profile: {wanted} runs it")
+        profile = "full" if row.tier is Tier.ATTACKS else "standard"
+        return outcome_of(Status.NOT_RUN, f"a {row.tier} check; sanity.profile: {profile} runs it")
     evidence.partial.clear()
     try:
-        found = row.look(evidence, 0.0 if threshold is None else threshold)
+        outcome = row.look(evidence, 0.0 if threshold is None else threshold)
     except NotApplicable as why:
         return outcome_of(Status.NOT_APPLICABLE, str(why))
     except NotRun as why:
@@ -164,24 +164,24 @@ def run_check(row: Check, evidence: Evidence, settings: Sanity) -> Finding:
             Status.NOT_RUN,
             f"the check failed to run ({type(error).__name__}: {' '.join(str(error).split())[:200]})",
         )
-    severity = (found.severity if found.flagged else None) or row.severity
-    some = "; ".join(f"{name}: {words}, and looked at" for name, words in evidence.partial.items())
-    words = "; ".join(filter(None, (found.reason if found.flagged else "", found.note, some)))
+    severity = (outcome.severity if outcome.flagged else None) or row.severity
+    partial_note = "; ".join(f"{name}: {note}, and looked at" for name, note in evidence.partial.items())
+    note = "; ".join(filter(None, (outcome.reason if outcome.flagged else "", outcome.note, partial_note)))
     return Finding(
         check=row,
-        status=_status(found, severity),
+        status=_status(outcome, severity),
         severity=severity,
-        value=found.value,
+        value=outcome.value,
         threshold=threshold,
-        n=found.n,
-        samples=tuple(found.samples)[:MAX_SAMPLES] if found.flagged else (),
-        assessments=tuple(dict.fromkeys(found.assessments)) if found.flagged else (),
-        reason=words,
-        each=found.each if found.flagged else {},
+        n=outcome.n,
+        samples=tuple(outcome.samples)[:MAX_SAMPLES] if outcome.flagged else (),
+        assessments=tuple(dict.fromkeys(outcome.assessments)) if outcome.flagged else (),
+        reason=note,
+        each=outcome.each if outcome.flagged else {},
     )
 
 
-def _status(found: CheckResult, severity: Severity) -> Status:
-    if not found.flagged:
+def _status(outcome: CheckResult, severity: Severity) -> Status:
+    if not outcome.flagged:
         return Status.PASS
     return Status.FAIL if severity is Severity.HARD else Status.WARN

@@ -26,28 +26,28 @@ REPEATED = 5  # different samples with equal logits make a constant
 
 def _groups(inputs: Tensor) -> Tensor:
     """For each input (n, ...) the number of its group of equal inputs, in the order of their first; int64 (n,)."""
-    known: dict[bytes, int] = {}
-    found = []
+    group_of: dict[bytes, int] = {}
+    groups = []
     for part in sample_parts(inputs):
         # -0 is 0, but has other bits.
         for row in (inputs[part] + 0.0).flatten(1).contiguous().numpy():
-            found.append(known.setdefault(hashlib.sha256(row.data).digest(), len(known)))
-    return torch.tensor(found, dtype=torch.int64)
+            groups.append(group_of.setdefault(hashlib.sha256(row.data).digest(), len(group_of)))
+    return torch.tensor(groups, dtype=torch.int64)
 
 
 def _labels_nearby(inputs: Tensor, labels: Tensor, groups: Tensor, indices: Tensor) -> Tensor:
     """Labels of the nearest samples of other groups of equal ones (n, NEIGHBOURS) for those at `indices` (n,); -1 where there are fewer."""
-    own = inputs[indices].flatten(1)
+    queries = inputs[indices].flatten(1)
     nearest = torch.full((len(indices), NEIGHBOURS), torch.inf)
-    found = torch.full((len(indices), NEIGHBOURS), -1)
-    for some in sample_parts(inputs, NEAR):
-        distances = torch.cdist(own, inputs[some].flatten(1))
-        distances[groups[indices, None] == groups[some]] = torch.inf  # itself and its copies
-        known = torch.cat([nearest, distances], 1)
-        names = torch.cat([found, labels[some].expand(len(indices), -1)], 1)
-        nearest, places = known.topk(NEIGHBOURS, largest=False)
-        found = names.gather(1, places).where(nearest.isfinite(), -1)
-    return found
+    neighbours = torch.full((len(indices), NEIGHBOURS), -1)
+    for part in sample_parts(inputs, NEAR):
+        distances = torch.cdist(queries, inputs[part].flatten(1))
+        distances[groups[indices, None] == groups[part]] = torch.inf  # itself and its copies
+        candidates = torch.cat([nearest, distances], 1)
+        names = torch.cat([neighbours, labels[part].expand(len(indices), -1)], 1)
+        nearest, places = candidates.topk(NEIGHBOURS, largest=False)
+        neighbours = names.gather(1, places).where(nearest.isfinite(), -1)
+    return neighbours
 
 
 @check(
@@ -124,11 +124,11 @@ def not_trained_on(evidence: Evidence, limit: float) -> CheckResult:
     else:
         parts = [torch.cdist(assessed, trained_on[p]).amin(1, keepdim=True) for p in sample_parts(trained_on, NEAR)]
         is_known = torch.cat(parts, 1).amin(1) <= (high - low) / GREY_LEVELS * assessed.shape[1] ** 0.5
-    whole = torch.zeros(len(evidence.ids), dtype=torch.bool)
-    whole[: len(is_known)] = is_known
+    full_mask = torch.zeros(len(evidence.ids), dtype=torch.bool)
+    full_mask[: len(is_known)] = is_known
     value = float(is_known.double().mean())
     reason = f"{int(is_known.sum())} of {len(is_known)} samples are in the training split, or copies of samples there"
-    return CheckResult(value > limit, value, n=len(is_known), samples=evidence.named(whole), reason=reason)
+    return CheckResult(value > limit, value, n=len(is_known), samples=evidence.named(full_mask), reason=reason)
 
 
 @check(
@@ -194,24 +194,24 @@ def not_only_these_images(evidence: Evidence, limit: float) -> CheckResult:
     data, classifier = evidence.subject.dataset, evidence.subject.classifier
     right, step = evidence.subject.clean_correct[:MOST], (data.value_range[1] - data.value_range[0]) / GREY_LEVELS
     drops, reasons = [], []
-    for sign, words in ((1, "higher"), (-1, "lower")):
+    for sign, direction in ((1, "higher"), (-1, "lower")):
         moved = (data.inputs[:MOST] + sign * step).clamp(*data.value_range)
         still = classifier.predict(moved, data.targets[:MOST]) == data.targets[:MOST]
         lost, gained = int((right & ~still).sum()), int((still & ~right).sum())
         drops.append((lost - gained) / len(right))
         if drops[-1] > limit and significantly_more(lost, gained):
-            reasons.append(f"accuracy falls by {drops[-1]:.1%} on images one grey level {words}")
+            reasons.append(f"accuracy falls by {drops[-1]:.1%} on images one grey level {direction}")
     if evidence.train is not None and evidence.train.labelled:
-        there, labels = classifier.logits(evidence.train.inputs[:MOST]), evidence.train.targets[:MOST]
-        known = classifier.criterion.is_correct(there, labels)
-        gap = float(right.double().mean()) - float(known.double().mean())
-        table = [[int(m.sum()), int((~m).sum())] for m in (right, known)]
+        train_logits, labels = classifier.logits(evidence.train.inputs[:MOST]), evidence.train.targets[:MOST]
+        is_correct = classifier.criterion.is_correct(train_logits, labels)
+        gap = float(right.double().mean()) - float(is_correct.double().mean())
+        table = [[int(m.sum()), int((~m).sum())] for m in (right, is_correct)]
         drops.append(gap)
         if gap > 0.1 and fisher_exact(table, alternative="greater").pvalue < 0.001:
             reasons.append(f"accuracy is {gap:.1%} lower on the training split than on the assessed samples")
         margins = [
             classifier.criterion.margin(logits, y)
-            for logits, y in ((evidence.subject.clean_logits[:MOST], data.targets[:MOST]), (there, labels))
+            for logits, y in ((evidence.subject.clean_logits[:MOST], data.targets[:MOST]), (train_logits, labels))
         ]
         larger = mannwhitneyu(*margins, alternative="greater")
         share = float(larger.statistic) / (len(margins[0]) * len(margins[1]))

@@ -33,7 +33,9 @@ def _rates(assessment: Assessment) -> dict[str, tuple[float, bool]]:
 )  # fmt: skip
 def every_rate_has_interval(evidence: Evidence, limit: float) -> CheckResult:
     """A rate without an interval looks exact. Every `*_accuracy` and `*_rate` of every assessment."""
-    lacking = {p.name: [k for k, (_, there) in _rates(p).items() if not there] for p in evidence.assessments}
+    lacking = {
+        p.name: [k for k, (_, has_interval) in _rates(p).items() if not has_interval] for p in evidence.assessments
+    }
     bad = {name: keys for name, keys in lacking.items() if keys}
     each = {name: ", ".join(keys) for name, keys in bad.items()}
     return CheckResult(
@@ -98,12 +100,12 @@ def extremes_bounded(evidence: Evidence, limit: float) -> CheckResult:
     bad: dict[str, list[str]] = {}
     for assessment in evidence.assessments:
         stated = numbers(assessment.artifacts.metrics)
-        for key, (value, there) in _rates(assessment).items():
+        for key, (value, has_interval) in _rates(assessment).items():
             low, high = (
                 stated.get(f"{key}_ci_low", stated.get("accuracy_ci_low", value)),
                 stated.get(f"{key}_ci_high", stated.get("accuracy_ci_high", value)),
             )
-            if value in (0.0, 1.0) and (not there or high - low <= 0):
+            if value in (0.0, 1.0) and (not has_interval or high - low <= 0):
                 bad.setdefault(assessment.name, []).append(key)
     each = {name: ", ".join(keys) for name, keys in bad.items()}
     n = len(evidence.assessments)
@@ -113,7 +115,7 @@ def extremes_bounded(evidence: Evidence, limit: float) -> CheckResult:
 
 
 def _together(each: Mapping[str, str]) -> str:
-    return "; ".join(f"{name}: {words}" for name, words in each.items())
+    return "; ".join(f"{name}: {text}" for name, text in each.items())
 
 
 @check(
@@ -146,8 +148,8 @@ def median_censored(evidence: Evidence, limit: float) -> CheckResult:
     off, bad = {}, []
     for assessment in evidence.attacks(lambda p: p.minimum_norm, "minimum-norm attack"):
         tried = assessment.tried & assessment.right
-        found = assessment.tensor("perturbed_predictions") != assessment.tensor("targets")
-        distances = torch.where(found, assessment.tensor("perturbation_distance"), torch.inf)[tried]
+        has_example = assessment.tensor("perturbed_predictions") != assessment.tensor("targets")
+        distances = torch.where(has_example, assessment.tensor("perturbation_distance"), torch.inf)[tried]
         stated = numbers(assessment.artifacts.metrics).get("censored_median_distance", torch.inf)
         middle = median(distances.tolist())
         true = torch.inf if middle is None else middle

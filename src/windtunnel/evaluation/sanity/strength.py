@@ -30,19 +30,23 @@ LAST_STEPS = 10
 
 def _stated(assessment: Assessment, key: str | None) -> float | None:
     """A number among the arguments of the call; None where there is none."""
-    found = assessment.calls[0].get(key) if key and len(assessment.calls) == 1 else None
-    return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+    value = assessment.calls[0].get(key) if key and len(assessment.calls) == 1 else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _steps(assessment: Assessment) -> int | None:
-    given = assessment.semantics.perturbation.steps
-    found = given if given is not None else _stated(assessment, assessment.row.steps if assessment.row else None)
-    return None if found is None else int(found)
+    budget_steps = assessment.semantics.perturbation.steps
+    steps = (
+        budget_steps
+        if budget_steps is not None
+        else _stated(assessment, assessment.row.steps if assessment.row else None)
+    )
+    return None if steps is None else int(steps)
 
 
 def _step_size(assessment: Assessment) -> float | None:
-    given = assessment.semantics.perturbation.step_size
-    return given if given is not None else _stated(assessment, assessment.row.step if assessment.row else None)
+    step_size = assessment.semantics.perturbation.step_size
+    return step_size if step_size is not None else _stated(assessment, assessment.row.step if assessment.row else None)
 
 
 def _iterative(evidence: Evidence) -> list[Assessment]:
@@ -138,12 +142,13 @@ def optimisation_finished(evidence: Evidence, limit: float) -> CheckResult:
         region, steps, size = assessment.ball, _steps(assessment) or 1, _step_size(assessment)
         if region.norm is not Norm.LINF or size is None:
             continue
-        found = pgd(evidence.subject.classifier, data.inputs[indices], data.targets[indices], region.epsilon, steps=steps, step_size=size,
+        attacked = pgd(evidence.subject.classifier, data.inputs[indices], data.targets[indices], region.epsilon,
+                       steps=steps, step_size=size,
                     seed=derive_seed(evidence.subject.seed, "D4", assessment.name))  # fmt: skip
-        alive = ~found.broken
+        alive = ~attacked.broken
         if not alive.any():
             continue
-        risen = found.losses.cummax(0).values[:, alive]
+        risen = attacked.losses.cummax(0).values[:, alive]
         # Of a short attack the last ten steps are most of it, and hold the way from the random start to the edge of the ball.
         last = max(1, min(LAST_STEPS, steps // 4))
         gained = (risen[-1] - risen[-1 - last]) / (risen[-1] - risen[0]).clamp(min=1e-12)
@@ -170,7 +175,7 @@ def no_silent_success(evidence: Evidence, limit: float) -> CheckResult:
     the worst case is not what the attack found. The value is the largest share.
     """
     missed = torch.zeros(len(evidence.ids), dtype=torch.bool)
-    bad, seen, worst, hard = [], 0, 0.0, False
+    bad, n_samples, worst, hard = [], 0, 0.0, False
     for assessment in _iterative(evidence):
         region = assessment.ball
         indices = assessment.indices[assessment.tried.nonzero().flatten()[: evidence.params.sanity.samples]]
@@ -183,14 +188,14 @@ def no_silent_success(evidence: Evidence, limit: float) -> CheckResult:
         lost[indices[spy.seen]] = True
         lost &= ~evidence.union(mine, lambda p: p.succeeded)
         share, low, _ = rate_interval(lost[indices])
-        seen, worst, hard = max(seen, len(indices)), max(worst, share), hard or low > limit
+        n_samples, worst, hard = max(n_samples, len(indices)), max(worst, share), hard or low > limit
         if lost.any():
             bad.append(assessment.name)
             missed |= lost
     return CheckResult(
         bool(bad),
         worst,
-        n=seen,
+        n=n_samples,
         samples=evidence.named(missed),
         assessments=bad,
         reason=f"examples of {int(missed.sum())} samples were seen and not returned in {', '.join(bad)}",
@@ -212,9 +217,9 @@ class Spy:
             def forward(self, x: Tensor) -> Tensor:
                 logits: Tensor = inner(x)
                 if x.shape == clean.shape:
-                    here = x.detach().float().cpu()
-                    near = within(distance(region.norm, here, clean), region.epsilon) & (
-                        (here >= 0) & (here <= 1)
+                    values = x.detach().float().cpu()
+                    near = within(distance(region.norm, values, clean), region.epsilon) & (
+                        (values >= 0) & (values <= 1)
                     ).flatten(1).all(1)
                     seen.logical_or_(near & ~criterion.is_correct(logits.detach().cpu(), labels))
                 return logits
@@ -344,8 +349,8 @@ def implementations_agree(evidence: Evidence, limit: float) -> CheckResult:
             continue
         one, other = names[first], names[second]
         shared = evidence.covered([one]) & evidence.covered([other])
-        left, right = (evidence.union([p], lambda q: q.succeeded) & shared for p in (one, other))
-        a, b, size = int((left & ~right).sum()), int((right & ~left).sum()), max(1, int(shared.sum()))
+        broken_first, right = (evidence.union([p], lambda q: q.succeeded) & shared for p in (one, other))
+        a, b, size = int((broken_first & ~right).sum()), int((right & ~broken_first).sum()), max(1, int(shared.sum()))
         n, worst = n + 1, max(worst, abs(a - b) / size)
         if abs(a - b) / size > limit and significantly_more(max(a, b), min(a, b)):
             bad += [one.name, other.name]
@@ -439,21 +444,22 @@ def none_far_from_the_strongest(evidence: Evidence, limit: float) -> CheckResult
     """
     worst: dict[str, float] = {}
     each: dict[str, str] = {}
-    everyone = evidence.attacks(lambda p: p.region is not None)
-    for assessment in (p for p in everyone if p.iterative):
-        for other in (p for p in everyone if p.region == assessment.region and p is not assessment):
+    all_attacks = evidence.attacks(lambda p: p.region is not None)
+    for assessment in (p for p in all_attacks if p.iterative):
+        for other in (p for p in all_attacks if p.region == assessment.region and p is not assessment):
             shared = evidence.covered([assessment]) & evidence.covered([other])
-            mine, theirs = (evidence.union([p], lambda one: one.succeeded) & shared for p in (assessment, other))
+            mine, theirs = (evidence.union([p], lambda attack: attack.succeeded) & shared for p in (assessment, other))
             more, less = int((theirs & ~mine).sum()), int((mine & ~theirs).sum())
             n = int(shared.sum())
             gap = (more - less) / n if n else 0.0
             worst[assessment.name] = max(worst.get(assessment.name, 0.0), gap)
             if gap > limit and significantly_more(more, less) and gap >= worst[assessment.name]:
                 where = _where(assessment)
-                left = [1 - int(broken.sum()) / n for broken in (mine, theirs)]
+                survival_rates = [1 - int(broken.sum()) / n for broken in (mine, theirs)]
                 each[assessment.name] = (
-                    f"{assessment.name} is far weaker than the strongest one at {where}: of {n} samples it leaves {left[0]:.1%} unbroken, "
-                    f"{other.name} {left[1]:.1%}"
+                    f"{assessment.name} is far weaker than the strongest one at {where}: of {n} samples it leaves "
+                    f"{survival_rates[0]:.1%} unbroken, "
+                    f"{other.name} {survival_rates[1]:.1%}"
                 )
     if not worst:
         raise NotApplicable("no budget at which two attacks, one of them iterative, were run on the same samples")

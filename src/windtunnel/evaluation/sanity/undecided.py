@@ -37,7 +37,7 @@ def blame(evidence: Evidence, certificate: Assessment, ball: Region, balls: Sequ
     if best is not None and proving[best] > NEARLY_NONE * n:
         return f"{opened}: the bound is the cause: {best} verifies {proving[best]} of them; use the method of {best}"
     broken = int((_broken(evidence, ball) & undecided).sum())
-    found = f"attacks at this epsilon break {broken} of them"
+    attack_note = f"attacks at this epsilon break {broken} of them"
     attacks = _attacks(evidence, ball)
     tried = int((evidence.covered(attacks) & undecided).sum())
     if broken > n / 2:
@@ -55,15 +55,15 @@ def blame(evidence: Evidence, certificate: Assessment, ball: Region, balls: Sequ
     looseness = _looseness(evidence, certificate, ball, attacks, unknown)
     if looseness is not None and looseness <= TIGHT:
         return (
-            f"{opened}: the model is the cause: {found} and move its logits by 1/{looseness:.1f} of the bound's width: its "
+            f"{opened}: the model is the cause: {attack_note} and move its logits by 1/{looseness:.1f} of the bound's width: its "
             f"margins are small; try a smaller epsilon, or train the model for this one (model.train.recipe: adversarial)"
         )
     wide = "" if looseness is None else f" and it is {looseness:.3g} times as wide as the observed range of the logits"
-    return f"{opened}: the bound is the cause: {found}{wide}; {_try(certificate)}"
+    return f"{opened}: the bound is the cause: {attack_note}{wide}; {_try(certificate)}"
 
 
 def _try(certificate: Assessment) -> str:
-    """What decides more than the method of `certificate`."""
+    """Suggest a method that decides more than that of `certificate`."""
     name = certificate.metadata.algorithm
     method, suffix = (name[:-3], name[-3:]) if name.endswith(("-l1", "-l2")) else (name, "")
     if "complete" in certificate.categories:
@@ -101,7 +101,7 @@ def _count(evidence: Evidence, assessment: Assessment, mask: Tensor, among: Tens
 def _looseness(
     evidence: Evidence, certificate: Assessment, ball: Region, attacks: Sequence[Assessment], unknown: Tensor
 ) -> float | None:
-    """How much the bounds let a logit move over how much an attack inside the ball moved one; the median, None for no pair."""
+    """Return the median ratio of bound width to the largest logit change by an attack inside the ball; None for no pair."""
     if not certificate.has("output_bounds"):
         return None
     bounds = certificate.artifacts.tensors("output_bounds")

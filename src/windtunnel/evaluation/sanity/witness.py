@@ -40,7 +40,7 @@ _ROUNDING = 1e-5  # of the largest logit: an example of a certified sample needs
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a run claims at one budget of N samples: which survived its attacks and which are certified, (N,) bool.
+    """Claim of a run at one budget of N samples: which survived its attacks and which are certified, (N,) bool.
 
     attacked: number of samples in the draws of the attacks. names: the assessments that make the claim. headline: whether the gate
     and the headline read it: the run's own budget, or one that an attack was given as its epsilon. Attacks that minimise the
@@ -62,7 +62,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Testimony:
-    """What the witness found about one claim: `indices` int64 (n,) of the samples that it tried, and its search of them."""
+    """Result of the witness for one claim: `indices` int64 (n,) of the samples that it tried, and its search of them."""
 
     claim: Claim
     indices: Tensor
@@ -110,23 +110,23 @@ def claims_of(evidence: Evidence) -> list[Claim]:
 
     The draw of a sweep counts at the run's own budget, of which the headline and the gate speak; elsewhere it is one algorithm's curve.
     """
-    everything = [p.artifacts for p in evidence.assessments]
+    all_artifacts = [p.artifacts for p in evidence.assessments]
     attacks = [p.artifacts for p in evidence.assessments if p.family != "sweeps"]
-    own = Region(evidence.params.budget.norm, evidence.params.budget.epsilon)
+    global_region = Region(evidence.params.budget.norm, evidence.params.budget.epsilon)
     minimum_norm = {p.name for p in evidence.assessments if p.minimum_norm}
-    balls = {own} | {
+    balls = {global_region} | {
         region for artifacts in attacks if (region := region_of(artifacts)) is not None and region.epsilon > 0
     }
     claims = []
     for region in sorted(balls, key=lambda r: (r.norm, r.epsilon)):
-        known = region_evidence(region, evidence.clean, everything)
-        drawn_by = known if region == own else region_evidence(region, evidence.clean, attacks)
-        certified = known.states == SampleState.CERTIFIED.code
-        survived = (known.states == SampleState.SURVIVED.code) & drawn_by.drawn
+        at_region = region_evidence(region, evidence.clean, all_artifacts)
+        drawn_by = at_region if region == global_region else region_evidence(region, evidence.clean, attacks)
+        certified = at_region.states == SampleState.CERTIFIED.code
+        survived = (at_region.states == SampleState.SURVIVED.code) & drawn_by.drawn
         if (survived | certified).any():
             names = [draw.name for draw in drawn_by.draws]
-            names += [everything[i].name for i in known.certified_by[certified].unique().tolist()]
-            headline = region == own or bool({d.name for d in drawn_by.draws} - minimum_norm)
+            names += [all_artifacts[i].name for i in at_region.certified_by[certified].unique().tolist()]
+            headline = region == global_region or bool({d.name for d in drawn_by.draws} - minimum_norm)
             claims.append(
                 Claim(region, survived, certified, int(drawn_by.drawn.sum()), tuple(dict.fromkeys(names)), headline)
             )
@@ -164,20 +164,20 @@ def _testimonies(evidence: Evidence) -> list[Testimony]:
     subject, seed = evidence.subject, evidence.subject.seed
     with seeded(derive_seed(seed, "witness")):
         random_model = is_random(evidence)
-        left, known, student = passes_allowed(evidence), _known(evidence), _surrogate(evidence)
-        found = []
+        passes_left, known_samples, student = passes_allowed(evidence), _known(evidence), _surrogate(evidence)
+        testimonies_found = []
         for number, claim in enumerate(claims):
-            share = left // (len(claims) - number)
+            share = passes_left // (len(claims) - number)
             indices = _drawn(claim, max(FEWEST_SAMPLES, share // PASSES_FOR_A_SAMPLE), seed)
             ball = Ball(claim.region.norm, claim.region.epsilon, *subject.dataset.value_range)
             gradients = Capability.AUTOGRAD in subject.classifier.capabilities
-            target = Target(subject.classifier, ball, gradients, random_model, student, *known)
+            target = Target(subject.classifier, ball, gradients, random_model, student, *known_samples)
             seeds = [derive_seed(seed, "witness", claim.words, evidence.ids[i]) for i in indices.tolist()]
             result = search(target, subject.dataset.inputs[indices], subject.dataset.targets[indices], seeds, share)
             reached = result.passes > 0
-            left -= int(result.passes.sum())
-            found.append(Testimony(claim, indices[reached], result.at(reached)))
-    return found
+            passes_left -= int(result.passes.sum())
+            testimonies_found.append(Testimony(claim, indices[reached], result.at(reached)))
+    return testimonies_found
 
 
 def _drawn(claim: Claim, n: int, seed: int) -> Tensor:
@@ -195,10 +195,10 @@ def _drawn(claim: Claim, n: int, seed: int) -> Tensor:
 def _known(evidence: Evidence) -> tuple[Tensor, Tensor]:
     """Samples with the class that the model gives them, or their label where it was not asked: (m, ...), int64 (m,)."""
     data = evidence.subject.dataset
-    known = [(data.inputs[:KNOWN], evidence.subject.clean_predictions[:KNOWN])]
+    known_samples = [(data.inputs[:KNOWN], evidence.subject.clean_predictions[:KNOWN])]
     if evidence.train is not None:
-        known.append((evidence.train.inputs[:KNOWN], evidence.train.targets[:KNOWN]))
-    inputs, classes = (torch.cat([pair[i] for pair in known]) for i in (0, 1))
+        known_samples.append((evidence.train.inputs[:KNOWN], evidence.train.targets[:KNOWN]))
+    inputs, classes = (torch.cat([pair[i] for pair in known_samples]) for i in (0, 1))
     return inputs, classes
 
 
@@ -232,53 +232,61 @@ def witness_finds_nothing(evidence: Evidence, limit: float) -> CheckResult:
     for any certified sample that it breaks. Where only attacks that minimise the distance worked at a budget other than the run's own it
     is WARN: they report distances. The examples are stored: robustness_data.pt of the checks, key `witness`.
     """
-    found = testimonies(evidence)
-    false = [_false_certificates(evidence, one) for one in found]
-    bad = [(one, wrong) for one, wrong in zip(found, false, strict=True) if wrong.any() or one.lower_bound > limit]
-    worst = max(found, key=lambda one: one.lower_bound)
+    witnessed = testimonies(evidence)
+    false = [_false_certificates(evidence, testimony) for testimony in witnessed]
+    bad = [
+        (testimony, wrong)
+        for testimony, wrong in zip(witnessed, false, strict=True)
+        if wrong.any() or testimony.lower_bound > limit
+    ]
+    worst = max(witnessed, key=lambda testimony: testimony.lower_bound)
     hard = any(wrong.any() for wrong in false) or any(
-        one.lower_bound > NOT_VALID and one.claim.headline for one in found
+        testimony.lower_bound > NOT_VALID and testimony.claim.headline for testimony in witnessed
     )
-    passes, tried = sum(int(one.found.passes.sum()) for one in found), sum(len(one.indices) for one in found)
-    reasons = {one.claim.words: _words(evidence, one, wrong) for one, wrong in bad}
-    each = {name: reasons[one.claim.words] for one, _ in bad for name in one.claim.names}
+    passes, tried = (
+        sum(int(testimony.found.passes.sum()) for testimony in witnessed),
+        sum(len(testimony.indices) for testimony in witnessed),
+    )
+    reasons = {testimony.claim.words: _words(evidence, testimony, wrong) for testimony, wrong in bad}
+    each = {name: reasons[testimony.claim.words] for testimony, _ in bad for name in testimony.claim.names}
     flagged = torch.zeros(len(evidence.ids), dtype=torch.bool)
-    for one, wrong in bad:
-        flagged[one.indices[one.missed | wrong]] = True
+    for testimony, wrong in bad:
+        flagged[testimony.indices[testimony.missed | wrong]] = True
     return CheckResult(
         bool(bad), worst.share, n=tried, samples=evidence.named(flagged), assessments=list(each), reason="; ".join(reasons.values()),
-        note=f"{passes} passes on {tried} samples at {', '.join(one.claim.words for one in found)}",
+        note=f"{passes} passes on {tried} samples at {', '.join(testimony.claim.words for testimony in witnessed)}",
         severity=Severity.HARD if hard else Severity.WARN, each=each,
     )  # fmt: skip
 
 
-def _false_certificates(evidence: Evidence, one: Testimony) -> Tensor:
+def _false_certificates(evidence: Evidence, testimony: Testimony) -> Tensor:
     """True for certified samples that are broken by more than rounding; bool (n,)."""
-    scale = evidence.subject.clean_logits[one.indices].abs().amax(1)
-    return one.found.broken & one.certified & (one.found.margins > _ROUNDING * scale)
+    scale = evidence.subject.clean_logits[testimony.indices].abs().amax(1)
+    return testimony.found.broken & testimony.certified & (testimony.found.margins > _ROUNDING * scale)
 
 
-def _words(evidence: Evidence, one: Testimony, wrong: Tensor) -> str:
-    """What was broken at one budget, with an example."""
+def _words(evidence: Evidence, testimony: Testimony, wrong: Tensor) -> str:
+    """Describe the broken samples at one budget, with an example."""
     parts = []
     if wrong.any():
-        example = _example(evidence, one, wrong)
+        example = _example(evidence, testimony, wrong)
         parts.append(
-            f"broke {int(wrong.sum())} of {int(one.certified.sum())} certified samples at {one.claim.words} ({example})"
+            f"broke {int(wrong.sum())} of {int(testimony.certified.sum())} certified samples at {testimony.claim.words} ({example})"
         )
-    if one.missed.any():
-        survived = int(one.claim.survived.sum())
+    if testimony.missed.any():
+        survived = int(testimony.claim.survived.sum())
         parts.append(
-            f"broke {int(one.missed.sum())} of {one.tried} samples that {', '.join(one.claim.names)} left at {one.claim.words} "
-            f"({_example(evidence, one, one.missed)}; {survived} of {one.claim.attacked} survived, so robust accuracy there is too "
-            f"high by at least {one.lower_bound:.1%})"
+            f"broke {int(testimony.missed.sum())} of {testimony.tried} samples that {', '.join(testimony.claim.names)} left at "
+            f"{testimony.claim.words} ({_example(evidence, testimony, testimony.missed)}; {survived} of "
+            f"{testimony.claim.attacked} survived, so robust accuracy there is too "
+            f"high by at least {testimony.lower_bound:.1%})"
         )
     return "; ".join(parts)
 
 
-def _example(evidence: Evidence, one: Testimony, mask: Tensor) -> str:
+def _example(evidence: Evidence, testimony: Testimony, mask: Tensor) -> str:
     first = int(mask.nonzero()[0])
-    return f"for example {evidence.ids[int(one.indices[first])]}, by {one.found.methods[first]}"
+    return f"for example {evidence.ids[int(testimony.indices[first])]}, by {testimony.found.methods[first]}"
 
 
 def stored_examples(evidence: Evidence) -> Tensors:
@@ -287,19 +295,19 @@ def stored_examples(evidence: Evidence) -> Tensors:
     inputs (M, ...), samples int64 (M,) place among the N samples, predictions int64 (M,), epsilons float32 (M,), norms int64 (M,) place
     among Linf, L2, L1, L0, certified bool (M,).
     """
-    found: Sequence[Testimony] = evidence.notes.get("witness", ())
-    rows = [(one, one.found.broken.nonzero().flatten()[:KEPT]) for one in found]
-    if not any(len(kept) for _, kept in rows):
+    witnessed: Sequence[Testimony] = evidence.notes.get("witness", ())
+    rows = [(testimony, testimony.found.broken.nonzero().flatten()[:KEPT]) for testimony in witnessed]
+    if not any(len(stored) for _, stored in rows):
         return {}
-    inputs = torch.cat([one.found.examples[kept] for one, kept in rows])
-    norms = [list(DISTANCE).index(one.claim.region.norm) for one, kept in rows for _ in kept]
+    inputs = torch.cat([testimony.found.examples[stored] for testimony, stored in rows])
+    norms = [list(DISTANCE).index(testimony.claim.region.norm) for testimony, stored in rows for _ in stored]
     return {
         "witness": {
             "inputs": inputs,
-            "samples": torch.cat([one.indices[kept] for one, kept in rows]),
-            "predictions": torch.cat([one.found.predictions[kept] for one, kept in rows]),
-            "epsilons": torch.tensor([one.claim.region.epsilon for one, kept in rows for _ in kept]),
+            "samples": torch.cat([testimony.indices[stored] for testimony, stored in rows]),
+            "predictions": torch.cat([testimony.found.predictions[stored] for testimony, stored in rows]),
+            "epsilons": torch.tensor([testimony.claim.region.epsilon for testimony, stored in rows for _ in stored]),
             "norms": torch.tensor(norms),
-            "certified": torch.cat([one.certified[kept] for one, kept in rows]),
+            "certified": torch.cat([testimony.certified[stored] for testimony, stored in rows]),
         }
     }

@@ -30,7 +30,7 @@ def weakest_first(metrics: Mapping[str, Value]) -> tuple[list[str], list[OneClas
         for at_ends in zip(*lines, strict=True)
         if len(rates := tuple(line.rate for line in at_ends if line.rate)) == len(ends)
     ]
-    return ends, sorted(classes, key=lambda one: one.rates[0].value)
+    return ends, sorted(classes, key=lambda row: row.rates[0].value)
 
 
 def gap_words(metrics: Mapping[str, Value], end: str) -> str:

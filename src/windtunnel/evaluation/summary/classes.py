@@ -1,4 +1,4 @@
-"""How the worst case and the certificates spread over the classes: a rate with its interval per class, and the gap."""
+"""Compute worst case and certificates per class: a rate with its interval per class, and the gap."""
 
 from __future__ import annotations
 

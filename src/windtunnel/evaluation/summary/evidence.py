@@ -87,15 +87,15 @@ def of_another_function(artifacts: Artifacts, clean: Artifacts) -> bool:
 
 
 def in_latent_space(artifacts: Artifacts) -> bool:
-    """Whether an assessment looked at decoded images: what it found says nothing of the pixels around a sample."""
+    """Return True if an assessment perturbs latent codes: its examples say nothing about the pixels around a sample."""
     return artifacts.metadata.semantics.norm is Norm.LATENT_L2
 
 
 def indices_of(artifacts: Artifacts, ids: Sequence[str]) -> Tensor:
-    """Where the samples of an assessment stand among `ids`; int64 (n,). Raises UserError for a sample not there."""
-    place = {name: i for i, name in enumerate(ids)}
+    """Return the positions of an assessment's samples in `ids`; int64 (n,). Raises UserError for a sample not there."""
+    position_of = {name: i for i, name in enumerate(ids)}
     try:
-        return torch.tensor([place[name] for name in artifacts.sample_names], dtype=torch.int64)
+        return torch.tensor([position_of[name] for name in artifacts.sample_names], dtype=torch.int64)
     except KeyError as error:
         raise UserError(
             f"{artifacts.directory}: sample {error} is not in the clean assessment: run dvc repro"
@@ -226,12 +226,12 @@ def nearest_examples(
 
 
 def nearest_distances(result: RegionEvidence, subject: Subject, assessments: Sequence[Artifacts]) -> dict[str, Tensor]:
-    """How far the nearest example inside the region lies, under every norm, whether its image was kept or not; (N,), 0 for none."""
-    found = {norm: torch.zeros(len(result.broken)) for norm in DISTANCE}
+    """Return the distance of the nearest example inside the region, by norm, stored images or not; (N,), 0 for none."""
+    nearest = {norm: torch.zeros(len(result.broken)) for norm in DISTANCE}
     for index, artifacts in enumerate(assessments):
         mine = result.broken_by == index
         if mine.any():
             local = mine[(indices := indices_of(artifacts, subject.dataset.ids))]
-            for norm, sizes in found.items():
+            for norm, sizes in nearest.items():
                 sizes[indices[local]] = artifacts.distances(norm)[local]
-    return {norm.value: sizes for norm, sizes in found.items()}
+    return {norm.value: sizes for norm, sizes in nearest.items()}

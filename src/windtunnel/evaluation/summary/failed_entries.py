@@ -25,14 +25,14 @@ def with_failed_entries(summary: AssessmentResult, found: Sequence[tuple[str, Ar
         + ("run dvc repro again" if failure.is_temporary else "change the entry or remove it")
         for where, failure in failed.items()
     ]
-    known = summary.kwargs["hard_failures"]
-    assert isinstance(known, list)
+    failures = summary.kwargs["hard_failures"]
+    assert isinstance(failures, list)
     return replace(
         summary,
-        metrics={**summary.metrics, "hard_failures": len(known) + len(lines)},
+        metrics={**summary.metrics, "hard_failures": len(failures) + len(lines)},
         kwargs={
             **summary.kwargs,
-            "hard_failures": [*known, *lines],
+            "hard_failures": [*failures, *lines],
             "failed": [a.name for _, a in found if a.metadata.failure],
         },
         caveats=(*(Caveat("entry_failed", line) for line in lines), *summary.caveats),

@@ -23,7 +23,7 @@ OF_CLASSES = (
 
 
 def leading(family: str | None) -> tuple[str, ...]:
-    """What `dvc metrics show`, `dvc exp show` and the MLflow run list lead with; metadata.json holds the rest."""
+    """Select the metrics that `dvc metrics show`, `dvc exp show` and the MLflow run list show first; metadata.json holds the rest."""
     if family in families():
         return families()[family].headline
     return tuple(dict.fromkeys(key for record in families().values() for key in record.headline))  # of an older version

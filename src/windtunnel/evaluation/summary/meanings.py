@@ -1,4 +1,4 @@
-"""What the short names among the metrics stand for, in a line each: for whoever lists them all. Quick to import."""
+"""Explain the short names of the metrics in a line each, for all commands that list them; all. Quick to import."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ def meanings_of(family: str | None) -> Mapping[str, str]:
 
 def every_meaning() -> dict[str, str]:
     """By metric, of the summary and of every family, in their order."""
-    return {**OF_THE_SUMMARY, **{key: words for name in families() for key, words in meanings_of(name).items()}}
+    return {**OF_THE_SUMMARY, **{key: meaning for name in families() for key, meaning in meanings_of(name).items()}}

@@ -40,7 +40,7 @@ def record_outcomes(params: Params, summary: Artifacts, clean: Artifacts, assess
     right = clean.tensor("clean_predictions") == clean.tensor("targets")
     states, drawn = summary.tensor("sample_states"), summary.tensor("drawn")
     survived, certified = (states == state.code for state in (SampleState.SURVIVED, SampleState.CERTIFIED))
-    found: dict[str, Outcomes | Shares] = {"clean/accuracy": Outcomes(_digest(samples), _row(right))}
+    outcomes: dict[str, Outcomes | Shares] = {"clean/accuracy": Outcomes(_digest(samples), _row(right))}
     all_samples = torch.ones_like(drawn)
     sandwiched = drawn if drawn.any() else all_samples
     for metric, source, robust, of in (
@@ -50,7 +50,7 @@ def record_outcomes(params: Params, summary: Artifacts, clean: Artifacts, assess
     ):
         if source in summary.metrics:
             row = _spread(_row(robust[of]), of.nonzero().flatten().tolist(), len(of), NOT_ASSESSED)
-            found[metric] = Outcomes(_digest(samples, budget, settings), "".join(row))
+            outcomes[metric] = Outcomes(_digest(samples, budget, settings), "".join(row))
     for artifacts in assessments:
         if (metric := PAIRED_METRIC[artifacts.kind]) not in artifacts.metrics:
             continue
@@ -59,19 +59,19 @@ def record_outcomes(params: Params, summary: Artifacts, clean: Artifacts, assess
             # An attack on what others left depends on the settings of those others too.
             scope = settings if blocks[artifacts.name].get("on") else own[artifacts.name]
             row = _spread(_row(_HELD[artifacts.kind](artifacts)), places, len(right), NOT_ASSESSED)
-            found[name] = Outcomes(_digest(samples, budget, scope), "".join(row))
+            outcomes[name] = Outcomes(_digest(samples, budget, scope), "".join(row))
         else:
             images = _right_images(artifacts)
             counts = _spread(images.sum(0).tolist(), places, len(right), None)
-            found[name] = Shares(_digest(samples, own[artifacts.name]), tuple(counts), len(images))
-    return Record(clean.metadata.provenance.model_digest, tuple(clean.sample_names), found)
+            outcomes[name] = Shares(_digest(samples, own[artifacts.name]), tuple(counts), len(images))
+    return Record(clean.metadata.provenance.model_digest, tuple(clean.sample_names), outcomes)
 
 
 def _spread(values: Sequence[V], places: Sequence[int], n: int, absent: A) -> list[V | A]:
     """The values at their places among n samples."""
     row: list[V | A] = [absent] * n
-    for place, value in zip(places, values, strict=True):
-        row[place] = value
+    for position, value in zip(places, values, strict=True):
+        row[position] = value
     return row
 
 
@@ -83,22 +83,22 @@ def _right_images(artifacts: Artifacts) -> Tensor:
 
 
 def _unbroken(artifacts: Artifacts) -> Tensor:
-    """As `adversarial_accuracy` counts: right on the clean input and not broken."""
+    """Return outcomes as `adversarial_accuracy` counts them: right on the clean input and not broken."""
     right = artifacts.tensor("clean_predictions") == artifacts.tensor("targets")
     verdicts = artifacts.tensor("verdicts")
     return right & (verdicts != Verdict.ATTACK_SUCCEEDED) & (verdicts != Verdict.ERROR)
 
 
 def _verified(artifacts: Artifacts) -> Tensor:
-    """As `certified_accuracy` counts; a smoothed model is verified on its own prediction, not the plain model's."""
+    """Return outcomes as `certified_accuracy` counts them; a smoothed model is verified on its own prediction, not the plain model's."""
     return artifacts.tensor("verdicts") == Verdict.VERIFIED
 
 
 _HELD = {AssessmentKind.EMPIRICAL_ATTACK: _unbroken, AssessmentKind.FORMAL_VERIFICATION: _verified}
 
 
-def _row(held: Tensor) -> str:
-    return "".join(HELD if one else LOST for one in held.to(torch.bool).tolist())
+def _row(is_correct: Tensor) -> str:
+    return "".join(HELD if is_set else LOST for is_set in is_correct.to(torch.bool).tolist())
 
 
 def _digest(*parts: Json) -> str:

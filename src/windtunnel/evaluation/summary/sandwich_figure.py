@@ -42,15 +42,15 @@ class BudgetBar:
 def sandwich(layers: Sequence[BudgetBar]) -> Scene:
     """Draw a bar per budget; the whisker below it is the interval of certified accuracy, the one above of the worst case."""
     step, bar, top = 44.0, 22.0, 8.0
-    left = 14 + max(text_width(words, 10) for layer in layers for words in (layer.budget, layer.drawn))
-    width = WIDTH - left - 14
+    x_left = 14 + max(text_width(text, 10) for layer in layers for text in (layer.budget, layer.drawn))
+    width = WIDTH - x_left - 14
     marks: list[Mark] = []
     for i, layer in enumerate(layers):
-        y, x = top + i * step + 7, left
+        y, x = top + i * step + 7, x_left
         middle = y + bar / 2 + (-2.5 if layer.drawn else 3.5)
-        marks.append(Label(left - 8, middle, layer.budget, "ink", 10, "end", bold=i == 0))
+        marks.append(Label(x_left - 8, middle, layer.budget, "ink", 10, "end", bold=i == 0))
         if layer.drawn:
-            marks.append(Label(left - 8, middle + 11, layer.drawn, "soft", 8.5, "end"))
+            marks.append(Label(x_left - 8, middle + 11, layer.drawn, "soft", 8.5, "end"))
         for state, role in ROLES.items():
             share = layer.shares[state]
             if share <= 0.0005:
@@ -66,12 +66,12 @@ def sandwich(layers: Sequence[BudgetBar]) -> Scene:
             x += wide
         for rate, level in ((layer.worst_case, y - 4), (layer.certified, y + bar + 4)):
             if rate and rate.limits:
-                low, high = ((left + width * limit, level) for limit in rate.limits)
-                marks += [*whisker(low, high, cap=2.5), Dot(left + width * rate.value, level, 2, "ink", str(rate))]
+                low, high = ((x_left + width * limit, level) for limit in rate.limits)
+                marks += [*whisker(low, high, cap=2.5), Dot(x_left + width * rate.value, level, 2, "ink", str(rate))]
     bottom = top + len(layers) * step
     for tick in (0, 0.25, 0.5, 0.75, 1):
-        marks.append(Line(((left + tick * width, bottom - 4), (left + tick * width, bottom)), "soft", 0.8))
-        marks.append(Label(left + tick * width, bottom + 10, percent(tick), "soft", 8.5, "middle"))
+        marks.append(Line(((x_left + tick * width, bottom - 4), (x_left + tick * width, bottom)), "soft", 0.8))
+        marks.append(Label(x_left + tick * width, bottom + 10, percent(tick), "soft", 8.5, "middle"))
     key, height = legend([(role, state.meaning) for state, role in ROLES.items()], 8, bottom + 22, WIDTH - 8)
     note = "Bars: all samples. Whiskers: 95 % intervals, of worst-case accuracy above a bar, of certified accuracy below it"
     partial = ", over the attacked samples." if any(layer.drawn for layer in layers) else "."

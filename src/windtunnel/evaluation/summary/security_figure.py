@@ -35,10 +35,10 @@ def security_charts(
         sides = [[c for c in mine if c.certified is certified] for certified in (False, True)]
         drawn = [one for side in sides for i, curve in enumerate(side) for one in _series(curve, i, samples)]
         # Points without a line: between two budgets nothing was measured.
-        for end, words, role in _ENDS:
+        for end, title, role in _ENDS:
             points, limits = end_at_budgets(layers, norm, end)
             if points:
-                drawn.append(Series(words, role, points, limits, line=False))
+                drawn.append(Series(title, role, points, limits, line=False))
         top = max(x for series in drawn for x, _ in series.points)
         alt = f"Accuracy against epsilon under {norm}, up to {plain(top)}."
         yield str(norm), lines(drawn, f"epsilon ({norm})", "accuracy", alt, (0, top), (0, 1))
@@ -46,30 +46,30 @@ def security_charts(
 
 def _series(curve: SecurityCurve, i: int, n: int) -> Iterator[Series]:
     """A line where the curve is known between its points (in steps, or at the points of an epsilon grid), else its points."""
-    words = f"{curve.name}, {'certified' if curve.certified else 'attacked'}"
-    words += " (of the smoothed model)" if curve.smoothed else ""
-    words += f", n = {curve.samples}" if curve.samples != n else ""
-    words += f", at least: {curve.out_of_time} samples out of time" if curve.out_of_time else ""
+    title = f"{curve.name}, {'certified' if curve.certified else 'attacked'}"
+    title += " (of the smoothed model)" if curve.smoothed else ""
+    title += f", n = {curve.samples}" if curve.samples != n else ""
+    title += f", at least: {curve.out_of_time} samples out of time" if curve.out_of_time else ""
     colours = _CERTIFIED if curve.certified else _ATTACKED
     colour = colours[i % len(colours)]
     points = tuple(zip(curve.epsilons, curve.accuracy, strict=True))
     if curve.steps:
         corners = ((x, y) for (_, y), (x, _) in zip(points, points[1:], strict=False))
         stairs = tuple(p for pair in zip(points, (*corners, points[-1]), strict=True) for p in pair)
-        yield Series(words, colour, stairs, dots=False)
-        yield Series(words, colour, points, line=False, thin=True, named=False)
+        yield Series(title, colour, stairs, dots=False)
+        yield Series(title, colour, points, line=False, thin=True, named=False)
     else:
         limits = tuple(zip(curve.low, curve.high, strict=True))
-        yield Series(words, colour, points, limits, dashed=curve.certified, line=len(points) > 1, thin=len(points) > 20)
+        yield Series(title, colour, points, limits, dashed=curve.certified, line=len(points) > 1, thin=len(points) > 20)
 
 
 def end_at_budgets(
     layers: Sequence[Layer], norm: str, end: End
 ) -> tuple[tuple[tuple[float, float], ...], tuple[tuple[float, float], ...]]:
     """(epsilon, rate) of an end of the sandwich at each budget of a norm, and the intervals where each has one."""
-    found = [(layer.epsilon, rate) for layer in layers if layer.norm == norm and (rate := end(layer))]
-    limits = [rate.limits for _, rate in found if rate.limits]
-    return tuple((at, rate.value) for at, rate in found), tuple(limits) if len(limits) == len(found) else ()
+    points = [(layer.epsilon, rate) for layer in layers if layer.norm == norm and (rate := end(layer))]
+    limits = [rate.limits for _, rate in points if rate.limits]
+    return tuple((at, rate.value) for at, rate in points), tuple(limits) if len(limits) == len(points) else ()
 
 
 @register

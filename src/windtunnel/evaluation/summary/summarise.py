@@ -196,16 +196,16 @@ def _sanity_failures(findings: Sequence[FindingRecord]) -> list[str]:
 
 
 def _caveats(first: RegionEvidence, failures: Sequence[str], assessments: Sequence[Artifacts]) -> list[Caveat]:
-    n, found = len(first.broken), []
+    n, caveats = len(first.broken), []
     if failures:
-        found.append(Caveat("hard_failure", "These numbers are not valid: " + "; ".join(failures[:3])))
+        caveats.append(Caveat("hard_failure", "These numbers are not valid: " + "; ".join(failures[:3])))
     where = budget_text(first.region.norm, first.region.epsilon)
     if not first.drawn.any():
-        found.append(
+        caveats.append(
             Caveat("not_attacked", f"No attack ran at {where}: there is no worst-case accuracy at the global budget.")
         )
     elif not first.drawn.all():
-        found.append(
+        caveats.append(
             Caveat(
                 "partly_attacked",
                 f"{int(first.drawn.sum())} of {n} samples were in the draw of an attack at {where}; worst-case accuracy is "
@@ -213,7 +213,7 @@ def _caveats(first: RegionEvidence, failures: Sequence[str], assessments: Sequen
             )
         )
     if first.draws and all(draw.selection == "first" for draw in first.draws):
-        found.append(
+        caveats.append(
             Caveat(
                 "first_samples",
                 f"The attacks at {where} took the first samples ({', '.join(d.name for d in first.draws)}): their accuracy is "
@@ -221,12 +221,12 @@ def _caveats(first: RegionEvidence, failures: Sequence[str], assessments: Sequen
             )
         )
     if first.examined.any() and not first.examined.all():
-        found.append(
+        caveats.append(
             Caveat(
                 "partly_verified",
                 f"{int((~first.examined).sum())} of {n} samples were not sent to a verifier and count as not certified.",
             )
         )
     if not any(a.kind == AssessmentKind.FORMAL_VERIFICATION and not of_a_smoothed_model(a) for a in assessments):
-        found.append(Caveat("nothing_verified", "No formal verification ran: nothing here is verified."))
-    return found
+        caveats.append(Caveat("nothing_verified", "No formal verification ran: nothing here is verified."))
+    return caveats

@@ -53,8 +53,8 @@ class Ball:
         elif self.norm is Norm.L1:
             order = size.argsort(1, descending=True)
             sorted_room = room.gather(1, order)
-            left = (self.radius - (sorted_room.cumsum(1) - sorted_room)).clamp(min=0)
-            move = torch.zeros_like(room).scatter(1, order, torch.minimum(sorted_room, left))
+            room_left = (self.radius - (sorted_room.cumsum(1) - sorted_room)).clamp(min=0)
+            move = torch.zeros_like(room).scatter(1, order, torch.minimum(sorted_room, room_left))
         else:
             move = torch.where(_largest(size * room, int(self.radius)), room, torch.zeros_like(room))
         return (centre + sign * move).clamp(self.low, self.high).view_as(clean)

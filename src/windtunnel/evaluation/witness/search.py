@@ -31,7 +31,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is attacked: a model, the ball around each sample, and other samples that the model puts into classes.
+    """Subject of a search: a model, the ball around each sample, and other samples that the model puts into classes.
 
     is_random: whether the model's answers to one input differ. surrogate: another model, whose adversarial examples are tried.
     known_inputs (m, ...), known_classes int64 (m,): samples to move towards. gradients: whether the model has any.
@@ -48,7 +48,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What was found for n samples: broken bool (n,), examples (n, ...), passes int64 (n,), and the method that broke each one.
+    """Result of a search over n samples: broken bool (n,), examples (n, ...), passes int64 (n,), and the method that broke each one.
 
     margins: best wrong logit less the label's of each example, so that rounding can be told from a real change of class; (n,).
     predictions int64 (n,): the class of each example, -1 where there is none or a logit is not finite.
@@ -83,8 +83,8 @@ def search(target: Target, inputs: Tensor, labels: Tensor, seeds: Sequence[int],
     parts: list[Search] = []
     for start in range(0, len(inputs), size):
         rows = slice(start, start + size)
-        left = passes - sum(int(part.passes.sum()) for part in parts)
-        share = left * len(inputs[rows]) // (len(inputs) - start)
+        passes_left = passes - sum(int(part.passes.sum()) for part in parts)
+        share = passes_left * len(inputs[rows]) // (len(inputs) - start)
         parts.append(_Searching(target, inputs[rows], labels[rows], seeds[rows], share).result())
     return Search(
         broken=torch.cat([part.broken for part in parts]),
@@ -159,15 +159,15 @@ class _Searching:
             [_margin_or_broken(self.target.classifier.criterion, logits, labels) for logits in answers]
         )
         wrong = ((margins > 0).double().mean(0) > 0.5) & self.target.ball.contains(points, self.inputs[hopeful])
-        found = hopeful[wrong]
-        self.broken[found], self.examples[found] = True, points[wrong]
-        self.margins[found] = margins.sort(0).values[times // 2][
+        confirmed = hopeful[wrong]
+        self.broken[confirmed], self.examples[confirmed] = True, points[wrong]
+        self.margins[confirmed] = margins.sort(0).values[times // 2][
             wrong
         ]  # an odd number of answers, some perhaps infinite
         likely = torch.stack(answers).mean(0)[wrong]
-        self.predictions[found] = self.target.classifier.criterion.predict(likely, labels[wrong])
-        self.predictions[found[~likely.isfinite().all(1)]] = -1
-        for row in found.tolist():
+        self.predictions[confirmed] = self.target.classifier.criterion.predict(likely, labels[wrong])
+        self.predictions[confirmed[~likely.isfinite().all(1)]] = -1
+        for row in confirmed.tolist():
             self.methods[row] = method
         self.best_margin[hopeful[~wrong]] = -torch.inf
 
@@ -201,12 +201,12 @@ class _Searching:
                 return pair[:, 0] - pair[:, 1]
 
         alive = torch.arange(len(rows))
-        for points, margins, kept in ascend(
+        for points, margins, iterates in ascend(
             self.target.classifier, self.target.ball, clean, labels, start, loss, STEPS
         ):
-            self._keep(rows[kept], points, margins)
-            alive = kept[margins <= 0]
-            self.passes[rows[kept]] += 1
+            self._keep(rows[iterates], points, margins)
+            alive = iterates[margins <= 0]
+            self.passes[rows[iterates]] += 1
             self.passes[rows[alive]] += 1
         self.passes[rows[alive]] -= 1  # the last step takes no gradient
 
@@ -252,9 +252,9 @@ class _Searching:
             if not len(alive):
                 break
             tried = proposals.at(step, point[alive], alive)
-            found = self._margins(tried, labels[alive], rows[alive])
-            better = found >= margin[alive]
-            point[alive[better]], margin[alive[better]] = tried[better], found[better]
+            margins = self._margins(tried, labels[alive], rows[alive])
+            better = margins >= margin[alive]
+            point[alive[better]], margin[alive[better]] = tried[better], margins[better]
         self._keep(rows, point, margin)
 
 
@@ -329,7 +329,7 @@ class _Proposals:
         return torch.where(unmoved, stripes, best)
 
     def at(self, step: int, points: Tensor, rows: Tensor) -> Tensor:
-        """What query `step` proposes in place of `points` (m, ...), the present points of the samples `rows`."""
+        """Return the points that query `step` proposes in place of `points` (m, ...), the present points of the samples `rows`."""
         height, width = self.images.shape[2:]
         share = _LARGEST_SHARE / 2 ** (5 * step // self.queries)
         if self.ball.norm in (Norm.L1, Norm.L0):
@@ -337,16 +337,16 @@ class _Proposals:
         high, wide = (max(1, round(side * share**0.5)) for side in (height, width))
         if height == 1:
             wide = max(1, round(width * share))
-        place = self.places[step][rows]
+        squares = self.places[step][rows]
         inside = (
-            self._square(place[:, 0], height, high)[:, :, None] & self._square(place[:, 1], width, wide)[:, None, :]
+            self._square(squares[:, 0], height, high)[:, :, None] & self._square(squares[:, 1], width, wide)[:, None, :]
         )
         square = inside[:, None] * self.signs[step][rows][:, :, None, None].sign()
         clean, moved = self.images[rows], points.reshape(len(rows), *self.images.shape[1:])
         if self.ball.norm is Norm.LINF:
             moved = torch.where(inside[:, None], clean + self.ball.radius * square, moved)
         elif self.ball.norm is Norm.L0:
-            moved = self._exchanged(moved, clean, inside, square, place)
+            moved = self._exchanged(moved, clean, inside, square, squares)
         else:
             order = 2 if self.ball.norm is Norm.L2 else 1
             unit = self.ball.radius / torch.linalg.vector_norm(square.flatten(1), order, dim=1).clamp(min=1e-12)
@@ -354,23 +354,23 @@ class _Proposals:
         flat = self.clean[rows]
         return self.ball.project(moved.reshape(flat.shape), flat)
 
-    def _exchanged(self, moved: Tensor, clean: Tensor, inside: Tensor, square: Tensor, place: Tensor) -> Tensor:
+    def _exchanged(self, moved: Tensor, clean: Tensor, inside: Tensor, square: Tensor, square_mask: Tensor) -> Tensor:
         """Set elements of the square to an end of the range, and as many others back (after Sparse-RS, Croce et al. 2022)."""
         ends = torch.where(square > 0, self.ball.high, self.ball.low)
         fresh = torch.where(inside[:, None], ends, moved)
         k = int(self.ball.radius)
         # The changed elements of the square come first, then the other changed ones, in an order that the query decides.
-        weights = torch.frac(torch.arange(fresh[0].numel()) * 0.6180339887 + place[:, 2:3] * 97.0).view_as(fresh)
+        weights = torch.frac(torch.arange(fresh[0].numel()) * 0.6180339887 + square_mask[:, 2:3] * 97.0).view_as(fresh)
         priority = (fresh != clean) * (weights + inside[:, None] * 1.0 + 1e-3)
-        kept = torch.zeros_like(priority.flatten(1), dtype=torch.bool)
+        is_kept = torch.zeros_like(priority.flatten(1), dtype=torch.bool)
         if k:
             top = priority.flatten(1).topk(min(k, priority[0].numel()), dim=1)
-            kept.scatter_(1, top.indices, top.values > 0)
-        return torch.where(kept.view_as(fresh), fresh, clean)
+            is_kept.scatter_(1, top.indices, top.values > 0)
+        return torch.where(is_kept.view_as(fresh), fresh, clean)
 
     @staticmethod
-    def _square(place: Tensor, side: int, length: int) -> Tensor:
+    def _square(corner: Tensor, side: int, length: int) -> Tensor:
         """Mask of the positions of a side that a square of this length covers, placed by a number in [0, 1); bool (m, side)."""
-        first = (place * (side - length + 1)).long().clamp(max=side - length)[:, None]
+        first = (corner * (side - length + 1)).long().clamp(max=side - length)[:, None]
         positions = torch.arange(side)
         return (positions >= first) & (positions < first + length)

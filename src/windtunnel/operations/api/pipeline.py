@@ -34,28 +34,30 @@ def assess_subject(params: Params, subject: Subject, train: Dataset | None, *, c
     Raises UserError for what an entry cannot run on, before anything is computed.
     """
     folder = tempfile.TemporaryDirectory(prefix="windtunnel-")
-    place = Layout(Path(folder.name))
+    layout = Layout(Path(folder.name))
     tasks = []
     for of, name, entry in entries(params):
         resolved = resolved_directly(params, of, name, entry)
-        resolved.write(place.resolved)  # for the entries that build on it
-        tasks.append((families()[of], task_on(families()[of], resolved, subject, place)))
+        resolved.write(layout.resolved)  # for the entries that build on it
+        tasks.append((families()[of], task_on(families()[of], resolved, subject, layout)))
     for family, task in tasks:
         family.preflight()(task.where, task.entry, task.budget, task.subject.classifier, task.subject.dataset)
-    write_clean(params.clean, params.storage, subject, place, time.time())
+    write_clean(params.clean, params.storage, subject, layout, time.time())
     if any(family.generators for family, _ in tasks):
-        write_generators(params.generators, subject.dataset, train, params.seed, params.device, place)
+        write_generators(params.generators, subject.dataset, train, params.seed, params.device, layout)
     with progress_bar() as progress:
         bar = progress.add_task("assess", total=len(tasks))
         for family, task in tasks:
             started = time.time()
-            found = write_artifacts(compute(family, task), place.robustness / task.name, task.subject, started=started)
-            finish_entry(family, found, place)
+            artifacts = write_artifacts(
+                compute(family, task), layout.robustness / task.name, task.subject, started=started
+            )
+            finish_entry(family, artifacts, layout)
             progress.advance(bar)
     if checked:
-        write_sanity(params, subject, place, time.time(), train)
-    write_summary(params, subject, place, time.time())
-    return Result(params, place, folder)
+        write_sanity(params, subject, layout, time.time(), train)
+    write_summary(params, subject, layout, time.time())
+    return Result(params, layout, folder)
 
 
 def resolved_directly(params: Params, family: str, name: str, entry: Entry) -> Resolved:

@@ -1,4 +1,4 @@
-"""What a direct assessment found: to read, to look at in a notebook, to go through sample by sample, and to keep."""
+"""Result of an assessment by the Python API: to read, to look at in a notebook, to go through sample by sample, and to keep."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class Result(Mapping[str, Artifacts]):
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
-        found = sorted(path.name for path in self.place.robustness.iterdir() if path.is_dir())
-        order = [name for _, name, _ in entries(self.params)] if self.params else [n for n in found if n != "clean"]
+        names = sorted(path.name for path in self.place.robustness.iterdir() if path.is_dir())
+        order = [name for _, name, _ in entries(self.params)] if self.params else [n for n in names if n != "clean"]
         return ("clean", *order, "summary")
 
     @cached_property
@@ -71,7 +71,7 @@ class Result(Mapping[str, Artifacts]):
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What limits these numbers, sanity checks that flagged among it."""
+        """Return the caveats of these numbers, flagged sanity checks included."""
         return tuple(caveat.text for caveat in self["summary"].caveats)
 
     @cached_property
@@ -95,9 +95,9 @@ class Result(Mapping[str, Artifacts]):
             index=pd.Index(clean.sample_names, name="sample"),
         )
         for name in (n for n in self if n not in {"clean", "summary"}):
-            found = self[name]
-            verdicts = [Verdict(code).name.lower() for code in found.tensor("verdicts").tolist()]
-            frame[name] = pd.Series(verdicts, index=list(found.sample_names))
+            artifacts = self[name]
+            verdicts = [Verdict(code).name.lower() for code in artifacts.tensor("verdicts").tolist()]
+            frame[name] = pd.Series(verdicts, index=list(artifacts.sample_names))
         broken = states == SampleState.BROKEN.code
         frame["nearest_example"] = summary.tensor("perturbation_distance").masked_fill(~broken, torch.nan).tolist()
         return frame
@@ -169,9 +169,9 @@ class Result(Mapping[str, Artifacts]):
         front = self._report.front
         limits = "".join(f"<li>{html.escape(caveat.text)}</li>" for caveat in (*front.alarms, *front.caveats))
         picture = base64.b64encode((self.place.summary / "SandwichVisualiser_0.png").read_bytes()).decode()
-        words = html.escape(front.statement)
-        image = f'<img alt="{words}" style="max-width: 44rem" src="data:image/png;base64,{picture}">'
-        return f"<p><b>{words}</b></p>{image}<ul>{limits}</ul>"
+        statement = html.escape(front.statement)
+        image = f'<img alt="{statement}" style="max-width: 44rem" src="data:image/png;base64,{picture}">'
+        return f"<p><b>{statement}</b></p>{image}<ul>{limits}</ul>"
 
     def __repr__(self) -> str:
         return self.summary()

@@ -136,7 +136,7 @@ def _assess(
     loaded = model_of(model)
     assessed, split = _raw(x, y, "x"), _split(run.get("train"))
     with CallersFunctions() as functions:
-        entries = {family: entries_of(family, words, epsilon_of(budget), functions) for family, words in given.items()}
+        entries = {family: entries_of(family, items, epsilon_of(budget), functions) for family, items in given.items()}
         names = _class_names(loaded, assessed, run.get("class_names"))
         sanity, device = run["sanity"], run.get("device", "auto")
         params = validate(
@@ -201,6 +201,6 @@ def _split(train: object) -> Raw | None:
 
 def read(directory: Path | str) -> Result:
     """A result that `save` wrote. Raises UserError where it is none."""
-    place = Layout(Path(directory))
-    read_artifacts(place.summary)
-    return Result(None, place, None)
+    layout = Layout(Path(directory))
+    read_artifacts(layout.summary)
+    return Result(None, layout, None)

@@ -30,9 +30,9 @@ def budget_block(budget: object) -> dict[str, object]:
         block = plain_value(budget, "budget")
         assert isinstance(block, dict)
         return block
-    words = budget.split() if isinstance(budget, str) else []
-    if len(words) == 2:
-        return {"norm": words[0], "epsilon": words[1]}
+    parts = budget.split() if isinstance(budget, str) else []
+    if len(parts) == 2:
+        return {"norm": parts[0], "epsilon": parts[1]}
     example = '"Linf 8/255" or "L2 0.5"'
     pair = budget if isinstance(budget, tuple | list) and len(budget) == 2 else ("Linf", budget)
     with suppress(ValueError, TypeError):
@@ -107,10 +107,10 @@ def entry_of(
     if not isinstance(item, str):
         what = "an algorithm's name or a function" if family == "attacks" else "an algorithm's name"
         raise UserError(f"{where}: {shown(item)} is not {what}")
-    found = _algorithm(family, item)
-    _check_keys(family, found, extra)
-    entry: dict[str, object] = {"library": found.library, "algorithm": found.name}
-    if family == "attacks" and epsilon and (budget := _default_search(found, epsilon, extra.get("params"))):
+    algorithm = _algorithm(family, item)
+    _check_keys(family, algorithm, extra)
+    entry: dict[str, object] = {"library": algorithm.library, "algorithm": algorithm.name}
+    if family == "attacks" and epsilon and (budget := _default_search(algorithm, epsilon, extra.get("params"))):
         entry["budget"] = budget
     return name or _plain(item), {**entry, **extra}
 
@@ -120,18 +120,18 @@ def _default_search(algorithm: Algorithm, epsilon: float, params: object) -> dic
     row = ROWS[algorithm.key]
     if row.step != "alpha" or row.steps is None or row.epsilon is None:
         return {}
-    given = params if isinstance(params, dict) else {}
-    steps = given.get(row.steps, STEPS)
+    params_given = params if isinstance(params, dict) else {}
+    steps = params_given.get(row.steps, STEPS)
     count = steps if isinstance(steps, int) and steps > 0 else STEPS
-    found: dict[str, object] = {"steps": STEPS, "step_size": REACH * epsilon / count}
-    return {k: v for k, v in found.items() if {"steps": row.steps, "step_size": row.step}[k] not in given}
+    defaults: dict[str, object] = {"steps": STEPS, "step_size": REACH * epsilon / count}
+    return {k: v for k, v in defaults.items() if {"steps": row.steps, "step_size": row.step}[k] not in params_given}
 
 
 def _check_keys(family: str, algorithm: Algorithm, extra: Mapping[str, object]) -> None:
     """Raise UserError for a parameter of an attack that is given as a key of its entry."""
-    known = families()[family].entry().model_fields
+    fields = families()[family].entry().model_fields
     for key, value in extra.items():
-        if key not in known and family == "attacks" and key in parameters_of(ROWS[algorithm.key]):
+        if key not in fields and family == "attacks" and key in parameters_of(ROWS[algorithm.key]):
             raise UserError(
                 f'attacks: {key} is a parameter of {algorithm.name}, not a key of an entry; write params={{"{key}": {shown(value)}}}'
             )
@@ -142,14 +142,14 @@ def _algorithm(family: str, word: str) -> Algorithm:
 
     Or the one algorithm of a library of this name, as of Marabou.
     """
-    known = algorithms(family)
-    for row in known:
+    available = algorithms(family)
+    for row in available:
         if _plain(row.name) == _plain(word):
             return row
-    of_library = [row for row in known if _plain(row.library) == _plain(word)]
+    of_library = [row for row in available if _plain(row.library) == _plain(word)]
     if len(of_library) == 1:
         return of_library[0]
-    raise UserError(unknown_word(family, word, [row.name for row in known], what=f"an algorithm of {family}"))
+    raise UserError(unknown_word(family, word, [row.name for row in available], what=f"an algorithm of {family}"))
 
 
 def _plain(word: str) -> str:

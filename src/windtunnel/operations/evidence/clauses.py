@@ -1,4 +1,4 @@
-"""What was measured, beside the clauses of two documents that ask for it. A statement has its artifact; nothing is evaluated.
+"""Map measurements to the clauses of two documents that ask for them. A statement has its artifact; nothing is evaluated.
 
 EU AI Act: Regulation (EU) 2024/1689, Article 15. ISO/IEC 24029-2:2023, robustness properties of neural networks.
 """
@@ -39,11 +39,11 @@ class Clause:
 
 
 def _rate(metrics: Metrics, key: str) -> str:
-    found = rate(metrics, key)
-    assert found is not None  # whoever asks has looked for the metric
-    low, high = found.low, found.high
+    value = rate(metrics, key)
+    assert value is not None  # whoever asks has looked for the metric
+    low, high = value.low, value.high
     interval = "" if low is None or high is None else f" (95 % interval {low:.1%} to {high:.1%})"
-    return f"{found.value:.1%}{interval}"
+    return f"{value.value:.1%}{interval}"
 
 
 def _file(name: str) -> str:
@@ -92,7 +92,7 @@ def _evasion(run: Run) -> Iterator[Statement]:
 
 
 def _of_a_smoothed_model(metadata: Metadata) -> bool:
-    """Whether the certificates are of randomised smoothing: of another model, in probability, and without bounds of logits."""
+    """Return True if the certificates are of randomised smoothing: of another model, in probability, and without bounds of logits."""
     return SMOOTHED_MODEL in metadata.semantics.families
 
 

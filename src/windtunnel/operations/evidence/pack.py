@@ -60,7 +60,7 @@ class TensorsRecord(Record):
     sha256: dict[str, str]
 
 
-class Manifest(Record):
+class PackManifest(Record):
     """digests.json: the digest of every other file of the pack. verify.py reads it too, without windtunnel."""
 
     algorithm: str = "sha256"
@@ -139,7 +139,7 @@ def write_evidence(path: Path, key: Path | None = None) -> Pack:
     files["model_card.md"] = model_card(assessed, digests, failures).encode()
     files["report_dated.pdf"] = _dated_report(params.report, names, record)
     files["verify.py"] = Path(verify.__file__).read_bytes()
-    manifest = _json(Manifest(files={name: sha256(content).hexdigest() for name, content in sorted(files.items())}))
+    manifest = _json(PackManifest(files={name: sha256(content).hexdigest() for name, content in sorted(files.items())}))
     files[verify.MANIFEST] = manifest
     if key is not None:
         files[verify.SIGNATURE] = sign(manifest, key)
@@ -171,7 +171,7 @@ def _dated_report(options: Report, names: Sequence[str], record: PackRecord) -> 
 
 
 def clauses_text(run: Run, digests: Mapping[str, str], failures: Sequence[str] = ()) -> str:
-    """What was measured under each clause, each sentence with its file and digest; clauses without one are listed.
+    """Return the measurements under each clause, each sentence with its file and digest; clauses without one are listed.
 
     `failures`: the hard failures of the sanity checks, which stand first.
     """
@@ -180,8 +180,8 @@ def clauses_text(run: Run, digests: Mapping[str, str], failures: Sequence[str] =
              *_first(failures)]  # fmt: skip
     for clause in CLAUSES:
         lines += [f"## {clause.document}: {clause.number}", "", f"{clause.words[0].upper()}{clause.words[1:]}.", ""]
-        found = [*clause.measured(run)]
-        lines += [f"- {s.text} `{s.file}`, sha256 `{digests[s.file]}`" for s in found] or [
+        statements = [*clause.measured(run)]
+        lines += [f"- {s.text} `{s.file}`, sha256 `{digests[s.file]}`" for s in statements] or [
             "- **Not covered by this run.**"
         ]
         lines += ["", f"Not measured here: {clause.beyond}.", ""]
@@ -270,7 +270,7 @@ def _environment() -> Environment:
     packages = {str(d.metadata["Name"]): d.version for d in importlib.metadata.distributions() if d.metadata["Name"]}
     return Environment(
         python=platform.python_version(),
-        packages=dict(sorted(packages.items(), key=lambda found: found[0].lower())),
+        packages=dict(sorted(packages.items(), key=lambda item: item[0].lower())),
     )
 
 

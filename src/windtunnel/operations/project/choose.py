@@ -22,7 +22,7 @@ _SMALLEST = 32  # imagecorruptions refuses smaller images
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a project assesses. factory: `module:name` for a state dict, empty where it is not known.
+    """Model and data of a project. factory: `module:name` for a state dict, empty where it is not known.
 
     experiment: MLflow's. store: an MLflow store to log to; empty for one in the project's folder.
     """
@@ -61,7 +61,7 @@ def params_text(choice: Choice, up: Path) -> str:
 
 
 def notes(choice: Choice) -> list[str]:
-    """What the user has to name, and what may not fit."""
+    """List what the user must specify, and what may not match."""
     model, data, lines = choice.model, choice.data, []
     if model is None:
         lines.append(
@@ -98,9 +98,9 @@ def _data(choice: Choice, up: Path) -> list[tuple[str, object]]:
         rows.append(("train_labels", _below(up, data.labels[1])))
     if choice.resize:
         rows.append(("resize", list(choice.resize)))
-    wanted = choice.model.channels if choice.model else None
-    if data.source == "folder" and wanted and data.channels != wanted:
-        rows.append(("channels", wanted))
+    channels = choice.model.channels if choice.model else None
+    if data.source == "folder" and channels and data.channels != channels:
+        rows.append(("channels", channels))
     return rows
 
 

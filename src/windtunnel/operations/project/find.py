@@ -1,4 +1,4 @@
-"""What `windtunnel init` finds in the folder where it is called."""
+"""Discover models, data and DVC stages for `windtunnel init`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Found:
 
     @cached_property
     def made(self) -> dict[Path, str]:
-        """What DVC stages that are there already make: path -> stage."""
+        """Return the outputs of the existing DVC stages: path -> stage."""
         return upstream.outputs(self.root, self.files.dvc)
 
     @cached_property
@@ -69,8 +69,8 @@ class Found:
 
     def model_at(self, place: str) -> Weights | None:
         """The model that the user names, a path or `library:name`; None where it is nothing that loads."""
-        if found := weights.named(place):
-            return found
+        if weights_file := weights.named(place):
+            return weights_file
         path = Path(place)
         return read_or_skip(path, lambda path: weights.look_at(self.root, path, upstream.maker(path, self.made)))
 
@@ -79,7 +79,7 @@ class Found:
         return samples.look_at(self.root, path, self.made)
 
     def factories(self, model: Weights) -> list[str]:
-        """What could build the module of a state dict: of the whole repository, for its root is where modules are found."""
+        """List candidate factories for a state dict: of the whole repository, for its root is where modules are found."""
         if model.source != "state_dict" or not model.parts:
             return []
         top = repository(self.root) or self.root

@@ -87,10 +87,10 @@ def _entry(family: Family) -> Stage:
 
 
 def _stage(name: str, desc: str, deps: list[str], params: list[str], outs: list[str], *, key: bool = False) -> Stage:
-    resolved, asked = (f"{name}/${{key}}", " ${key}") if key else (name, "")
+    resolved, argument = (f"{name}/${{key}}", " ${key}") if key else (name, "")
     return {
         "desc": desc,
-        "cmd": f"{_STAGE} {name}{asked}",
+        "cmd": f"{_STAGE} {name}{argument}",
         "deps": [f"reports/resolved/{resolved}.json", *deps],
         **({"params": params} if params else {}),
         "outs": outs,
@@ -104,7 +104,13 @@ def _ending() -> dict[str, Stage]:
         ["reports/data/assessed.pt", "reports/model", "reports/digests", "reports/sanity"], [],
         ["reports/summary", "reports/plots/summary"],
     )  # fmt: skip
-    made = ["reports/gate.json", "reports/metrics.json", "reports/report.pdf", "reports/report.html", "reports/report"]
+    outputs = [
+        "reports/gate.json",
+        "reports/metrics.json",
+        "reports/report.pdf",
+        "reports/report.html",
+        "reports/report",
+    ]
     return {
         "sanity": _stage(
             "sanity", "Are the numbers of the assessments valid?",
@@ -126,7 +132,7 @@ def _ending() -> dict[str, Stage]:
             "desc": "Log to MLflow what is not logged yet; cheap, always runs",
             "cmd": f"{_STAGE} track",
             "always_changed": True,
-            "deps": made,
+            "deps": outputs,
         },
     }  # fmt: skip
 

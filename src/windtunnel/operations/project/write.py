@@ -40,7 +40,7 @@ _OF_RUNS = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What `windtunnel init` would do. files: their content, by path within `folder`. makes: `git`, `dvc`, which are not there yet.
+    """Plan of `windtunnel init`. files: their content, by path within `folder`. makes: `git`, `dvc`, which are not there yet.
 
     kept: files of an earlier init that the user has changed since, and which stay as they are.
     """
@@ -68,7 +68,7 @@ class Plan:
 
 
 def plan(folder: Path, params: str, graph: str) -> Plan:
-    """What has to be written for a project in `folder`. params.yaml, once there, is the user's and stays.
+    """Return the files to write for a project in `folder`. params.yaml, once there, is the user's and stays.
 
     dvc.yaml is written again unless the user has changed it. Raises UserError where `folder` holds something else.
     """
@@ -81,29 +81,29 @@ def plan(folder: Path, params: str, graph: str) -> Plan:
         )
     written = record.files if record else {}
     files = {PARAMS: params, GRAPH: graph, **_FIXED}
-    kept = [
+    user_files = [
         name for name, digest in written.items()
         if name in files and (text := _read(folder / name)) is not None and _digest(text) != digest
     ]  # fmt: skip
-    files = {name: text for name, text in files.items() if name not in kept and not (name == PARAMS and record)}
+    files = {name: text for name, text in files.items() if name not in user_files and not (name == PARAMS and record)}
     missing = {"git": repository(folder) is None, "dvc": dvc_root(folder) is None}
-    return Plan(folder, files, tuple(name for name, lacks in missing.items() if lacks), tuple(kept))
+    return Plan(folder, files, tuple(name for name, lacks in missing.items() if lacks), tuple(user_files))
 
 
-def apply(wanted: Plan, root: Path) -> None:
+def apply(changes: Plan, root: Path) -> None:
     """Carry out a plan; what git or DVC lack is made at `root`. Raises InfrastructureError where one of them fails."""
-    if "git" in wanted.makes:
+    if "git" in changes.makes:
         _run("git", "init", "--quiet", cwd=root)
-    if "dvc" in wanted.makes:
+    if "dvc" in changes.makes:
         _run(sys.executable, "-m", "dvc", "init", "--quiet", cwd=repository(root) or root)
-    before = read_record(wanted.folder) or InitRecord()
-    for name in wanted.changes():
-        _write(wanted, name, wanted.files[name], root)
-    files = {**before.files, **{name: _digest(text) for name, text in wanted.files.items()}}
-    record = InitRecord(files=files, makes=tuple(sorted({*before.makes, *wanted.makes})))
+    before = read_record(changes.folder) or InitRecord()
+    for name in changes.changes():
+        _write(changes, name, changes.files[name], root)
+    files = {**before.files, **{name: _digest(text) for name, text in changes.files.items()}}
+    record = InitRecord(files=files, makes=tuple(sorted({*before.makes, *changes.makes})))
     content = json.dumps(record.model_dump(mode="json"), indent=2) + "\n"
-    if _read(wanted.folder / RECORD) != content:
-        _write(wanted, RECORD, content, root)
+    if _read(changes.folder / RECORD) != content:
+        _write(changes, RECORD, content, root)
 
 
 def _write(project: Plan, name: str, text: str, root: Path) -> None:
@@ -114,14 +114,14 @@ def _write(project: Plan, name: str, text: str, root: Path) -> None:
 
 
 class InitRecord(BaseModel):
-    """What init notes of itself: digests of the files that it wrote, by name, and which of `git` and `dvc` it made."""
+    """Return the record of an init: digests of the files that it wrote, by name, and which of `git` and `dvc` it made."""
 
     files: dict[str, str] = Field(default_factory=dict)
     makes: tuple[str, ...] = ()
 
 
 def read_record(folder: Path) -> InitRecord | None:
-    """What an earlier init wrote down of itself; None where there was none. Raises UserError for a damaged record."""
+    """Read the record of an earlier init; None where there was none. Raises UserError for a damaged record."""
     text = _read(folder / RECORD)
     if text is None:
         return None
@@ -176,15 +176,15 @@ def removal(folder: Path) -> Removal:
     )  # fmt: skip
 
 
-def remove(found: Removal) -> None:
+def remove(removal_plan: Removal) -> None:
     """Take a project back."""
-    for path in found.own:
-        remove_inside(path, found.folder)
-    for folder in (found.folder / "champion", found.folder / "reports", found.folder):
+    for path in removal_plan.own:
+        remove_inside(path, removal_plan.folder)
+    for folder in (removal_plan.folder / "champion", removal_plan.folder / "reports", removal_plan.folder):
         with suppress(OSError):  # not empty: what is left is the user's
             folder.rmdir()
-    root = repository(found.folder)
-    for path in found.of_dvc:
+    root = repository(removal_plan.folder)
+    for path in removal_plan.of_dvc:
         if root is not None:  # `dvc init` has put its files into git's index
             _run("git", "rm", "-r", "--cached", "--quiet", "--ignore-unmatch", str(path), cwd=root)
         remove_inside(path, path.parent)

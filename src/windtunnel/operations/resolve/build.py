@@ -40,7 +40,7 @@ class Resolver:
     def __post_init__(self) -> None:
         self.code = Code(self.project, self.memory, dependencies.lazy_imports())
         self.model_code = tuple(dependencies.model_code(self.params.model))
-        self.asks = {"clean", *(known.stage for known in families().values()), "sanity", "summary"}
+        self.asks = {"clean", *(family.stage for family in families().values()), "sanity", "summary"}
         self.model_options = dependencies.model_options(self.params.model)
         self.entries = {(families()[f].stage, name): (f, entry) for f, name, entry in entries(self.params)}
 
@@ -64,13 +64,13 @@ class Resolver:
         )
         for stage, name in self.entries:
             yield self.entry(stage, name)
-        whole: dict[str, JsonValue] = {
+        all_params: dict[str, JsonValue] = {
             "budget": _plain(p.budget),
             **self._storage(),
             **{f: {n: _plain(e, "visualisers") for g, n, e in entries(p) if g == f} for f in families()},
         }
         checks: dict[str, JsonValue] = {
-            **whole,
+            **all_params,
             "sanity": _plain(p.sanity),
             "data": _plain(p.data),
             "gate": {"minimum": dict(p.gate.minimum)},
@@ -85,7 +85,7 @@ class Resolver:
             of_checks,
             other_models(dict(zip(["sanity.surrogate"], surrogates, strict=False))),
         )
-        yield self._stage("summary", whole, self.model_options, (*self.model_code, *_TABLES), draws=True)
+        yield self._stage("summary", all_params, self.model_options, (*self.model_code, *_TABLES), draws=True)
         shown = ReportEntry(report=p.report, assessments=tuple(name for _, name, _ in entries(p)))
         yield self._stage(
             "report", _plain(shown), frozenset({"image files"}),
@@ -102,20 +102,20 @@ class Resolver:
             return self.done[label]
         self.done[label] = _IN_WORK
         family, entry = self.entries[stage, name]
-        known, where = dependencies.of_family(family), f"{family}.{name}"
-        built = [*known.builds_on(entry)]
-        files = {f"{where}.{key}": place for key, place in known.files(entry).items()}
-        for key, place in list(files.items()):
-            if own := self._of_this_run(place):
-                built += own
+        record, where = dependencies.of_family(family), f"{family}.{name}"
+        built = [*record.builds_on(entry)]
+        files = {f"{where}.{key}": path for key, path in record.files(entry).items()}
+        for key, path in list(files.items()):
+            if producers := self._of_this_run(path):
+                built += producers
                 del files[key]
         effective = dependencies.as_it_runs(family, entry, self.params)
-        reached = known.options(entry, self.params) | self.model_options
+        reached = record.options(entry, self.params) | self.model_options
         modules = [
             *self.model_code,
             *(dependencies.generator_code(self.params.generators) if family_of(family).generators else ()),
         ]
-        modules += [*family_of(family).modules, *known.code(entry)]
+        modules += [*family_of(family).modules, *record.code(entry)]
         found = self._stage(
             stage, _plain(effective, "visualisers"), reached, modules, files, family=family, name=name,
             builds_on={f"{s}@{n}" if n else s: self.entry(s, n).digest for s, n in built if (s, n) in self.entries},
@@ -126,14 +126,14 @@ class Resolver:
         return self.done[label]
 
     def _checked_by(self, profile: str) -> frozenset[str]:
-        """What the sanity checks of a profile reach: those that ask the model may run any entry again."""
-        found = frozenset[str]().union(
+        """Return the modules that the sanity checks of a profile import: those that ask the model may run any entry again."""
+        options = frozenset[str]().union(
             *(dependencies.of_family(f).options(entry, self.params) for f, _, entry in entries(self.params))
         )
         reached = {
             "stored": frozenset[str](),
-            "standard": found | {"any attack"},
-            "full": found | {"any attack", CONTROL_LIBRARY, "corruptions run again"},
+            "standard": options | {"any attack"},
+            "full": options | {"any attack", CONTROL_LIBRARY, "corruptions run again"},
         }
         return reached[profile] | self.model_options
 
@@ -144,10 +144,10 @@ class Resolver:
         from windtunnel.assessments.clean.table import VISUALISERS as NAMES
 
         figures = [FigureSpec(module=_CLEAN_FIGURES, name=name) for name in NAMES]
-        found = self._stage(
+        stage = self._stage(
             "clean", {"clean": _plain(self.params.clean), **self._storage()}, self.model_options, self.model_code
         )
-        return found.model_copy(update={"drawing": self._drawing(figures, found.work.code)})
+        return stage.model_copy(update={"drawing": self._drawing(figures, stage.work.code)})
 
     def _stage(
         self,
@@ -165,11 +165,11 @@ class Resolver:
     ) -> Resolved:
         without_modules, without_libraries = dependencies.not_reached(options)
         label = f"{stage}@{name}" if name else stage
-        own, installed = self._own_modules([*modules, *dependencies.reached_by(options)])
-        closure = self.code.closure([*self._entry_points(stage, family), *own], without_modules, drawing=draws)
+        own_modules, installed = self._own_modules([*modules, *dependencies.reached_by(options)])
+        closure = self.code.closure([*self._entry_points(stage, family), *own_modules], without_modules, drawing=draws)
         inputs = {"model": _plain(self.params.model, *_NOT_CALLED)} if stage in self.asks else {}
-        if stage == "prepare" and (seen := dependencies.view_model(self.params.model)):
-            inputs["model"] = _plain(seen, *(key for key in _NOT_CALLED if key != "path"))
+        if stage == "prepare" and (view := dependencies.view_model(self.params.model)):
+            inputs["model"] = _plain(view, *(key for key in _NOT_CALLED if key != "path"))
         if family and family_of(family).generators:
             inputs["generators"] = _plain(self.params.generators, "time_limit")
         work = Work(
@@ -177,7 +177,7 @@ class Resolver:
             inputs=inputs,
             seed=self.params.seed if computes else None,
             device=self.params.device if computes and stage != "prepare" else "",
-            files={key: self._digest(key, place) for key, place in sorted((files or {}).items())},
+            files={key: self._digest(key, path) for key, path in sorted((files or {}).items())},
             code=closure.code,
             libraries=versions((closure.libraries - without_libraries) | installed, label),
             builds_on=dict(builds_on or {}),
@@ -186,10 +186,10 @@ class Resolver:
 
     def _entry_points(self, stage: str, family: str) -> list[str]:
         """The modules by which a stage begins; a file of it in the project's own `stages/` is one of them."""
-        own = [f"stages.{stage}"] if self.code.file(f"stages.{stage}") else []
+        modules = [f"stages.{stage}"] if self.code.file(f"stages.{stage}") else []
         if not family:
-            return [_RUN, f"{_STAGES}.{stage}", *own]
-        return [_RUN, f"{_STAGES}.{ENTRY}", *record_of(family), *own]
+            return [_RUN, f"{_STAGES}.{stage}", *modules]
+        return [_RUN, f"{_STAGES}.{ENTRY}", *record_of(family), *modules]
 
     def _drawing(self, figures: list[FigureSpec], computing: Mapping[str, str]) -> Drawing:
         if not figures:
@@ -202,13 +202,13 @@ class Resolver:
 
     def _own_modules(self, modules: Iterable[str]) -> tuple[list[str], set[str]]:
         """(modules whose files lie in the project, top-level names of those that are installed)."""
-        own, installed = [], set()
+        own_modules, installed = [], set()
         for name in modules:
             if self.code.file(name) is None:
                 installed.add(name.partition(".")[0])
             else:
-                own.append(name)
-        return own, installed
+                own_modules.append(name)
+        return own_modules, installed
 
     def _weights(self) -> dict[str, str]:
         """The file of the model, and those in which an ONNX graph keeps its weights."""
@@ -249,14 +249,14 @@ _CLEAN_FIGURES = "windtunnel.assessments.clean.figures"
 
 
 def resolve_all(params: Path = PARAMS_FILE) -> list[Resolved]:
-    """What each stage of a params.yaml will run in the current directory.
+    """Resolve every stage of a params.yaml in the current directory.
 
     Raises UserError, with a line per mistake, for params that are not valid and for files that are not there.
     """
     memory = Memory()
-    found = list(Resolver(validated_params(params), memory).stages())
+    resolved_stages = list(Resolver(validated_params(params), memory).stages())
     memory.keep()
-    return found
+    return resolved_stages
 
 
 def _weights_beside(path: Path) -> list[str]:
@@ -267,16 +267,16 @@ def _weights_beside(path: Path) -> list[str]:
 
 
 def _figures(family: str, name: str, entry: Entry) -> list[FigureSpec]:
-    """What an entry draws; names and options are checked already, by `validated_params`."""
+    """Return the figures of an entry; names and options are checked already, by `validated_params`."""
     drawn = visualisers_of(family, name, entry)
     specs: list[Spec] = list(entry.visualisers) if entry.visualisers is not None else [type(v).__name__ for v in drawn]
-    found = []
+    figures = []
     for spec in specs:
         kind, options = parse_spec(spec)
-        found.append(
+        figures.append(
             FigureSpec.model_validate({"module": VISUALISERS[kind].__module__, "name": kind, "options": options})
         )
-    return found
+    return figures
 
 
 def _plain(block: Block, *without: str) -> dict[str, JsonValue]:

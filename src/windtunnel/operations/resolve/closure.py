@@ -50,7 +50,7 @@ class Code:
     def closure(
         self, entry_points: Iterable[str], without: frozenset[str] = frozenset(), *, drawing: bool = False
     ) -> Closure:
-        """Everything that the modules `entry_points` import, also inside functions, and not by way of `without`.
+        """Return all modules that `entry_points` import, also inside functions, and not by way of `without`.
 
         `without` holds modules that this use does not reach, such as the adapter of another library; an entry point is
         never one of them. Code that draws is left out unless `drawing`. Modules of `runtime` are left out, but what they import is
@@ -58,7 +58,7 @@ class Code:
         """
         code: dict[str, str] = {}
         libraries: set[str] = set()
-        todo, seen = list(entry_points), set()
+        todo, visited = list(entry_points), set()
         for name in todo:
             if self.file(name) is None and not self._adopt(name):
                 raise UserError(
@@ -66,16 +66,18 @@ class Code:
                 )
         while todo:
             name = todo.pop()
-            if name in seen:
+            if name in visited:
                 continue
-            seen.add(name)
+            visited.add(name)
             module = self._module(name)
             if not schedules(name):
                 code |= module.code
                 libraries |= module.libraries
             elif name == STAGE_LOG:
                 continue
-            todo += [found for found in module.imports if found not in without and (drawing or not draws(found))]
+            todo += [
+                imported for imported in module.imports if imported not in without and (drawing or not draws(imported))
+            ]
         return Closure(dict(sorted(code.items())), frozenset(libraries))
 
     def file(self, name: str) -> Path | None:
@@ -96,7 +98,7 @@ class Code:
         if spec is None or not spec.submodule_search_locations:
             return False
         self._roots[top] = next(iter(spec.submodule_search_locations))
-        self._files = {known: file for known, file in self._files.items() if known.partition(".")[0] != top}
+        self._files = {module: file for module, file in self._files.items() if module.partition(".")[0] != top}
         return self.file(name) is not None
 
     def _module(self, name: str) -> _Module:
@@ -121,8 +123,8 @@ class Code:
         def read(path: Path) -> dict[str, object]:
             return asdict(read_source(path, name))
 
-        found = self.memory.of(f"source {name}", path, read)
-        return Source(str(found["digest"]), tuple(found["imports"]), bool(found["resources"]))  # type: ignore[arg-type]
+        source = self.memory.of(f"source {name}", path, read)
+        return Source(str(source["digest"]), tuple(source["imports"]), bool(source["resources"]))  # type: ignore[arg-type]
 
 
 class _Module(NamedTuple):

@@ -1,4 +1,4 @@
-"""What `resolve` must know of the inputs that cannot be read from imports; of an entry, its family's `depends` says it."""
+"""List dependencies that cannot be read from imports: of an entry, its family's `depends` says it."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def _option(library: Library) -> Option:
 
 def not_reached(options: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
     """(modules, libraries) that a use with these options does not reach."""
-    known = every_option()
-    reached = [option for name, option in known if name in options]
+    options_known = every_option()
+    reached = [option for name, option in options_known if name in options]
     modules, libraries = (
-        frozenset[str]().union(*(getattr(o, key) for _, o in known))
+        frozenset[str]().union(*(getattr(o, key) for _, o in options_known))
         - frozenset[str]().union(*(getattr(o, key) for o in reached))
         for key in ("modules", "libraries")
     )
@@ -87,26 +87,28 @@ def not_reached(options: frozenset[str]) -> tuple[frozenset[str], frozenset[str]
 
 
 def of_family(family: str) -> Depends[Entry]:
-    """What a family says of its entries; where it says nothing, as `Depends` has it."""
-    said = family_of(family).depends
-    return said() if said else Depends()
+    """Return the declared dependencies of a family's entries; by default those of `Depends`."""
+    declared = family_of(family).depends
+    return declared() if declared else Depends()
 
 
 def reached_by(options: Iterable[str]) -> Iterator[str]:
     """Modules of code apart that these options reach, none of which is imported by name."""
     for option in options:
         for family in families():
-            known = libraries(family).get(option)
-            if known is not None and known.adapter is not None:
-                yield known.adapter.module
+            record = libraries(family).get(option)
+            if record is not None and record.adapter is not None:
+                yield record.adapter.module
 
 
 def lazy_imports() -> dict[str, list[str]]:
-    """What a module imports by reference, as a record has it: module -> modules."""
+    """Return the modules that a module imports by reference: module -> modules."""
     ours = [family for family in families().values() if record_of(family.name)]
     records = [module for family in ours for module in record_of(family.name)]
     reported = [*OF_KIND.values(), *(family.reported() for family in ours if family.reported)]
-    compared = [drawn.module for one in reported for drawn in (one.question.compared, one.question.last) if drawn]
+    compared = [
+        drawn.module for report in reported for drawn in (report.question.compared, report.question.last) if drawn
+    ]
     return {
         "windtunnel.assessments.reported": compared,
         "windtunnel.boundary.data.digits": ["sklearn"],  # whose file it reads
@@ -141,8 +143,10 @@ def _with_budget(family: str, entry: Entry, params: Params) -> Entry:
     if of_family(family).own_budget(entry):
         return entry
     budget = entry.budget.over(params.budget)
-    whole = BudgetOverride(norm=budget.norm, epsilon=budget.epsilon, step_size=budget.step_size, steps=budget.steps)
-    return entry.model_copy(update={"budget": whole})
+    full_budget = BudgetOverride(
+        norm=budget.norm, epsilon=budget.epsilon, step_size=budget.step_size, steps=budget.steps
+    )
+    return entry.model_copy(update={"budget": full_budget})
 
 
 def data_files(data: Data) -> dict[str, str]:
@@ -152,16 +156,16 @@ def data_files(data: Data) -> dict[str, str]:
 
 
 def data_options(data: Data) -> frozenset[str]:
-    """What reading `data` reaches."""
+    """Return the optional dependencies that reading `data` needs."""
     return frozenset({"digits": {"digits"}, "folder": {"image files"}}.get(data.source, set()))
 
 
 def model_options(model: Model) -> frozenset[str]:
-    """What a classifier of `model` reaches, when it is made and when it is asked."""
-    known = {"onnx": {"ONNX model"}, "mlflow": {"MLflow model", "ONNX model"}}
+    """Return the optional dependencies that a classifier of `model` needs to be built and to run."""
+    extras = {"onnx": {"ONNX model"}, "mlflow": {"MLflow model", "ONNX model"}}
     packed = {"safetensors"} if model.path and model.path.endswith(".safetensors") else set()
-    own = frozenset(known.get(model.source, set()) | packed)
-    return own | model_options(model.twin_model) if model.twin_model else own
+    options = frozenset(extras.get(model.source, set()) | packed)
+    return options | model_options(model.twin_model) if model.twin_model else options
 
 
 def model_code(model: Model) -> Iterator[str]:
@@ -175,7 +179,7 @@ def model_code(model: Model) -> Iterator[str]:
 
 
 def view_model(model: Model) -> Model | None:
-    """What of `model` decides how its own library sees images; None where it has no say in that."""
+    """Return the part of `model` that decides its library's preprocessing; None where there is none."""
     if model.source not in model_sources() or model_source(model.source).view is None:
         return None
     path = model.path if model_source(model.source).view_reads else None
@@ -183,7 +187,7 @@ def view_model(model: Model) -> Model | None:
 
 
 def view_options(model: Model) -> frozenset[str]:
-    """What seeing images as a library does reaches: the library takes pictures."""
+    """Return the optional dependencies of a library's preprocessing, which takes PIL images."""
     return frozenset({"image files"} if view_model(model) else set())
 
 
@@ -197,8 +201,8 @@ def view_files(model: Model) -> dict[str, str]:
     """The files below `model.path` that decide how images are seen."""
     if not view_model(model) or model.path is None:
         return {}
-    found = {name: Path(model.path) / name for name in model_source(model.source).view_reads}
-    return {f"model.path/{name}": path.as_posix() for name, path in found.items() if path.is_file()}
+    paths = {name: Path(model.path) / name for name in model_source(model.source).view_reads}
+    return {f"model.path/{name}": path.as_posix() for name, path in paths.items() if path.is_file()}
 
 
 def data_code(data: Data) -> Iterator[str]:

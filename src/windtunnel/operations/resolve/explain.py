@@ -57,23 +57,23 @@ def _code(before: Mapping[str, str], now: Mapping[str, str], what: str) -> Itera
 
 
 def _value_changed(key: str, before: object, now: object) -> str:
-    words = ["none" if value is _ABSENT or value is None else f"{value}" for value in (before, now)]
-    return f"{key} {words[0]} -> {words[1]}"
+    texts = ["none" if value is _ABSENT or value is None else f"{value}" for value in (before, now)]
+    return f"{key} {texts[0]} -> {texts[1]}"
 
 
 def _file_name(key: str, entry: Mapping[str, object]) -> str:
     """The name of the file that a key of params.yaml names; `key` is with the family and the name of the entry."""
-    own = key.split(".", 2)[-1]
-    place = entry.get(key, entry.get(own))
-    return Path(str(place)).name if place is not None else key
+    entry_key = key.split(".", 2)[-1]
+    path = entry.get(key, entry.get(entry_key))
+    return Path(str(path)).name if path is not None else key
 
 
 def flat(block: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """Nested blocks as `budget.epsilon`: value; a list is one value."""
-    found: dict[str, object] = {}
+    flat_values: dict[str, object] = {}
     for key, value in block.items():
         if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{prefix}{key}.")
+            flat_values |= flat(value, f"{prefix}{key}.")
         elif value != {}:
-            found[f"{prefix}{key}"] = value
-    return found
+            flat_values[f"{prefix}{key}"] = value
+    return flat_values

@@ -18,7 +18,7 @@ def versions(names: Iterable[str], where: str) -> dict[str, str]:
     A local build (`2.13.0+cpu`) is no other version: colleagues on other machines share results.
     Raises UserError, for the stage `where`, where one is not installed.
     """
-    found = {}
+    installed_versions = {}
     for name in sorted(set(names) - WITHOUT_SAY):
         distribution = DISTRIBUTION.get(name) or _packages().get(name, name)
         version = _version(distribution) or _version(distribution := _distribution_of(name))
@@ -26,8 +26,8 @@ def versions(names: Iterable[str], where: str) -> dict[str, str]:
             raise UserError(line)
         if version is None:
             raise UserError(f"{where}: needs '{name}', which is neither installed nor a module in this folder")
-        found[distribution] = version
-    return found
+        installed_versions[distribution] = version
+    return installed_versions
 
 
 def _recorded() -> Iterator[Library]:
@@ -42,7 +42,7 @@ def _packages() -> dict[str, str]:
 
 
 def _missing(where: str, module: str) -> str | None:
-    """What a record says of its library that is not installed; None for a module that is no record's."""
+    """Return the record's hint for a missing library; None for a module that is no record's."""
     of_libraries = (library.missing(where) for library in _recorded() if library.imports[0] == module)
     of_models = (missing(where, source) for source in model_sources() if module in model_source(source).imports)
     return next(of_libraries, None) or next(of_models, None)

@@ -1,4 +1,4 @@
-"""What was found out about a file before, believed while its size and its time are the same."""
+"""Cache facts about a file, valid while its size and its time are the same."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ class Memory:
         self._known: dict[str, list[object]] = {}
         self._changed = False
         try:
-            kept = _Kept.model_validate_json(path.read_bytes())
+            stored = _Kept.model_validate_json(path.read_bytes())
         except (OSError, ValidationError):
             return
-        if kept.form == FORM:
-            self._known = kept.files
+        if stored.form == FORM:
+            self._known = stored.files
 
     def of(self, what: str, path: Path, find: Callable[[Path], Finding]) -> Finding:
-        """What `find`, known as `what`, gives for a file; a list, a text or a number. Raises OSError where it is missing."""
+        """Return the result of `find`, cached as `what`, for a file; a list, a text or a number. Raises OSError where it is missing."""
         key, facts = f"{what} {os.path.abspath(path)}", path.stat()
         mark = [facts.st_size, facts.st_mtime_ns, facts.st_ino]
-        known = self._known.get(key)
-        if known is not None and known[:3] == mark:
-            return known[3]  # type: ignore[return-value]  # what `find` gave before, through JSON
-        found = find(path)
+        entry = self._known.get(key)
+        if entry is not None and entry[:3] == mark:
+            return entry[3]  # type: ignore[return-value]  # what `find` gave before, through JSON
+        value = find(path)
         if time.time() - facts.st_mtime > SETTLED:
-            self._known[key] = [*mark, found]
+            self._known[key] = [*mark, value]
             self._changed = True
-        return found
+        return value
 
     def digest(self, path: Path) -> str:
         """sha256 of a file's bytes, or of the names and bytes of all files below a folder."""

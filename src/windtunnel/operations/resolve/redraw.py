@@ -25,11 +25,11 @@ def keep_for_redrawing(stages: Iterable[Resolved], root: Path) -> None:
     if not chosen:
         return
     lock = read_lock(LOCK)
-    for one in chosen:
-        file = resolved_file(one.stage, one.name, root)
-        ran_with = lock[one.label].md5_of_deps.get(file.as_posix()) if one.label in lock else None
-        if ran_with == hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest() and _whole(one.name):
-            set_aside(ROBUSTNESS / one.name, one.digest)
+    for stage in chosen:
+        file = resolved_file(stage.stage, stage.name, root)
+        ran_with = lock[stage.label].md5_of_deps.get(file.as_posix()) if stage.label in lock else None
+        if ran_with == hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest() and _whole(stage.name):
+            set_aside(ROBUSTNESS / stage.name, stage.digest)
 
 
 def forget_others(digests: set[str]) -> None:

@@ -33,9 +33,9 @@ def read_source(path: Path, name: str) -> Source:
     except (SyntaxError, ValueError) as error:
         raise UserError(f"{path}: not Python ({error})") from error
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    found = tuple(sorted(set(_imports(tree, package))))
+    imports = tuple(sorted(set(_imports(tree, package))))
     resources = any(isinstance(node, ast.Name) and node.id in {"__file__", "PackageLoader"} for node in ast.walk(tree))
-    return Source(hashlib.sha256("".join(_shape(tree)).encode()).hexdigest(), found, resources)
+    return Source(hashlib.sha256("".join(_shape(tree)).encode()).hexdigest(), imports, resources)
 
 
 def _imports(node: ast.AST, package: str) -> Iterator[str]:
@@ -80,7 +80,7 @@ def _shape(node: object) -> Iterator[str]:
 
 
 def _undecorated(node: ast.AST) -> bool:
-    """Whether a docstring here is for readers alone: a decorator may make it content, as that of a sanity check is."""
+    """Return True if a docstring here is only documentation: a decorator may make it content, as that of a sanity check is."""
     return isinstance(node, ast.Module) or getattr(node, "decorator_list", None) == []
 
 

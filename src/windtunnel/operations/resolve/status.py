@@ -1,4 +1,4 @@
-"""What `dvc repro` would run, why, and how long it took before."""
+"""Report which stages `dvc repro` would run, why, and how long they took before."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ def pending_stages() -> list[Pending]:
     from dvc.exceptions import NotDvcRepoError
     from dvc.repo import Repo
 
-    found, lock = {one.label: one for one in resolve_all()}, read_lock(LOCK)
+    stages, lock = {stage.label: stage for stage in resolve_all()}, read_lock(LOCK)
     try:
         with Repo() as repo:
-            why = {label: tuple(reasons) for label, reasons in _reasons(repo, found, lock)}
+            why = {label: tuple(reasons) for label, reasons in _reasons(repo, stages, lock)}
             upstream = _upstream(repo)
     except NotDvcRepoError as error:
         raise UserError("status: this is no DVC repository; run dvc init, or go to where dvc.yaml is") from error
-    return list(_in_order(found, why, upstream))
+    return list(_in_order(stages, why, upstream))
 
 
 def _in_order(
-    found: Mapping[str, Resolved], why: Mapping[str, tuple[str, ...]], upstream: Mapping[str, list[str]]
+    stages: Mapping[str, Resolved], why: Mapping[str, tuple[str, ...]], upstream: Mapping[str, list[str]]
 ) -> Iterator[Pending]:
     runs: set[str] = set()
     for label in upstream:
@@ -75,24 +75,24 @@ def _in_order(
         if label not in ALWAYS and (after or reasons):
             runs.add(label)
             redraws = bool(reasons) and all(reason.startswith("figures:") for reason in reasons) and not after
-            yield Pending(label, reasons, after, _seconds(found.get(label)), redraws)
+            yield Pending(label, reasons, after, _seconds(stages.get(label)), redraws)
 
 
 def _reasons(
-    repo: Repo, found: Mapping[str, Resolved], lock: Mapping[str, LockedStage]
+    repo: Repo, stages: Mapping[str, Resolved], lock: Mapping[str, LockedStage]
 ) -> Iterator[tuple[str, list[str]]]:
     status = fitting(
         dict[str, list[str | _Change]], repo.status(), "dvc status", "what this version of windtunnel reads"
     )
     labels = {stage.addressing for stage in repo.index.stages}
-    for label in [*found, *(label for label in status if label not in found)]:
+    for label in [*stages, *(label for label in status if label not in stages)]:
         if label in ALWAYS or label not in labels:
             continue
         reasons = list(_failed_before(label))
         if label not in lock:
             yield label, reasons or ["has not run yet"]
             continue
-        now = found.get(label)
+        now = stages.get(label)
         if now is not None and not reasons:
             before = _resolved_before(repo, now, lock[label])
             reasons += explain(before, now) if before else ["its last settings are not known"]
@@ -113,7 +113,7 @@ def _failed_before(label: str) -> Iterator[str]:
 
 
 def _resolved_before(repo: Repo, now: Resolved, ran: LockedStage) -> Resolved | None:
-    """What a stage ran with the last time, from DVC's cache; None where it is not there, as after `dvc gc`."""
+    """Return the settings of a stage's last run, from DVC's cache; None where it is not there, as after `dvc gc`."""
     md5 = ran.md5_of_deps.get(resolved_file(now.stage, now.name).as_posix())
     try:
         path = Path(repo.cache.local.oid_to_path(md5)) if md5 else None
@@ -123,7 +123,7 @@ def _resolved_before(repo: Repo, now: Resolved, ran: LockedStage) -> Resolved | 
 
 
 def _dvc_words(changes: Sequence[str | _Change]) -> Iterator[str]:
-    """What DVC finds changed beside what was resolved: files of other stages, params, outputs that are not there."""
+    """List what DVC finds changed beside what was resolved: files of other stages, params, outputs that are not there."""
     for change in changes:
         if isinstance(change, str):
             yield from ["its command changed"] if change == "changed command" else []
@@ -147,7 +147,7 @@ def _upstream(repo: Repo) -> dict[str, list[str]]:
 
 
 def _seconds(stage: Resolved | None) -> float | None:
-    """How long it took the last time, by what it left beside its result, or else for stages that leave no assessment."""
+    """Return the seconds of the last run, by what it left beside its result, or else for stages that leave no assessment."""
     if stage is None:
         return None
     folder = ROBUSTNESS if stage.name or stage.stage == "clean" else HERE.reports

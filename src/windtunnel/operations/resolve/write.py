@@ -1,4 +1,4 @@
-"""What was resolved, on disk: what changed is written, and results of which only the figures changed are set aside."""
+"""Write the resolved files that changed, and results of which only the figures changed are set aside."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from windtunnel.records.files import write_json
 from windtunnel.records.layout import RESOLVED
 
 
-def write_all(found: Iterable[Resolved], root: Path = RESOLVED) -> list[str]:
+def write_all(stages: Iterable[Resolved], root: Path = RESOLVED) -> list[str]:
     """Write what changed and remove what is no more; the labels of what was written."""
-    wanted = {resolved_file(one.stage, one.name, root): one for one in found}
-    keep_for_redrawing([one for one in wanted.values() if _looks_different(one, root)], root)
-    forget_others({one.digest for one in wanted.values()})
+    paths = {resolved_file(stage.stage, stage.name, root): stage for stage in stages}
+    keep_for_redrawing([stage for stage in paths.values() if _looks_different(stage, root)], root)
+    forget_others({stage.digest for stage in paths.values()})
     for path in [*root.rglob("*.json")]:
-        if path not in wanted:
+        if path not in paths:
             path.unlink()
-    for one in wanted.values():
-        if one.stage == "summary":
+    for stage in paths.values():
+        if stage.stage == "summary":
             # A params file of dvc.yaml, so that `dvc params diff` shows the epsilon behind the name of a budget.
-            write_json({"budget": one.work.entry["budget"]}, root / "budget.yaml")
-    return [one.label for one in wanted.values() if one.write(root)]
+            write_json({"budget": stage.work.entry["budget"]}, root / "budget.yaml")
+    return [stage.label for stage in paths.values() if stage.write(root)]
 
 
 def _looks_different(now: Resolved, root: Path) -> bool:
-    """Whether only the figures of a stage changed since it was resolved last."""
+    """Return True if only the figures of a stage changed since the last resolve."""
     try:
         before = read_resolved(now.stage, now.name, root)
     except UserError:

@@ -54,15 +54,15 @@ def reassess(champion: Version, params: Params, run_stage: RunStage) -> Record:
     """
     if not DATA.is_dir():
         raise UserError(f"{DATA}: no samples to assess the champion on; run dvc repro prepare first")
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder = Path(folder_name)
         _write_params(champion, folder / PARAMS_FILE)
         (folder / REPORTS).mkdir()
         for shared in (DATA, REPORTS / "generators"):
             if shared.is_dir():
                 (folder / shared).symlink_to(shared.resolve(), target_is_directory=True)
-        for one in resolve_all(folder / PARAMS_FILE):  # the user's files are here, not there
-            one.write(folder / RESOLVED)
+        for stage in resolve_all(folder / PARAMS_FILE):  # the user's files are here, not there
+            stage.write(folder / RESOLVED)
         run_stage(folder, ["train"])
         run_stage(folder, ["clean"])
         for family, name, _ in entries(params):

@@ -29,7 +29,7 @@ RunPipeline = Callable[..., None]
 
 
 class Status(StrEnum):
-    """How a retraining ended."""
+    """Outcome of a retraining."""
 
     PROMOTED = "promoted"
     KEPT = "kept"
@@ -84,10 +84,10 @@ def retrain(
     registry.versions()  # before hours are spent
     _prepare(params, pipeline)
     inputs = inputs_digest(params)
-    known = [version for version in registry.versions(INPUTS, inputs) if version.tags.get(STATUS) in {*Status}]
+    versions = [version for version in registry.versions(INPUTS, inputs) if version.tags.get(STATUS) in {*Status}]
     champion = fetch_champion(registry)
-    if known and not force:
-        return _as_remembered(known[0], champion)
+    if versions and not force:
+        return _as_remembered(versions[0], champion)
     pipeline(["summary"])
     note = _same_protocol(params, champion, run_stage)
     pipeline([])
@@ -160,7 +160,7 @@ def _as_remembered(version: Version, champion: Version | None) -> Retrained:
 
 
 def _settle(registry: Registry, version: Version, gate: GateResult) -> tuple[Status, list[str]]:
-    """How it ends, and what stands against the model. One whose evaluation is unsound is no challenger."""
+    """Return the outcome and the reasons against the model. One whose evaluation is unsound is no challenger."""
     if gate.decision is Decision.UNSOUND:
         return Status.UNSOUND, failing(gate)
     if gate.decision is Decision.FAILED or was_rolled_back(version):

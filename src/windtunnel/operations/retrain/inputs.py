@@ -1,4 +1,4 @@
-"""What a retraining depends on, as one digest: code and params as committed, and the samples as `prepare` made them."""
+"""Compute the digest of a retraining's dependencies: code and params as committed, and the samples as `prepare` made them."""
 
 from __future__ import annotations
 

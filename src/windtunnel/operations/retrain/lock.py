@@ -41,7 +41,7 @@ def only_one(folder: Path) -> Iterator[None]:
 
 
 def who_holds(holder: Path, patience: float = 5.0) -> str:
-    """What the process that has the lock wrote of itself; it is waited for, since it writes just after it has locked.
+    """Read the record of the process that holds the lock; it is waited for, since it writes just after it has locked.
 
     Args:
         holder: the file it writes.

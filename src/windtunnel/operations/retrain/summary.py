@@ -16,11 +16,11 @@ _WORDS = {
 def headline(result: Retrained) -> str:
     """The end in one sentence: who is in service now, and what became of the model."""
     if result.status is Status.PROMOTED:
-        words = _promoted(result)
+        text = _promoted(result)
     else:
         champion = f"{result.champion} stays the champion" if result.champion else "there is still no champion"
-        words = _WORDS[result.status].format(version=result.version, champion=champion)
-    return f"nothing changed since {result.version} was assessed; {words}" if result.remembered else words
+        text = _WORDS[result.status].format(version=result.version, champion=champion)
+    return f"nothing changed since {result.version} was assessed; {text}" if result.remembered else text
 
 
 def _promoted(result: Retrained) -> str:

@@ -28,5 +28,5 @@ def write_generators(
     make_generators(block, train, seed, device, place.generators)
     where = pick_device(device)
     generators = load_generators(place.generators, where, assessed, block)
-    found = quality(generators, train, seed, where) if generators else Quality()
-    write_json(found.model_dump(mode="json"), place.generators / QUALITY_JSON)
+    generator_quality = quality(generators, train, seed, where) if generators else Quality()
+    write_json(generator_quality.model_dump(mode="json"), place.generators / QUALITY_JSON)

@@ -40,11 +40,11 @@ def main() -> None:
 def write_summary(params: Params, subject: Subject, place: Layout, started: float) -> Artifacts:
     """Sum up what lies in `place`: the sandwich, the headline metrics, the outcomes per sample and the plots' series."""
     clean = read_artifacts(place.clean)
-    found = [(family, read_artifacts(place.robustness / n, run_times=False)) for family, n, _ in entries(params)]
-    assessments = [artifacts for _, artifacts in found if artifacts.metadata.failure is None]
+    entries_read = [(family, read_artifacts(place.robustness / n, run_times=False)) for family, n, _ in entries(params)]
+    assessments = [artifacts for _, artifacts in entries_read if artifacts.metadata.failure is None]
     budget = PerturbationBudget(params.budget.norm, params.budget.epsilon)
     result = summarise(subject, budget, clean, assessments, read_findings(place.sanity), decisions_of_seed(params))
-    result = with_failed_entries(result, found)
+    result = with_failed_entries(result, entries_read)
     result = keep_images(result, params.storage.inputs)
     write_curves(security_curves(assessments), place.summary)
     summary = write_artifacts(result, place.summary, subject, started=started, draw=partial(_draw, assessments))

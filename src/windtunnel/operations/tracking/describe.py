@@ -37,18 +37,18 @@ def describe(
 
 
 def not_valid(failures: Iterable[str]) -> list[str]:
-    """What must be read first, in Markdown: a line for each reason why the numbers of a run must not be believed."""
+    """Return the warnings in Markdown: a line for each reason why the numbers of a run must not be believed."""
     return [f"**NOT VALID**: {escape(failure)}  " for failure in failures]
 
 
 def _sandwich(metrics: Mapping[str, float]) -> str:
-    found = {group: f"{group}/accuracy" for group in ("certified", "worst_case", "clean")}
-    words = [
+    metric_names = {group: f"{group}/accuracy" for group in ("certified", "worst_case", "clean")}
+    parts = [
         f"{group.replace('_', ' ')} **{rate(metrics, name)}**{_of(metrics, group)}"
-        for group, name in found.items()
+        for group, name in metric_names.items()
         if name in metrics
     ]
-    return "Accuracy: " + " ≤ ".join(words)
+    return "Accuracy: " + " ≤ ".join(parts)
 
 
 def _of(metrics: Mapping[str, float], group: str) -> str:
@@ -69,10 +69,10 @@ def _caveats(caveats: Sequence[tuple[str, Caveat]], room: int) -> list[str]:
     for name, caveat in caveats:
         holders.setdefault(caveat.text, []).append(name)
     lines = [f"- {', '.join(names)}: {text}" for text, names in holders.items()]
-    kept: list[str] = []
+    shown_lines: list[str] = []
     for line in lines:
-        if len("\n".join([*kept, line])) > room:
-            kept.append(f"- and {len(lines) - len(kept)} more: see the report")
+        if len("\n".join([*shown_lines, line])) > room:
+            shown_lines.append(f"- and {len(lines) - len(shown_lines)} more: see the report")
             break
-        kept.append(line)
-    return ["", "**Caveats**", "", *kept] if kept else []
+        shown_lines.append(line)
+    return ["", "**Caveats**", "", *shown_lines] if shown_lines else []

@@ -1,4 +1,4 @@
-"""What the tracking store holds of a state: for whoever checks it against the files."""
+"""Read a state from the tracking store, to compare it with the files."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def logged_metrics(digest: str, experiment: str, configured_uri: str | None) -> 
     uri = tracking_uri(configured_uri)
     try:
         client = connect(uri)
-        found = client.get_experiment_by_name(experiment)
+        experiment_record = client.get_experiment_by_name(experiment)
         query = f"tags.`windtunnel.state` = '{digest}' and tags.`windtunnel.role` = 'parent'"
-        runs = client.search_runs([found.experiment_id], query, max_results=1) if found else []
+        runs = client.search_runs([experiment_record.experiment_id], query, max_results=1) if experiment_record else []
     except Exception as error:  # MLflow, SQLAlchemy and requests raise what they like
         raise UserError(f"tracking: {without_credentials(uri)}: {type(error).__name__}: {reason_of(error)}") from error
     return dict(runs[0].data.metrics) if runs else None

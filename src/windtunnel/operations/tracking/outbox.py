@@ -21,8 +21,8 @@ from windtunnel.records.metadata import Record
 _MANIFEST = "state.json"
 
 
-class Manifest(Record):
-    """What is known of a kept state beside its files: digests and run times, for which the tensors were needed.
+class OutboxManifest(Record):
+    """Record of a stored state beside its files: digests and run times, for which the tensors were needed.
 
     children: digest of each assessment. run_times: metrics of those that have them. origin: tags on where the state was made.
     """
@@ -35,15 +35,15 @@ class Manifest(Record):
 
 
 def outbox() -> Path:
-    """Where undelivered states wait, in the main work tree."""
+    """Return the folder of undelivered states, in the main work tree."""
     return main_root() / ".cache" / "windtunnel" / "outbox"
 
 
 def waiting() -> list[Path]:
     """The folders of the states that wait, the oldest first."""
     # A kill while keeping a state leaves a .partial folder; only whole ones are delivered.
-    found = [path for path in outbox().glob(f"*/{_MANIFEST}") if path.parent.suffix != ".partial"]
-    return [path.parent for path in sorted(found, key=lambda path: path.stat().st_mtime)]
+    folders = [path for path in outbox().glob(f"*/{_MANIFEST}") if path.parent.suffix != ".partial"]
+    return [path.parent for path in sorted(folders, key=lambda path: path.stat().st_mtime)]
 
 
 def keep(state: State, origin: Mapping[str, str]) -> None:
@@ -59,7 +59,7 @@ def keep(state: State, origin: Mapping[str, str]) -> None:
     for source, copy in ((here.params, there.params), (here.lock, there.lock)):
         if source.is_file():
             shutil.copyfile(source, copy)
-    manifest = Manifest(
+    manifest = OutboxManifest(
         digest=state.digest,
         children={child.name: child.digest for child in state.children},
         origin=dict(origin),
@@ -77,7 +77,7 @@ def kept(folder: Path) -> Iterator[tuple[State, Mapping[str, str]]]:
     Digests and run times were taken while the tensors were at hand. Raises UserError where the folder is damaged.
     """
     try:
-        manifest = Manifest.model_validate(read_json(folder / _MANIFEST))
+        manifest = OutboxManifest.model_validate(read_json(folder / _MANIFEST))
     except ValidationError as error:
         raise UserError(f"{folder / _MANIFEST}: not the manifest of a kept state") from error
     state = read_state(Layout(folder), tensors=False)

@@ -1,4 +1,4 @@
-"""Whether this very state was logged by the last `track`: answered from small files, without MLflow, in a moment."""
+"""Check if the last `track` logged this very state: read from small files, without MLflow, in a moment."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SQLITE = "sqlite:///"
 
 
 def logged_before() -> bool:
-    """Whether nothing has changed since a state was logged: no artifact, and nothing in the store.
+    """Return True if nothing changed since a state was logged: no artifact, and nothing in the store.
 
     Of a server that is only ever asked; then the answer is no. So is it where something waits in the outbox.
     """

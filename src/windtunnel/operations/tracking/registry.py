@@ -50,12 +50,12 @@ class Version:
 
     @property
     def uri(self) -> str:
-        """Where `model.source: mlflow` finds it."""
+        """Return its URI for `model.source: mlflow`."""
         return f"models:/{self.model}/{self.number}"
 
     @property
     def decision(self) -> str:
-        """What the gate said of it."""
+        """Return the gate's decision about it."""
         return self.tags.get("gate.decision", "unknown")
 
 
@@ -70,37 +70,43 @@ class Registry:
     def alias(self, name: str) -> Version | None:
         """The version that an alias names; None for none."""
         with self._asked():
-            found = {m.name: m for m in self.client.search_registered_models(f"name = '{self.model}'")}
-            number = found[self.model].aliases.get(name) if self.model in found else None
+            models = {m.name: m for m in self.client.search_registered_models(f"name = '{self.model}'")}
+            number = models[self.model].aliases.get(name) if self.model in models else None
             return None if number is None else self._version(str(number))
 
     def version(self, number: str) -> Version:
         """A version by its number. Raises UserError where there is none."""
-        known = {version.number: version for version in self.versions()}
-        if number not in known:
-            there = ", ".join(known) or "none: windtunnel promote makes the first"
+        by_number = {version.number: version for version in self.versions()}
+        if number not in by_number:
+            available = ", ".join(by_number) or "none: windtunnel promote makes the first"
             raise UserError(
-                f"registry: {self.model} has no version {number} on {without_credentials(self.uri)} ({there})"
+                f"registry: {self.model} has no version {number} on {without_credentials(self.uri)} ({available})"
             )
-        return known[number]
+        return by_number[number]
 
     def versions(self, tag: str | None = None, value: str = "") -> list[Version]:
         """All versions, the newest first; with `tag` only those where it has this value."""
         query = f"name = '{self.model}'" + (f" and tags.`{tag}` = '{value}'" if tag else "")
         with self._asked():
-            found = [_as_version(v) for v in self.client.search_model_versions(query)]
-        return sorted(found, key=lambda v: int(v.number), reverse=True)
+            found_versions = [_as_version(v) for v in self.client.search_model_versions(query)]
+        return sorted(found_versions, key=lambda v: int(v.number), reverse=True)
 
     def record(self, version: Version) -> Record:
         """The outcomes of a version's own assessment, as a gate reads them; without any where its run holds none (any more)."""
         origin = Origin(model=version.model, version=version.number, run_id=version.run_id)
-        kept = (SUMMARY / OUTCOMES_FILE).relative_to(REPORTS)
+        outcomes_path = (SUMMARY / OUTCOMES_FILE).relative_to(REPORTS)
         with self._asked(), tempfile.TemporaryDirectory() as folder:
-            there = {file.path for file in self.client.list_artifacts(version.run_id, kept.parent.as_posix())}
-            if kept.as_posix() not in there:  # the gate then asks for a reassessment, and a retraining makes it
+            uploaded = {
+                file.path for file in self.client.list_artifacts(version.run_id, outcomes_path.parent.as_posix())
+            }
+            if (
+                outcomes_path.as_posix() not in uploaded
+            ):  # the gate then asks for a reassessment, and a retraining makes it
                 return Record(version.tags.get("windtunnel.model_digest", ""), (), {}, origin)
-            found = read_record(Path(self.client.download_artifacts(version.run_id, kept.as_posix(), folder)))
-        return Record(found.model_digest, found.samples, found.outcomes, origin)
+            outcomes = read_record(
+                Path(self.client.download_artifacts(version.run_id, outcomes_path.as_posix(), folder))
+            )
+        return Record(outcomes.model_digest, outcomes.samples, outcomes.outcomes, origin)
 
     def register(self, state: State, model: Path, gate: GateResult, reasons: list[str]) -> Version:
         """Log an assessed state and keep its model; a state is registered once, however often this is called.
@@ -109,9 +115,9 @@ class Registry:
         """
         with self._asked():
             run_id = deliver(state, self.uri, volatile_tags())
-        found = self.versions(_STATE, state.digest)
-        if found:
-            return found[0]
+        existing = self.versions(_STATE, state.digest)
+        if existing:
+            return existing[0]
         tags = {
             _STATE: state.digest,
             "windtunnel.model_digest": state.model_digest,
@@ -128,10 +134,10 @@ class Registry:
             if not self.client.search_registered_models(f"name = '{self.model}'"):
                 self.client.create_registered_model(self.model)
             source = f"models:/{model_id}"
-            made = self.client.create_model_version(self.model, source, run_id, tags=tags, model_id=model_id)
-            self._link(known, str(made.version))
-            self.client.set_tag(run_id, "windtunnel.registered", f"{self.model} version {made.version}")
-            return self._version(str(made.version))
+            created = self.client.create_model_version(self.model, source, run_id, tags=tags, model_id=model_id)
+            self._link(known, str(created.version))
+            self.client.set_tag(run_id, "windtunnel.registered", f"{self.model} version {created.version}")
+            return self._version(str(created.version))
 
     def challenge(self, version: Version) -> None:
         """Make a version the challenger."""
@@ -177,9 +183,9 @@ class Registry:
     def _link(self, model_id: str, number: str) -> None:
         """Name the version beside its model on MLflow's Models page. A server does so; a local store leaves it to the client."""
         tag = "mlflow.modelVersions"
-        known = json.loads(self.client.get_logged_model(model_id).tags.get(tag, "[]"))
-        if not any(str(one["version"]) == number and one["name"] == self.model for one in known):
-            linked = json.dumps([*known, {"name": self.model, "version": int(number)}])
+        links = json.loads(self.client.get_logged_model(model_id).tags.get(tag, "[]"))
+        if not any(str(link["version"]) == number and link["name"] == self.model for link in links):
+            linked = json.dumps([*links, {"name": self.model, "version": int(number)}])
             self.client.set_logged_model_tags(model_id, {tag: linked})
 
     def _version(self, number: str) -> Version:
@@ -203,15 +209,15 @@ def open_registry(tracking: Tracking) -> Registry:
 
 
 def was_rolled_back(version: Version) -> bool:
-    """Whether somebody took this version out of service."""
+    """Return True if this version was taken out of service."""
     return version.tags.get(_ROLLED_BACK) == "true"
 
 
-def _as_version(found: object) -> Version:
+def _as_version(version: object) -> Version:
     from mlflow.entities.model_registry import ModelVersion
 
-    assert isinstance(found, ModelVersion)
-    return Version(str(found.name), str(found.version), str(found.run_id), dict(found.tags))
+    assert isinstance(version, ModelVersion)
+    return Version(str(version.name), str(version.version), str(version.run_id), dict(version.tags))
 
 
 def _log_weights(model_id: str, directory: Path, shape: tuple[int, ...]) -> str:

@@ -30,22 +30,24 @@ def fetch_run(name: str, folder: Path, uri: str, experiment: str) -> str | None:
 
 def _fetch(name: str, folder: Path, uri: str, experiment: str) -> str | None:
     client = connect(uri)
-    known = client.get_experiment_by_name(experiment)
-    if known is None:
+    experiment_record = client.get_experiment_by_name(experiment)
+    if experiment_record is None:
         return None
     key = "run_id" if re.fullmatch("[0-9a-f]{32}", name) else "run_name"
     where = f"attributes.{key} = '{name.replace(chr(39), '')}' and tags.`windtunnel.role` = 'parent'"
-    found = client.search_runs([known.experiment_id], filter_string=where, max_results=1)
-    if not found:
+    runs = client.search_runs([experiment_record.experiment_id], filter_string=where, max_results=1)
+    if not runs:
         return None
-    run = found[0].info
+    run = runs[0].info
     folder.mkdir(parents=True, exist_ok=True)
-    there = {file.path for file in client.list_artifacts(run.run_id)}
-    for file in there & {*FILES}:
+    uploaded = {file.path for file in client.list_artifacts(run.run_id)}
+    for file in uploaded & {*FILES}:
         target = folder / "reports" if file == "metrics.json" else folder
         target.mkdir(parents=True, exist_ok=True)
         client.download_artifacts(run.run_id, file, str(target))
-    children = client.search_runs([known.experiment_id], filter_string=f"tags.`mlflow.parentRunId` = '{run.run_id}'")
+    children = client.search_runs(
+        [experiment_record.experiment_id], filter_string=f"tags.`mlflow.parentRunId` = '{run.run_id}'"
+    )
     for child in children:
         if {DATA_FILE, METADATA_FILE} <= {file.path for file in client.list_artifacts(child.info.run_id)}:
             target = folder / "reports" / "robustness" / str(child.info.run_name)

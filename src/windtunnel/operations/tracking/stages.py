@@ -1,4 +1,4 @@
-"""What dvc.lock says of each stage, as the few tags by which a run is found again."""
+"""Summarise dvc.lock per stage, as the few tags by which a run is found again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What there is to track: a pipeline state, read from the artifacts on disk and from nowhere else."""
+"""Collect the pipeline state to track, read from the artifacts on disk and from nowhere else."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class ChildState:
         success by queries, parts of a suite.
         """
         metrics = self.metadata.metrics
-        found: dict[str, list[tuple[int, float]]] = {}
+        curve_points: dict[str, list[tuple[int, float]]] = {}
         axes = [("accuracy_curve", "epsilons", 1e6), ("accuracy_by_severity", "severities", 1)]
         axes += [("critical_epsilon_histogram", "critical_epsilon_bins", 1e6)]
         axes += [(f"success_rate_curve{end}", "query_budgets", 1) for end in ("", "_ci_low", "_ci_high")]
@@ -95,19 +95,19 @@ class ChildState:
             if key in metrics and axis in metrics:
                 steps, values = (table(tuple[float | None, ...], metrics, name) for name in (axis, key))
                 points = zip(steps, values, strict=True)
-                found[key] = [(round(x * scale), y) for x, y in points if x is not None and y is not None]
-        return found | self._parts
+                curve_points[key] = [(round(x * scale), y) for x, y in points if x is not None and y is not None]
+        return curve_points | self._parts
 
     @property
     def _parts(self) -> dict[str, list[tuple[int, float]]]:
         """`<corruption>/corrupted_accuracy` by severity, with its interval, of each part of a suite."""
         metrics, pairs = self.metadata.metrics, corruption_pairs(self.metadata.kwargs)
-        found: dict[str, list[tuple[int, float]]] = {}
+        curve_points: dict[str, list[tuple[int, float]]] = {}
         for end in ("", "_ci_low", "_ci_high"):
             values = numbers(metrics, f"accuracy_by_pair{end}") if pairs else []
             for (corruption, severity), value in zip(pairs, values, strict=True):
-                found.setdefault(f"{corruption}/corrupted_accuracy{end}", []).append((severity, value))
-        return found
+                curve_points.setdefault(f"{corruption}/corrupted_accuracy{end}", []).append((severity, value))
+        return curve_points
 
     @property
     def words(self) -> dict[str, str]:
@@ -116,12 +116,12 @@ class ChildState:
 
     @property
     def caveats(self) -> tuple[Caveat, ...]:
-        """What limits its numbers."""
+        """Return the caveats of its numbers."""
         return self.metadata.all_caveats
 
     @property
     def files(self) -> list[Path]:
-        """What is uploaded: metadata and figures; the tensors stay in DVC."""
+        """Return the files to upload: metadata and figures; the tensors stay in DVC."""
         return [self.directory / METADATA_FILE, *sorted(self.directory.glob("*.png"))]
 
 
@@ -258,11 +258,11 @@ def volatile_tags() -> dict[str, str]:
     commit = _git("rev-parse", "HEAD")
     # dvc.lock is written by the very run that is logged.
     dirty = bool(_git("status", "--porcelain", "--", ".", ":!dvc.lock"))
-    found = {"git.commit": commit, "git.dirty": str(dirty), "mlflow.source.git.commit": commit}
+    tags = {"git.commit": commit, "git.dirty": str(dirty), "mlflow.source.git.commit": commit}
     experiment = os.environ.get("DVC_EXP_NAME")
     if experiment:
-        found["dvc.exp.name"] = experiment
-    return {key: value for key, value in found.items() if value}
+        tags["dvc.exp.name"] = experiment
+    return {key: value for key, value in tags.items() if value}
 
 
 def _git(*arguments: str) -> str:

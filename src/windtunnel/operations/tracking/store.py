@@ -1,4 +1,4 @@
-"""What is delivered to MLflow, and as what."""
+"""Deliver a state to MLflow as runs, metrics and artifacts."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def deliver(state: State, uri: str, origin: Mapping[str, str]) -> str:
     with store_lock():
         client = connect(uri)
         experiment = find_experiment(client, state.experiment, uri)
-        found = _find(client, experiment, _parent_of(state.digest))
-        if found and _is_complete(client, found):
-            return found
+        existing = _find(client, experiment, _parent_of(state.digest))
+        if existing and _is_complete(client, existing):
+            return existing
         tags = {**state.tags, **origin, "windtunnel.role": "parent", "mlflow.source.name": "dvc repro"}
-        parent = found or _create(client, experiment, _run_name(state), tags)
+        parent = existing or _create(client, experiment, _run_name(state), tags)
         model = _log_parent(client, parent, state)
         for child in state.children:
             _deliver_child(client, experiment, parent, child, state, model)
@@ -71,7 +71,7 @@ def tag_state(digest: str, experiment: str, uri: str, tags: Mapping[str, str]) -
 
 
 def is_logged(digest: str, uri: str) -> bool:
-    """Whether a complete run of this state is in a local SQLite store: a look that takes milliseconds, without MLflow."""
+    """Return True if a complete run of this state is in a local SQLite store: a look that takes milliseconds, without MLflow."""
     path = uri.removeprefix("sqlite:///")
     if not uri.startswith("sqlite:///") or not Path(path).is_file():
         return False
@@ -91,13 +91,13 @@ def is_logged(digest: str, uri: str) -> bool:
 
 def find_experiment(client: MlflowClient, name: str, uri: str) -> str:
     """The id of the experiment, made where it is new; artifacts of a SQLite store lie in the main work tree."""
-    found = client.get_experiment_by_name(name)
-    if found is None:
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
         location = (main_root() / ARTIFACTS).as_uri() if urlparse(uri).scheme == "sqlite" else None
         identifier = str(client.create_experiment(name, artifact_location=location))
         tags: Mapping[str, str] = {}
     else:
-        identifier, tags = str(found.experiment_id), found.tags
+        identifier, tags = str(experiment.experiment_id), experiment.tags
     for key, value in _EXPERIMENT.items():
         if key not in tags:  # what a user wrote stays
             client.set_experiment_tag(identifier, key, value)
@@ -114,9 +114,9 @@ def _create(client: MlflowClient, experiment: str, name: str, tags: Mapping[str,
     return str(client.create_run(experiment, tags=allowed, run_name=name).info.run_id)
 
 
-def _name(given: str) -> str:
+def _name(name: str) -> str:
     """A name that MLflow takes for a metric, a parameter or a tag: one that it refuses would lose the whole run."""
-    return re.sub(r"[^\w\-./: ]", "_", given)[:250]
+    return re.sub(r"[^\w\-./: ]", "_", name)[:250]
 
 
 def _is_complete(client: MlflowClient, run: str) -> bool:
@@ -209,9 +209,9 @@ def _child_tags(child: ChildState, layout: Layout) -> dict[str, str]:
 def _log_params(client: MlflowClient, run: str, params: Mapping[str, str]) -> None:
     from mlflow.entities import Param
 
-    known = client.get_run(run).data.params
+    logged = client.get_run(run).data.params
     values = {_name(name): value for name, value in params.items()}
-    rows = [Param(key, value[:6000]) for key, value in values.items() if key not in known]
+    rows = [Param(key, value[:6000]) for key, value in values.items() if key not in logged]
     for start in range(0, len(rows), _PARAMS_AT_ONCE):
         client.log_batch(run, params=rows[start : start + _PARAMS_AT_ONCE])
 
@@ -271,10 +271,10 @@ def logged_model(client: MlflowClient, run: str, state: State) -> str:
 
     experiment = client.get_run(run).info.experiment_id
     name = f"model-{state.model_digest[:12]}"
-    known = client.search_logged_models([experiment], filter_string=f"name = '{name}'", max_results=1)
-    if known:
-        return str(known[0].model_id)
+    models = client.search_logged_models([experiment], filter_string=f"name = '{name}'", max_results=1)
+    if models:
+        return str(models[0].model_id)
     facts = {key: json.dumps(value)[:500] for key, value in state.model.facts.items()}
     tags = {"windtunnel.model_digest": state.model_digest}
-    made = client.create_logged_model(experiment, name=name, source_run_id=run, tags=tags, params=facts)
-    return str(client.finalize_logged_model(made.model_id, "READY").model_id)
+    created = client.create_logged_model(experiment, name=name, source_run_id=run, tags=tags, params=facts)
+    return str(client.finalize_logged_model(created.model_id, "READY").model_id)

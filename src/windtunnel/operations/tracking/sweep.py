@@ -58,11 +58,13 @@ def record_sweep(
     with store_lock():
         client = connect(uri)
         where = find_experiment(client, experiment, uri)
-        known = client.search_runs([where], filter_string=f"tags.`windtunnel.sweep` = '{digest}'", max_results=1)
+        existing = client.search_runs([where], filter_string=f"tags.`windtunnel.sweep` = '{digest}'", max_results=1)
         tags = {"windtunnel.role": "sweep", "windtunnel.sweep": digest, "mlflow.source.name": "windtunnel sweep"}
         title = f"{name}: " + "; ".join(f"{axis} {', '.join(values)}" for axis, values in axes.items())
         run = str(
-            known[0].info.run_id if known else client.create_run(where, tags=tags, run_name=title[:250]).info.run_id
+            existing[0].info.run_id
+            if existing
+            else client.create_run(where, tags=tags, run_name=title[:250]).info.run_id
         )
         states = {point.state: _state(client, where, point.state) for point in points}
         for state in states.values():
@@ -76,8 +78,8 @@ def record_sweep(
 
 def _state(client: MlflowClient, experiment: str, digest: str) -> Run | None:
     query = f"tags.`windtunnel.state` = '{digest}' and tags.`windtunnel.role` = 'parent'"
-    found = client.search_runs([experiment], filter_string=query, max_results=1)
-    return found[0] if found else None
+    runs = client.search_runs([experiment], filter_string=query, max_results=1)
+    return runs[0] if runs else None
 
 
 def _log(
@@ -128,13 +130,13 @@ def sweep_chart(points: Sequence[Point]) -> Scene:
         ordered = sorted(points, key=lambda point: point.metrics["epsilon"])
         drawn = [
             Series(
-                words,
+                title,
                 role,
                 tuple((p.metrics["epsilon"], p.metrics[key]) for p in having),
                 _limits(having, key),
                 line=False,
             )
-            for key, role, words in _CURVES
+            for key, role, title in _CURVES
             if (having := [p for p in ordered if key in p.metrics])
         ]
         top = ordered[-1].metrics["epsilon"]
@@ -149,5 +151,5 @@ def sweep_chart(points: Sequence[Point]) -> Scene:
 
 def _limits(points: Sequence[Point], key: str) -> tuple[tuple[float, float], ...]:
     ends = (f"{key}_ci_low", f"{key}_ci_high")
-    found = [(p.metrics[ends[0]], p.metrics[ends[1]]) for p in points if ends[0] in p.metrics]
-    return tuple(found) if len(found) == len(points) else ()
+    limits = [(p.metrics[ends[0]], p.metrics[ends[1]]) for p in points if ends[0] in p.metrics]
+    return tuple(limits) if len(limits) == len(points) else ()

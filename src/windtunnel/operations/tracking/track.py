@@ -17,7 +17,7 @@ from windtunnel.runtime.credentials import reason_of, without_credentials
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What became of a call of `track`.
+    """Outcome of a call of `track`.
 
     run: the id of this state's run; None where it was logged before (`already`) or waits in the outbox (`reason`).
     delivered_from_outbox: how many waiting states were delivered. problems: a line for each that was not.

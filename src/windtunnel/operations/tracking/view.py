@@ -41,9 +41,9 @@ def columns() -> list[str]:
 def _charts() -> dict[str, object]:
     """The charts of the run list: a first section with the sandwich, a bar per run."""
     charts = [
-        {"type": "BAR", "uuid": f"{KEY}-{place}", "metricKey": name, "metricSectionId": KEY, "runsCountToCompare": 20,
+        {"type": "BAR", "uuid": f"{KEY}-{row}", "metricKey": name, "metricSectionId": KEY, "runsCountToCompare": 20,
          "deleted": False, "isGenerated": False}
-        for place, name in enumerate(SANDWICH)
+        for row, name in enumerate(SANDWICH)
     ]  # fmt: skip
     section = {"uuid": KEY, "name": "Robustness sandwich", "display": True, "isReordered": True}
     return {"compareRunCharts": charts, "compareRunSections": [section], "isAccordionReordered": True}

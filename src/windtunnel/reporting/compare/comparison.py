@@ -48,10 +48,10 @@ def compare_runs(runs: Sequence[Run]) -> Comparison:
         raise UserError("compare: at least two runs are needed")
     params = [(key, tuple(run.params.get(key) for run in runs)) for key in _keys([run.params for run in runs])]
     metrics = [(key, tuple(run.metrics.get(key) for run in runs)) for key in _as_read([run.metrics for run in runs])]
-    known = all(run.params for run in runs)
+    has_params = all(run.params for run in runs)
     return Comparison(
         tuple(runs),
-        tuple(row for row in params if known and len(set(row[1])) > 1),
+        tuple(row for row in params if has_params and len(set(row[1])) > 1),
         tuple(row for row in metrics if len(set(row[1])) > 1),
         sum(len(set(values)) == 1 for _, values in metrics),
         tuple(_against(runs[0], run) for run in runs[1:]),
@@ -83,7 +83,7 @@ def _as_read(blocks: Sequence[Mapping[str, object]]) -> list[str]:
 
 
 def _not_the_same(kind: AssessmentKind, first: Run, run: Run) -> str:
-    """What of this kind only one of the runs has, or has under the same name with another algorithm; empty for nothing."""
+    """List what only one of the runs has of this kind, or has under the same name with another algorithm; empty for nothing."""
     one, two = (
         {
             name: metadata
@@ -102,18 +102,20 @@ def _not_the_same(kind: AssessmentKind, first: Run, run: Run) -> str:
 
 
 def _against(first: Run, run: Run) -> Against:
-    one, two = first.assessments(), run.assessments()
+    first_names, two = first.assessments(), run.assessments()
     pairs: list[Pair] = []
     refused = [f"{r.label}: its tensors are not available, so nothing is paired" for r in (first, run) if not r.reports]
     without = {outcome: line for outcome, kind in MADE_BY.items() if (line := _not_the_same(kind, first, run))}
-    refused += [f"{outcome}: {line}" for outcome, line in without.items() if "summary" in one and "summary" in two]
-    for name in [name for name in one if name in two]:
+    refused += [
+        f"{outcome}: {line}" for outcome, line in without.items() if "summary" in first_names and "summary" in two
+    ]
+    for name in [name for name in first_names if name in two]:
         try:
-            pairs += compare_assessment(name, read_artifacts(one[name]), read_artifacts(two[name]), without)
+            pairs += compare_assessment(name, read_artifacts(first_names[name]), read_artifacts(two[name]), without)
         except UserError as error:
             refused.append(str(error))
     if first.reports and run.reports:
-        for mine, other, label in ((one, two, first.label), (two, one, run.label)):
+        for mine, other, label in ((first_names, two, first.label), (two, first_names, run.label)):
             if only := [name for name in mine if name not in other]:
                 refused.append(f"{', '.join(only)}: only in {label}")
     adjusted = multipletests([p.p_value for p in pairs], method="holm")[1].tolist() if pairs else []

@@ -33,26 +33,26 @@ def contrast(first: Path, second: Path) -> Contrast:
 
     Raises UserError where one is no sweep, or where samples or grids differ: nothing would be paired.
     """
-    one, two = (read_artifacts(directory) for directory in (first, second))
-    for artifacts in (one, two):
+    first_artifacts, two = (read_artifacts(directory) for directory in (first, second))
+    for artifacts in (first_artifacts, two):
         if "critical_epsilon" not in artifacts.data:
             raise UserError(f"{artifacts.directory}: is no sweep (no critical_epsilon in its robustness_data.pt)")
-    (pair,) = compare_assessment(str(second), one, two)
+    (pair,) = compare_assessment(str(second), first_artifacts, two)
     if pair.curve is None:
         raise UserError(f"{second}: has another epsilon grid than {first}; sweep both over the same")
-    before, after = one.tensor("critical_epsilon"), two.tensor("critical_epsilon")
+    before, after = first_artifacts.tensor("critical_epsilon"), two.tensor("critical_epsilon")
     return Contrast(pair.curve, int((after > before).sum()), int((after < before).sum()))
 
 
-def contrast_chart(found: Contrast, labels: tuple[str, str]) -> Scene:
+def contrast_chart(contrast_data: Contrast, labels: tuple[str, str]) -> Scene:
     """The two curves; `labels` name the first and the second sweep. `windtunnel.assessments.figures.paint` writes it as a PNG."""
-    points, whole = found.curves.points, found.curves.overall
+    points, overall = contrast_data.curves.points, contrast_data.curves.overall
     first = tuple((float(point.at), point.first) for point in points)
     second = tuple((float(point.at), point.second) for point in points)
     drawn = [
-        Series(f"{labels[0]}: area {whole.first:.3f}", "broken", first),
-        Series(f"{labels[1]}: area {whole.second:.3f}", "clean", second, dashed=True),
+        Series(f"{labels[0]}: area {overall.first:.3f}", "broken", first),
+        Series(f"{labels[1]}: area {overall.second:.3f}", "clean", second, dashed=True),
     ]
-    gain = f"{labels[1]} flips later on {found.later} samples, earlier on {found.earlier}"
-    area = f"difference of the areas {whole.second - whole.first:+.3f} [{whole.low:+.3f}, {whole.high:+.3f}]"
+    gain = f"{labels[1]} flips later on {contrast_data.later} samples, earlier on {contrast_data.earlier}"
+    area = f"difference of the areas {overall.second - overall.first:+.3f} [{overall.low:+.3f}, {overall.high:+.3f}]"
     return lines(drawn, f"epsilon; {gain}", "top-1 accuracy", f"{area}; {gain}.", width=WIDTH)

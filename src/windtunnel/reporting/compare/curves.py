@@ -72,8 +72,8 @@ def curve_of(artifacts: Artifacts) -> Curve | None:
         most = int(number(options, "max_queries"))
         budgets = [b * 10**k for k in range(len(str(most))) for b in (1, 2, 5) if b * 10**k < most] + [most]
         broken = artifacts.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED
-        held = [right & ~(broken & (artifacts.tensor("queries") <= budget)) for budget in budgets]
-        return Curve("queries", tuple(map(float, budgets)), torch.stack(held, dim=1).double())
+        survived = [right & ~(broken & (artifacts.tensor("queries") <= budget)) for budget in budgets]
+        return Curve("queries", tuple(map(float, budgets)), torch.stack(survived, dim=1).double())
     return None
 
 
@@ -83,31 +83,31 @@ def compare_curves(first: Artifacts, second: Artifacts) -> CurveDifference | Non
     Percentile bootstrap over samples, each resample keeping a sample's two curves together (Efron, Tibshirani 1993).
     The seed is fixed, so that two comparisons of the same runs are equal.
     """
-    one, two = curve_of(first), curve_of(second)
-    if one is None or two is None or len(one.scores) < 2:
+    first_curve, two = curve_of(first), curve_of(second)
+    if first_curve is None or two is None or len(first_curve.scores) < 2:
         return None
-    if (one.axis, one.points, one.of) != (two.axis, two.points, two.of):
+    if (first_curve.axis, first_curve.points, first_curve.of) != (two.axis, two.points, two.of):
         return None
-    weights = _weights(one)
-    columns = [np.column_stack([c.scores.numpy(), c.scores.numpy() @ weights]) for c in (one, two)]
+    weights = _weights(first_curve)
+    columns = [np.column_stack([c.scores.numpy(), c.scores.numpy() @ weights]) for c in (first_curve, two)]
     difference = columns[1] - columns[0]
     interval = bootstrap(
         (difference,), np.mean, n_resamples=RESAMPLES, batch=_AT_ONCE, axis=0, method="percentile",
         rng=np.random.default_rng(0),
     ).confidence_interval  # fmt: skip
-    whole = "area under the curve" if one.axis == "epsilon" else "mean of the rows above"
+    summary_name = "area under the curve" if first_curve.axis == "epsilon" else "mean of the rows above"
     rows = [
         CurvePoint(at, float(a), float(b), float(low), float(high))
         for at, a, b, low, high in zip(
-            [*(f"{p:g}" for p in one.points), whole],
+            [*(f"{p:g}" for p in first_curve.points), summary_name],
             columns[0].mean(0), columns[1].mean(0), interval.low, interval.high, strict=True,
         )
     ]  # fmt: skip
-    return CurveDifference(one.axis, tuple(rows[:-1]), rows[-1])
+    return CurveDifference(first_curve.axis, tuple(rows[:-1]), rows[-1])
 
 
 def _weights(curve: Curve) -> NDArray[np.float64]:
-    """What each point counts for on the whole: the trapezoid rule over [0, largest epsilon], or all alike."""
+    """Return the weight of each point: the trapezoid rule over [0, largest epsilon], or all alike."""
     if curve.axis != "epsilon":
         return np.full(len(curve.points), 1 / len(curve.points))
     steps = np.diff(np.array(curve.points))

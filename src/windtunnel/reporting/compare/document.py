@@ -93,7 +93,7 @@ def _paired(first: str, against: Against) -> Part:
         f"flips either way are equally likely, and the same after Holm's correction for {len(rows)} outcomes; interval: "
         f"Newcombe's for paired samples.",
     )
-    lines = (f"{words}: {sample_list(p, rows)}" for p in against.pairs for words, rows in flips(p, first, second))
+    lines = (f"{title}: {sample_list(p, rows)}" for p in against.pairs for title, rows in flips(p, first, second))
     return Part(heading, (*refused, *explained, *_settings(against.pairs), *lines), tuple(tables))
 
 

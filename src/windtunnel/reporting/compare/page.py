@@ -57,7 +57,7 @@ def _by_loss(against: Against) -> list[tuple[Pair, float]]:
 
 
 def _sentence(first: str, against: Against) -> str:
-    """What changed beyond chance, in words."""
+    """Describe the significant changes in words."""
     name = against.run.label
     if not against.pairs:
         return f"{name} could not be paired with {first}."
@@ -69,11 +69,11 @@ def _sentence(first: str, against: Against) -> str:
             f"{len(against.pairs)} outcomes)."
         )
     parts = []
-    for words, rows in (("worse", worse), ("better", better[::-1])):
+    for verb, rows in (("worse", worse), ("better", better[::-1])):
         if rows:
             named = ", ".join(f"{pair.name} {100 * d:+.1f} points" for pair, d in rows[:3])
             more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
-            parts.append(f"{words} on {named}{more}")
+            parts.append(f"{verb} on {named}{more}")
     return f"{name} is {'; '.join(parts)}, beyond chance (McNemar's exact test, Holm's correction for {len(against.pairs)} outcomes)."
 
 
@@ -136,11 +136,11 @@ def _against_budgets(base: Run, other: Run, pairs: Sequence[Pair]) -> Iterator[B
     for run, side, role in ((base, summary.first, "clean"), (other, summary.second, "broken")) if summary else ():
         layers = layers_in(side.metrics)
         for norm in dict.fromkeys(layer.norm for layer in layers):
-            for end, words in ((WORST_CASE, "worst case"), (CERTIFIED, "certified")):
+            for end, end_name in ((WORST_CASE, "worst case"), (CERTIFIED, "certified")):
                 at, limits = end_at_budgets(layers, norm, end)
                 if at:
-                    one = Series(f"{words}, {run.label}", role, at, limits, line=False, hollow=end is CERTIFIED)
-                    points.setdefault(norm, []).append(one)
+                    dots = Series(f"{end_name}, {run.label}", role, at, limits, line=False, hollow=end is CERTIFIED)
+                    points.setdefault(norm, []).append(dots)
     paired = {pair.first.name for pair in pairs}
     for run, role in sides:
         for curve in run.curves():
@@ -155,7 +155,7 @@ def _against_budgets(base: Run, other: Run, pairs: Sequence[Pair]) -> Iterator[B
         keys = [Series(run.label, role, (), line=False) for run, role in sides]
         top = max(x for series in drawn for x, _ in series.points)
         alt = f"Accuracy of both runs against epsilon under {under}, up to {plain(top)}."
-        words = f"Both runs against epsilon, {under}. Dots: worst case; rings: certified; lines: assessments over an epsilon grid"
+        caption = f"Both runs against epsilon, {under}. Dots: worst case; rings: certified; lines: assessments over an epsilon grid"
         scene = lines(
             [*keys, *(replace(one, named=False) for one in drawn)],
             f"epsilon ({under})",
@@ -164,32 +164,32 @@ def _against_budgets(base: Run, other: Run, pairs: Sequence[Pair]) -> Iterator[B
             (0, top),
             (0, 1),
         )
-        yield Chart(scene, words)
+        yield Chart(scene, caption)
 
 
 def _flips(pair: Pair, first: str, second: str) -> Iterator[Block]:
-    """What flipped in one outcome, lost samples first: names, and pictures of some."""
-    for words, rows in ((f"lost in {second}", pair.lost), (f"gained in {second}", pair.gained)):
+    """Yield the samples that flipped in one outcome, lost samples first: names, and pictures of some."""
+    for change, rows in ((f"lost in {second}", pair.lost), (f"gained in {second}", pair.gained)):
         if not rows:
             continue
         names = [pair.first.sample_names[i] for i in rows]
         if pair.first.tensor("clean_inputs").ndim != 4:
-            yield Table(f"{pair.name}, {words} ({len(rows)})", ("samples",), ((", ".join(names[:50]),),))
+            yield Table(f"{pair.name}, {change} ({len(rows)})", ("samples",), ((", ".join(names[:50]),),))
             continue
         places = [{row: i for i, row in enumerate(run.kept.tolist())} for run in (pair.first, pair.second)]
         shown = [i for i in rows if i in places[0] and i in places[1]][:MOST_PICTURES]
         if not shown:
-            yield Table(f"{pair.name}, {words} ({len(rows)})", ("samples",), ((", ".join(names[:50]),),))
+            yield Table(f"{pair.name}, {change} ({len(rows)})", ("samples",), ((", ".join(names[:50]),),))
             continue
         more = f"; the first {len(shown)} of {len(rows)}" if len(rows) > len(shown) else ""
-        one, two = pair.first.pictured, pair.second.pictured
+        first_artifacts, two = pair.first.pictured, pair.second.pictured
         names = [pair.first.sample_names[i] for i in shown]
-        cells = [("clean", tuple(_clean(one, places[0][i]) for i in shown)),
-                 (first, tuple(_perturbed(one, places[0][i], first) for i in shown)),
+        cells = [("clean", tuple(_clean(first_artifacts, places[0][i]) for i in shown)),
+                 (first, tuple(_perturbed(first_artifacts, places[0][i], first) for i in shown)),
                  (second, tuple(_perturbed(two, places[1][i], second) for i in shown))]  # fmt: skip
         header = tuple(names)
         yield PictureGrid(
-            f"{pair.name}, {words}: {len(rows)} sample{'s' if len(rows) > 1 else ''}{more}",
+            f"{pair.name}, {change}: {len(rows)} sample{'s' if len(rows) > 1 else ''}{more}",
             header,
             tuple(cells),
             small=True,
@@ -199,8 +199,8 @@ def _flips(pair: Pair, first: str, second: str) -> Iterator[Block]:
 def _clean(artifacts: Artifacts, i: int) -> Picture:
     names = artifacts.class_names
     label, predicted = (class_name(names, int(artifacts.tensor(key)[i])) for key in ("targets", "clean_predictions"))
-    words = label if label == predicted else f"{label}, predicted {predicted}"
-    return picture(artifacts.tensor("clean_inputs")[i], f"{artifacts.sample_names[i]}, clean: {words}", words)
+    text = label if label == predicted else f"{label}, predicted {predicted}"
+    return picture(artifacts.tensor("clean_inputs")[i], f"{artifacts.sample_names[i]}, clean: {text}", text)
 
 
 def _perturbed(artifacts: Artifacts, i: int, run: str) -> Picture | None:

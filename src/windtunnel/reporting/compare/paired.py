@@ -89,9 +89,9 @@ def another_algorithm(first: Metadata, second: Metadata) -> str:
     """In which way two assessments under one name are of different algorithms; empty where only settings differ."""
     parts = ({"library": m.library, "algorithm": m.algorithm, "objective": m.semantics.objective, "norm": m.semantics.norm}
              for m in (first, second))  # fmt: skip
-    one, two = parts
-    differs = next((words for words in one if one[words] != two[words]), None)
-    return f"another {differs} ({one[differs]} and {two[differs]})" if differs else ""
+    first_parts, two = parts
+    differs = next((key for key in first_parts if first_parts[key] != two[key]), None)
+    return f"another {differs} ({first_parts[differs]} and {two[differs]})" if differs else ""
 
 
 def _why_not(first: Artifacts, second: Artifacts) -> str:
@@ -111,11 +111,11 @@ def _why_not(first: Artifacts, second: Artifacts) -> str:
 
 
 def _same_images(first: Artifacts, second: Artifacts) -> bool:
-    """Whether the clean images that both have kept are equal; where there is none of both, their names stand for them."""
-    one, two = first.kept, second.kept
-    if torch.equal(one, two):
+    """Return True if the clean images that both have stored are equal; where there is none of both, their names stand for them."""
+    first_rows, two = first.kept, second.kept
+    if torch.equal(first_rows, two):
         return same_values(first.tensor("clean_inputs"), second.tensor("clean_inputs"))
-    mine, theirs = torch.isin(one, two).nonzero().flatten(), torch.isin(two, one).nonzero().flatten()
+    mine, theirs = torch.isin(first_rows, two).nonzero().flatten(), torch.isin(two, first_rows).nonzero().flatten()
     images = ((first.tensor("clean_inputs"), mine), (second.tensor("clean_inputs"), theirs))
     return same_values(*(scratch.samples_at(tensor, indices) for tensor, indices in images))
 
@@ -128,8 +128,8 @@ def _outcomes(name: str, first: Artifacts, second: Artifacts) -> Iterator[tuple[
         yield name + scope, (held(first), held(second))
         return
     if all("certified_accuracy" in a.metrics for a in pair):
-        one, two = (a.tensor("certified_verdicts") == Verdict.VERIFIED for a in pair)
-        yield "certified", (one, two)
+        first_outcome, two = (a.tensor("certified_verdicts") == Verdict.VERIFIED for a in pair)
+        yield "certified", (first_outcome, two)
     if all("worst_case_accuracy" in a.metrics for a in pair):
         yield "worst case", (held(first), held(second))
 
@@ -156,10 +156,14 @@ def _pair(
 def _differing(first: Artifacts, second: Artifacts) -> Iterator[str]:
     """`semantics.perturbation.epsilon`: where the two records of how they were made differ; the model is no setting."""
     keys = {"library", "algorithm", "library_version", "semantics", "kwargs", "call_kwargs"}
-    one, two = (dict(_leaves(a.metadata.model_dump(mode="json", include=keys))) for a in (first, second))
+    first_settings, two = (dict(_leaves(a.metadata.model_dump(mode="json", include=keys))) for a in (first, second))
     # The numbers of a summary's kwargs are results; those of an assessment's are its options.
     results = ("kwargs.hard_failures", "kwargs.assessments")
-    return (path for path in sorted({*one, *two}) if one.get(path) != two.get(path) and path not in results)
+    return (
+        path
+        for path in sorted({*first_settings, *two})
+        if first_settings.get(path) != two.get(path) and path not in results
+    )
 
 
 def _leaves(value: Json, path: str = "") -> Iterator[tuple[str, str]]:

@@ -35,16 +35,16 @@ class Run:
         """The directory of each assessment that has tensors at hand: the summary, clean, then as in params.yaml."""
         if self.reports is None:
             return {}
-        found = {path.name: path for path in sorted((self.reports / "robustness").glob("*"))}
-        found = {name: path for name, path in found.items() if (path / METADATA_FILE).is_file()}
+        directories = {path.name: path for path in sorted((self.reports / "robustness").glob("*"))}
+        directories = {name: path for name, path in directories.items() if (path / METADATA_FILE).is_file()}
         summary = self.reports / "summary"
         if not (summary / METADATA_FILE).is_file():
-            return found
-        order = ["clean", *options_of_summary(read_metadata(summary)).assessments, *found]
-        return {"summary": summary, **{name: found[name] for name in order if name in found}}
+            return directories
+        order = ["clean", *options_of_summary(read_metadata(summary)).assessments, *directories]
+        return {"summary": summary, **{name: directories[name] for name in order if name in directories}}
 
     def curves(self) -> tuple[SecurityCurve, ...]:
-        """What its assessments know against epsilon, as its summary has it; none where it has no summary at hand, or an older one.
+        """Return the security curves of its summary; none where it has no summary at hand, or an older one.
 
         Raises UserError, in one line, where the file is damaged.
         """
@@ -53,10 +53,10 @@ class Run:
 
     def subject(self) -> tuple[str, str]:
         """The short digests of the model and of the assessed samples; empty where no artifacts are at hand."""
-        found = self.assessments()
-        if not found:
+        directories = self.assessments()
+        if not directories:
             return "", ""
-        origin = read_metadata(found.get("clean", next(iter(found.values())))).provenance
+        origin = read_metadata(directories.get("clean", next(iter(directories.values())))).provenance
         return origin.model_digest[:8], origin.dataset_digest[:8]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from windtunnel.params.results import Report as Options
-from windtunnel.reporting.report.collect import Found, collect
+from windtunnel.reporting.report.collect import ReportInputs, collect
 from windtunnel.reporting.report.glossary import GLOSSARY
 from windtunnel.reporting.report.guard import ODD_METADATA, guarded
 from windtunnel.reporting.report.model import Report, Section
@@ -28,37 +28,37 @@ def build_report(
     give equal files.
     """
     options = options or Options()
-    found = collect(reports, names, named=options.show_sample_names, measured=dated)
+    inputs = collect(reports, names, named=options.show_sample_names, measured=dated)
     try:
-        return _report(found, options)
+        return _report(inputs, options)
     except ODD_METADATA as error:
         # Each part that shows one assessment is guarded; what is left is the summary.
         line = f"The summary is missing from this report: its metadata is of another version ({error!r})"
-        return _report(replace(found, summary=None, problems=(*found.problems, line)), options)
+        return _report(replace(inputs, summary=None, problems=(*inputs.problems, line)), options)
 
 
-def _report(found: Found, options: Options) -> Report:
+def _report(inputs: ReportInputs, options: Options) -> Report:
     return Report(
         title=options.title,
-        front=front(found),
-        sections=tuple(_sections(found, options)),
-        samples=samples_appendix(found),
+        front=front(inputs),
+        sections=tuple(_sections(inputs, options)),
+        samples=samples_appendix(inputs),
         glossary=GLOSSARY,
         full=options.layout == "full",
         paper=options.paper,
     )
 
 
-def _sections(found: Found, options: Options) -> Iterator[Section]:
+def _sections(inputs: ReportInputs, options: Options) -> Iterator[Section]:
     """A section per question that a reader asks, in the order of asking."""
-    clean, checks, gate = found.clean, found.checks, found.gate
+    clean, checks, gate = inputs.clean, inputs.checks, inputs.gate
     if clean is not None:
-        yield guarded(CLEAN, lambda: clean_section(clean, found, options))
-    yield from family_sections(found, options)
+        yield guarded(CLEAN, lambda: clean_section(clean, inputs, options))
+    yield from family_sections(inputs, options)
     if checks is not None:
         yield guarded(SANITY, lambda: sanity_section(checks, gate))
     elif gate is not None:
         yield guarded("The gate", lambda: gate_section(gate))
-    yield reproducibility_section(found)
+    yield reproducibility_section(inputs)
     if checks is not None:
         yield guarded("Every sanity check", lambda: checks_appendix(checks))

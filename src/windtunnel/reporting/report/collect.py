@@ -1,4 +1,4 @@
-"""What can be read of a reports directory. A missing, damaged or older file costs its part of the report, and a line.
+"""Read a reports directory. A missing, damaged or older file costs its part of the report, and a line.
 
 One assessment's tensors are in memory at a time: pictures are taken of some samples, the 1-D tensors are kept.
 """
@@ -47,8 +47,8 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What could be read, and a line for each thing that could not.
+class ReportInputs:
+    """Inputs of a report, and a line for each thing that could not be read.
 
     `children`: for a suite, the metadata of the single corruptions below its directory, by directory name. `figures`: what
     the visualisers of an assessment show. `confidence`: the median confidence in the wrong answer of what an attack broke.
@@ -76,7 +76,9 @@ class Found:
         return self.summary or self.clean or next(iter(self.assessments), None)
 
 
-def collect(reports: Path, names: Iterable[str] | None = None, *, named: bool = True, measured: bool = False) -> Found:
+def collect(
+    reports: Path, names: Iterable[str] | None = None, *, named: bool = True, measured: bool = False
+) -> ReportInputs:
     """Read reports/. `names`: the assessments to show, in order; all there are where absent.
 
     `named`: samples by their names; else by numbers in the order of the summary, else of the clean evaluation.
@@ -90,12 +92,12 @@ def collect(reports: Path, names: Iterable[str] | None = None, *, named: bool = 
 
     def read(directory: Path, what: str) -> Artifacts | None:
         try:
-            found = read_artifacts(directory, run_times=measured)
-            _check_metadata(found)
+            artifacts = read_artifacts(directory, run_times=measured)
+            _check_metadata(artifacts)
         except UserError as error:
             problems.append(f"{what} is missing from this report: {shown(error)}")
             return None
-        return found
+        return artifacts
 
     robustness = reports / "robustness"
     clean = read(robustness / "clean", "The clean evaluation")
@@ -106,17 +108,17 @@ def collect(reports: Path, names: Iterable[str] | None = None, *, named: bool = 
     if not named:
         numbers = numbers_of(summary or clean)
         clean, summary = (numbered_samples(a, numbers) if a else None for a in (clean, summary))
-    wanted = list(names) if names is not None else _in_order(known_assessments(reports), summary)
-    wanted = [name for name in wanted if name != "clean"]
+    requested = list(names) if names is not None else _in_order(known_assessments(reports), summary)
+    requested = [name for name in requested if name != "clean"]
     checks = _checks(reports / "sanity", problems)
-    pictures = plan_pictures(summary or clean, len(wanted))
+    pictures = plan_pictures(summary or clean, len(requested))
     run = _run(summary) if summary and measured else None
     figures = {clean.name: figures_of(clean)} if clean else {}
     clean, summary = (_slim(a) if a else None for a in (clean, summary))
     confidence: dict[str, float] = {}
     assessments: list[Artifacts] = []
     children: dict[str, dict[str, Metadata]] = {}
-    for name in wanted:
+    for name in requested:
         found = read(robustness / name, f"Assessment {name}")
         if found and (failure := found.metadata.failure):
             problems.append(f"Assessment {name} has no result, it failed: {failure.reason}")
@@ -134,8 +136,8 @@ def collect(reports: Path, names: Iterable[str] | None = None, *, named: bool = 
     data = _kept(reports / "data" / DATASET_JSON, read_record, problems)
     model = _kept(reports / "model" / MODEL_JSON, read_model, problems)
     gate = _gate(reports / "gate.json", problems)
-    curves = _curves(reports / "summary", wanted, problems) if summary else ()
-    return Found(
+    curves = _curves(reports / "summary", requested, problems) if summary else ()
+    return ReportInputs(
         clean, summary, checks, gate, tuple(assessments), data, model, tuple(problems), children, pictures, curves,
         figures, confidence, run,
     )  # fmt: skip
@@ -143,8 +145,8 @@ def collect(reports: Path, names: Iterable[str] | None = None, *, named: bool = 
 
 def known_assessments(reports: Path) -> list[str]:
     """Names of the assessments below a reports directory, sorted; without the clean evaluation."""
-    found = sorted(path.parent.name for path in (reports / "robustness").glob(f"*/{METADATA_FILE}"))
-    return [name for name in found if name != "clean"]
+    names = sorted(path.parent.name for path in (reports / "robustness").glob(f"*/{METADATA_FILE}"))
+    return [name for name in names if name != "clean"]
 
 
 def _in_order(names: list[str], summary: Artifacts | None) -> list[str]:
@@ -154,7 +156,7 @@ def _in_order(names: list[str], summary: Artifacts | None) -> list[str]:
 
 
 def _curves(summary: Path, names: Collection[str], problems: list[str]) -> tuple[SecurityCurve, ...]:
-    """What these assessments know against epsilon, as the summary has it."""
+    """Return the security curves of these assessments, from the summary."""
     try:
         return tuple(curve for curve in read_curves(summary) if curve.name in names)
     except UserError:
@@ -172,7 +174,7 @@ def _confidence_when_wrong(artifacts: Artifacts) -> float | None:
 
 
 def _run(summary: Artifacts) -> Run | None:
-    """What runtime.json says, where it speaks of the tensors that are there: it is no DVC output, so it may be of others."""
+    """Read runtime.json where it belongs to the present tensors: it is no DVC output, so it may be of others."""
     measured = read_runtime(summary.directory)
     if measured is None or measured.data_digest != summary.digest() or not measured.started:
         return None
@@ -194,7 +196,7 @@ def _check_metadata(artifacts: Artifacts) -> None:
 
 
 def _lacking_in_summary(summary: Artifacts) -> str:
-    """What the report needs of the summary and does not find there, in words; empty for nothing."""
+    """Return what the report needs of the summary and does not find there, in words; empty for nothing."""
     missing = [key for key in _OF_SUMMARY if key not in summary.metrics]
     missing += [key for key in _SUMMARY_TENSORS if key not in summary.data]
     for what, read in (
@@ -210,17 +212,17 @@ def _lacking_in_summary(summary: Artifacts) -> str:
 
 def _children(directory: Path, name: str, problems: list[str]) -> dict[str, Metadata]:
     """The metadata of the single corruptions of a suite."""
-    found: dict[str, Metadata] = {}
+    children: dict[str, Metadata] = {}
     for path in sorted(directory.glob(f"*/{METADATA_FILE}")):
         try:
-            found[path.parent.name] = read_metadata(path.parent)
+            children[path.parent.name] = read_metadata(path.parent)
         except UserError:
             problems.append(f"{name}/{path.parent.name} is missing from this report: its metadata.json is damaged")
-    return found
+    return children
 
 
 def _kept(path: Path, read: Callable[[Path], T], problems: list[str]) -> T | None:
-    """What a stage wrote beside its tensors; None where it is missing, and where it is damaged, with a line for that."""
+    """Read the record of a stage beside its tensors; None where it is missing, and where it is damaged, with a line for that."""
     if not path.is_file():
         return None
     try:
@@ -234,16 +236,16 @@ def _kept(path: Path, read: Callable[[Path], T], problems: list[str]) -> T | Non
 
 def _checks(directory: Path, problems: list[str]) -> tuple[FindingRecord, ...] | None:
     try:
-        found = read_sanity(directory)
+        recorded = read_sanity(directory)
     except UserError:
         problems.append(
             "The sanity checks are missing from this report: their metadata is damaged or of another version"
         )
         return None
-    if found is None:
+    if recorded is None:
         problems.append("No sanity checks ran: the evaluation itself is not checked.")
         return None
-    return found.checks
+    return recorded.checks
 
 
 def _gate(path: Path, problems: list[str]) -> GateResult | None:

@@ -1,4 +1,4 @@
-"""What a visualiser shows, as blocks of the report: its charts in vectors and its pictures, described by the visualiser itself.
+"""Convert the output of a visualiser to blocks of the report: its charts in vectors and its pictures, described by the visualiser itself.
 
 Drawn while the tensors of the assessment are in memory; kept are blocks alone. A visualiser that is not installed here, or that cannot
 read what is on disk, is shown as the PNG that it left.
@@ -56,7 +56,7 @@ def _figures(artifacts: Artifacts) -> Iterator[Drawn]:
 
 
 def _described(artifacts: Artifacts, row: FigureRecord, title: str) -> tuple[Block, ...]:
-    """What the visualiser of a row of metadata.json draws with its options; nothing where it is unknown or cannot."""
+    """Yield the blocks that the visualiser of a row of metadata.json draws with its options; nothing where it is unknown or cannot."""
     visualiser = VISUALISERS.get(row.name)
     if visualiser is None:
         return ()
@@ -67,7 +67,7 @@ def _described(artifacts: Artifacts, row: FigureRecord, title: str) -> tuple[Blo
     if empty:
         return (Text(f"{title}: {empty}"),)
     caption = f"{artifacts.name}: {title}"
-    return tuple(Chart(one, caption) if isinstance(one, Scene) else one for one in drawings)
+    return tuple(Chart(drawing, caption) if isinstance(drawing, Scene) else drawing for drawing in drawings)
 
 
 def picture_files(artifacts: Artifacts) -> Mapping[str, Path]:

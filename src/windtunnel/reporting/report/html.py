@@ -61,11 +61,11 @@ def _round(value: float) -> str:
 
 
 def _samples(samples: Samples) -> dict[str, object]:
-    """What report.js reads: each text once in `words`, the cells as numbers of words."""
-    words: dict[str, int] = {}
+    """Return the data for report.js: each text once in `words`, the cells as numbers of words."""
+    word_index: dict[str, int] = {}
 
     def coded(texts: Sequence[str]) -> list[int]:
-        return [words.setdefault(text, len(words)) for text in texts]
+        return [word_index.setdefault(text, len(word_index)) for text in texts]
 
     rows = [coded((r.name, r.target, r.clean, r.status, r.decided_by, r.distance)) for r in samples.rows]
     results = [
@@ -74,7 +74,7 @@ def _samples(samples: Samples) -> dict[str, object]:
     ]
     sprites = [{"source": s.source, "tile": s.tile, "columns": s.columns, "slots": s.slots} for s in samples.sprites]
     return {
-        "words": list(words),
+        "words": list(word_index),
         "rows": rows,
         "results": results,
         "assessments": samples.assessments,

@@ -83,7 +83,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class SampleResult:
-    """What one assessment found of one sample, as text."""
+    """Result of one assessment for one sample, as text."""
 
     verdict: str
     prediction: str = ""
@@ -147,7 +147,7 @@ class Front:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything a renderer needs. `full`: details belong on paper too; `paper`: A4 or Letter."""
+    """Content of a report for the renderers. `full`: details belong on paper too; `paper`: A4 or Letter."""
 
     title: str
     front: Front

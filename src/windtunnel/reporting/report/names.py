@@ -38,4 +38,4 @@ def numbered_samples(artifacts: Artifacts, numbered: Mapping[str, str]) -> Artif
 
 def _in_text(text: str, numbered: Mapping[str, str]) -> str:
     """A sentence whose `sample <name>` is numbered. Not every occurrence of a name: it may be a number itself."""
-    return re.sub(r"\bsample ([^\s,;:]+)", lambda found: numbered.get(found[1], found[0]), text)
+    return re.sub(r"\bsample ([^\s,;:]+)", lambda match: numbered.get(match[1], match[0]), text)

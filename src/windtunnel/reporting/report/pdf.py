@@ -105,12 +105,12 @@ class _Document(BaseDocTemplate):  # type: ignore[misc]  # reportlab is untyped
         self._report, self._section = report, ""
 
     def _footer(self, canvas: Canvas, document: BaseDocTemplate) -> None:
-        left, right = self.leftMargin, self.pagesize[0] - self.rightMargin
+        x_left, right = self.leftMargin, self.pagesize[0] - self.rightMargin
         canvas.setStrokeColor(colour("line"))
-        canvas.line(left, 11 * mm, right, 11 * mm)
+        canvas.line(x_left, 11 * mm, right, 11 * mm)
         canvas.setFont(FONT, 7.2)
         canvas.setFillColor(colour("soft"))
-        canvas.drawString(left, 7.5 * mm, f"{self._report.title}: {self._report.front.subtitle}"[:70])
+        canvas.drawString(x_left, 7.5 * mm, f"{self._report.title}: {self._report.front.subtitle}"[:70])
         canvas.drawRightString(right, 7.5 * mm, f"{self._section}   {document.page}".strip())
 
     def afterFlowable(self, flowable: Flowable) -> None:
@@ -168,22 +168,22 @@ def _front(report: Report) -> Iterator[Flowable]:
         yield from chart_parts(front.sandwich, 0.8)
     for block in front.threat:
         yield from block_parts(block)
-    for title, found in (("What did most damage", front.findings), ("What limits these numbers", front.caveats)):
-        if found:
+    for title, findings in (("What did most damage", front.findings), ("What limits these numbers", front.caveats)):
+        if findings:
             yield Paragraph(title, _HEAD)
-            yield from (Paragraph(escape(finding.text), _BULLET, bulletText="•") for finding in found)
+            yield from (Paragraph(escape(finding.text), _BULLET, bulletText="•") for finding in findings)
     yield Spacer(1, 8)
     yield _sign_off()
 
 
 def _sign_off() -> KeepTogether:
     """Empty lines for who answers for the assessment."""
-    words = [
+    fields = [
         ("Assessed by", "Date", "Signature"),
         ("Reviewed by", "Date", "Signature"),
         ("Decision", "Valid until", "Conditions"),
     ]
-    rows = [[Paragraph(word, _FACT) for word in row] for row in words]
+    rows = [[Paragraph(word, _FACT) for word in row] for row in fields]
     drawn = PdfTable(rows, colWidths=[WIDTH * share for share in (0.36, 0.2, 0.44)], rowHeights=[9 * mm] * len(rows))
     drawn.setStyle(
         cells(
@@ -203,14 +203,14 @@ def _tiles(tiles: tuple[Tile, ...]) -> PdfTable:
     row: list[object] = []
     styles: list[tuple[object, ...]] = []
     for i, tile in enumerate(tiles):
-        words = (
+        texts = (
             (tile.label, _LABEL),
             (f"{tile.value} ", _VALUE),
             (f"{tile.interval} {tile.meaning}".strip(), _MEANING),
         )
-        row += [*([""] if i else []), [Paragraph(escape(text), of) for text, of in words]]
-        place = (2 * i, 0)
-        styles += [("LINEABOVE", place, place, 3, colour(tile.role)), ("BACKGROUND", place, place, colour("card"))]
+        row += [*([""] if i else []), [Paragraph(escape(text), of) for text, of in texts]]
+        cell = (2 * i, 0)
+        styles += [("LINEABOVE", cell, cell, 3, colour(tile.role)), ("BACKGROUND", cell, cell, colour("card"))]
     drawn = PdfTable([row], colWidths=[width, *[w for _ in tiles[1:] for w in (gap, width)]])
     drawn.setStyle(cells(2, 3, 8, *styles))
     return drawn
@@ -266,8 +266,8 @@ def _samples(samples: Samples) -> Iterator[Flowable]:
     rows = samples.rows[:MOST_SAMPLES]
     more = len(samples.rows) - len(rows)
     if more:
-        words = f"The first {len(rows)} samples; {more} more are in the HTML and in robustness_data.pt"
-        yield Paragraph(words, BODY)
+        note = f"The first {len(rows)} samples; {more} more are in the HTML and in robustness_data.pt"
+        yield Paragraph(note, BODY)
     header = ("sample", "label", "status", "by", "distance")
     texts = [_in_short(row) for row in rows]
     widths = [max([stringWidth(t, FONT, 6.4) for t in column] + [stringWidth(head, BOLD, 6.4)]) + 6

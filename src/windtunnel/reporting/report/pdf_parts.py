@@ -100,9 +100,9 @@ def block_parts(block: Block) -> list[Flowable]:
 
 def finding_part(finding: Finding) -> Flowable:
     """A sentence in a box with a coloured edge."""
-    words = escape(finding.text)
+    text = escape(finding.text)
     box = PdfTable(
-        [[Paragraph(f"<b>{words}</b>" if finding.severity == "invalid" else words, BODY)]],
+        [[Paragraph(f"<b>{text}</b>" if finding.severity == "invalid" else text, BODY)]],
         colWidths=[WIDTH],
         spaceAfter=3,
         splitInRow=1,
@@ -139,21 +139,21 @@ def _column_widths(table: Table) -> list[float]:
         )
 
     columns = range(len(table.header))
-    words = [widest(i, lambda text: text.split(" ")) for i in columns]
+    longest_words = [widest(i, lambda text: text.split(" ")) for i in columns]
     # Where the longest words leave no room, the longest of them are broken first.
     for longest in (150.0, 100.0, 70.0, 50.0, 35.0):
-        needed = [min(longest, word) + padding for word in words]
+        needed = [min(longest, word) + padding for word in longest_words]
         if sum(needed) <= WIDTH:
             break
-    wanted = [
+    desired = [
         max(need, min(400.0, widest(i, lambda text: [text])) + padding) for i, need in zip(columns, needed, strict=True)
     ]
-    spare, beyond = WIDTH - sum(needed), sum(wanted) - sum(needed)
+    spare, beyond = WIDTH - sum(needed), sum(desired) - sum(needed)
     if spare <= 0:
         return [n * WIDTH / sum(needed) for n in needed]
     if beyond > spare:
-        return [n + (w - n) * spare / beyond for n, w in zip(needed, wanted, strict=True)]
-    return [*wanted[:-1], wanted[-1] + spare - beyond]
+        return [n + (w - n) * spare / beyond for n, w in zip(needed, desired, strict=True)]
+    return [*desired[:-1], desired[-1] + spare - beyond]
 
 
 def chart_parts(chart: Chart, scale: float = SCALE) -> list[Flowable]:
@@ -230,9 +230,9 @@ def _grid_parts(grid: PictureGrid) -> list[Flowable]:
     content: list[list[object]] = []
     if grid.header:
         content.append(["", *(Paragraph(escape(name), UNDER) for name in grid.header)])
-    for words, pictures in grid.rows:
+    for title, pictures in grid.rows:
         cells_ = [_picture(p, side) for p in pictures]
-        content.append([Paragraph(escape(words), UNDER) if words else "", *cells_, *[""] * (across - len(cells_))])
+        content.append([Paragraph(escape(title), UNDER) if title else "", *cells_, *[""] * (across - len(cells_))])
     drawn = PdfTable(content, colWidths=[label, *[side + 4] * across], hAlign="LEFT")
     drawn.setStyle(cells(1, 1.5, 1.5))
     return [KeepTogether([drawn, Paragraph(escape(grid.caption), CAPTION)])]

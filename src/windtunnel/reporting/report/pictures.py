@@ -27,7 +27,7 @@ LARGE = 160  # pixels of a picture side by side, at least
 
 @dataclass
 class Pictures:
-    """What is taken from the tensors while they are in memory.
+    """Images taken from the tensors while they are in memory.
 
     `thumbnails`: rows of the samples shown in the per-sample table with a clean thumbnail, `perturbed_thumbnails` with
     one per assessment too; `chosen`: rows shown side by side; `nearest`: their nearest known examples, where there are any.
@@ -52,8 +52,8 @@ class Pictures:
         if not changed or in_latent_space(artifacts) or not isinstance(images, Tensor) or images.ndim != 4:
             return
         row_of = {name: i for i, name in enumerate(artifacts.sample_names)}
-        known = {i: row_of[self.names[i]] for i in self.perturbed_thumbnails if self.names[i] in row_of}
-        finite = {i: row for i, row in known.items() if bool(images[row].isfinite().all())}
+        row_of_sample = {i: row_of[self.names[i]] for i in self.perturbed_thumbnails if self.names[i] in row_of}
+        finite = {i: row for i, row in row_of_sample.items() if bool(images[row].isfinite().all())}
         if finite:
             self.sprites.append(_sprite(images[list(finite.values())], tuple(finite), source))
         for i in self.chosen:
@@ -69,11 +69,11 @@ def plan_pictures(base: Artifacts | None, assessments: int) -> Pictures | None:
         return None
     height, width = _tile(images)
     room = PIXELS // (2 * height * width)
-    kept = base.kept.tolist()
-    row, n = {sample: i for i, sample in enumerate(kept)}, len(kept)
-    clean = _evenly(kept, room if n * (assessments + 1) > 2 * room else n)
-    perturbed = clean if n * (assessments + 1) <= 2 * room else _evenly(kept, room // max(1, assessments))
-    pictures = Pictures(base.sample_names, _chosen(base, kept), tuple(sorted({*clean, *perturbed})), perturbed)
+    stored = base.kept.tolist()
+    row, n = {sample: i for i, sample in enumerate(stored)}, len(stored)
+    clean = _evenly(stored, room if n * (assessments + 1) > 2 * room else n)
+    perturbed = clean if n * (assessments + 1) <= 2 * room else _evenly(stored, room // max(1, assessments))
+    pictures = Pictures(base.sample_names, _chosen(base, stored), tuple(sorted({*clean, *perturbed})), perturbed)
     pictures.sprites.append(_sprite(images[[row[i] for i in pictures.thumbnails]], pictures.thumbnails, -1))
     pictures.clean = {i: images[row[i]].clone() for i in pictures.chosen}
     known = base.data.get("perturbed_inputs")
@@ -83,14 +83,14 @@ def plan_pictures(base: Artifacts | None, assessments: int) -> Pictures | None:
     return pictures
 
 
-def _chosen(base: Artifacts, kept: Sequence[int]) -> tuple[int, ...]:
-    """Those of the samples `kept` worth showing side by side: broken with the smallest change, each of another class; else the first."""
+def _chosen(base: Artifacts, stored: Sequence[int]) -> tuple[int, ...]:
+    """Select samples of `kept` to show side by side: broken with the smallest change, each of another class; else the first."""
     targets, n = base.tensor("targets"), len(base.sample_names)
     verdicts, moved = base.tensor("verdicts"), base.data.get("perturbation_distance")
     right = base.tensor("clean_predictions") == targets
     broken = ((verdicts == Verdict.ATTACK_SUCCEEDED) & right).tolist()
     distances = moved.tolist() if isinstance(moved, Tensor) else [0.0] * n
-    order = sorted(kept, key=lambda i: (not broken[i], distances[i] if broken[i] else 0.0, i))
+    order = sorted(stored, key=lambda i: (not broken[i], distances[i] if broken[i] else 0.0, i))
     first_of_class: dict[int, int] = {}
     for i in order:
         first_of_class.setdefault(int(targets[i]), i)
@@ -98,9 +98,9 @@ def _chosen(base: Artifacts, kept: Sequence[int]) -> tuple[int, ...]:
     return tuple([*first_of_class.values(), *rest][:SIDE_BY_SIDE])
 
 
-def _evenly(samples: Sequence[int], wanted: int) -> tuple[int, ...]:
+def _evenly(samples: Sequence[int], count: int) -> tuple[int, ...]:
     n = len(samples)
-    places = range(n) if wanted >= n else (int(i) for i in np.linspace(0, n - 1, max(1, wanted)))
+    places = range(n) if count >= n else (int(i) for i in np.linspace(0, n - 1, max(1, count)))
     return tuple(samples[i] for i in places)
 
 
@@ -127,8 +127,8 @@ def _sprite(images: Tensor, slots: tuple[int, ...], source: int) -> Sprite:
 
 
 def thumbnails_note(pictures: Pictures | None, total: int) -> str:
-    """What the reader is told of the sampling of thumbnails; empty where every sample has all of them."""
+    """Return the note on the sampling of thumbnails; empty where every sample has all of them."""
     if pictures is None or len(pictures.perturbed_thumbnails) == total:
         return ""
-    some = f"{len(pictures.thumbnails)} of {total} samples have a thumbnail, evenly spaced"
-    return f"{some}; {len(pictures.perturbed_thumbnails)} of them also one per attack, so that this file stays small."
+    note = f"{len(pictures.thumbnails)} of {total} samples have a thumbnail, evenly spaced"
+    return f"{note}; {len(pictures.perturbed_thumbnails)} of them also one per attack, so that this file stays small."

@@ -60,8 +60,10 @@ class Source:
         value = self.data.get(key)
         if not isinstance(value, Tensor) or value.ndim != 1 or not len(value):
             return None
-        found: NDArray[np.float64] = np.where(self.places >= 0, value.double().numpy()[self.places.clip(0)], missing)
-        return found
+        spread_values: NDArray[np.float64] = np.where(
+            self.places >= 0, value.double().numpy()[self.places.clip(0)], missing
+        )
+        return spread_values
 
 
 @dataclass(frozen=True)
@@ -96,13 +98,13 @@ def collect(runs: Sequence[Run]) -> Samples:
                 if sample in index:
                     places[index[sample]] = row
             region, pictures = _region(metadata.semantics.perturbation), _in_images(places, data)
-            found = Source(run.label, name, metadata.assessment_kind, region, data, places, pictures)
+            source = Source(run.label, name, metadata.assessment_kind, region, data, places, pictures)
             if base is None:
-                base = (names, classes, found)
+                base = (names, classes, source)
             if name == "summary":
-                summaries[run.label] = found
+                summaries[run.label] = source
             elif name != "clean":
-                sources.append(found)
+                sources.append(source)
     if base is None:
         raise UserError("view: no results there; run dvc repro first")
     names, classes, first = base
@@ -113,12 +115,12 @@ def collect(runs: Sequence[Run]) -> Samples:
 
 
 def _in_images(places: NDArray[np.int64], data: Tensors) -> NDArray[np.int64]:
-    kept = data.get(KEPT)
-    if not isinstance(kept, Tensor) or not len(kept):
-        return places if kept is None else np.full_like(places, -1)
-    rows = kept.numpy()
-    found: NDArray[np.int64] = np.searchsorted(rows, places).clip(max=len(rows) - 1)
-    return np.where(rows[found] == places, found, -1)
+    image_rows = data.get(KEPT)
+    if not isinstance(image_rows, Tensor) or not len(image_rows):
+        return places if image_rows is None else np.full_like(places, -1)
+    rows = image_rows.numpy()
+    positions: NDArray[np.int64] = np.searchsorted(rows, places).clip(max=len(rows) - 1)
+    return np.where(rows[positions] == places, positions, -1)
 
 
 def _hidden(run: Run) -> bool:
@@ -146,7 +148,7 @@ def statuses(samples: Samples, run: str) -> NDArray[np.uint8]:
 
 
 def core(samples: Samples) -> dict[str, object]:
-    """What the page needs for its first view: who the samples are and their status in each run."""
+    """Return the data of the first view: who the samples are and their status in each run."""
     images = samples.base.images("clean_inputs")
     return {
         "names": "\n".join(name.replace("\n", " ") for name in samples.names),
@@ -172,7 +174,7 @@ def core(samples: Samples) -> dict[str, object]:
 
 
 def column(source: Source) -> dict[str, object]:
-    """What one assessment found of each sample: verdict, answer, distance, confidence in the answer, and what else it knows."""
+    """Return the results of one assessment for each sample: verdict, answer, distance, confidence in the answer, and what else it knows."""
     n = len(source.places)
     verdicts, answers = source.spread("verdicts", 0), source.spread("perturbed_predictions", -1)
     distance = source.spread("perturbation_distance", np.nan)
@@ -185,7 +187,7 @@ def column(source: Source) -> dict[str, object]:
         "verdict": _packed((verdicts if verdicts is not None else np.zeros(n)).astype(np.uint8)),
         "answer": _packed(np.where(answers < 0, NONE, answers).astype("<u2")) if answers is not None else "",
         "distance": _packed(distance.astype("<f4")) if distance is not None else "",
-        "confidence": _packed(found) if (found := _confidence(source)) is not None else "",
+        "confidence": _packed(confidence) if (confidence := _confidence(source)) is not None else "",
         "extras": extras,
     }
 
@@ -195,13 +197,13 @@ def _confidence(source: Source) -> NDArray[np.uint16] | None:
     logits = source.data.get("perturbed_logits")
     if isinstance(logits, Tensor) and logits.ndim == 2:
         values = logits.softmax(1).amax(1)
-    elif isinstance(known := source.data.get("clean_confidence"), Tensor):
-        values = known
+    elif isinstance(clean_confidence := source.data.get("clean_confidence"), Tensor):
+        values = clean_confidence
     else:
         return None
     rows = (values.double() * 1000).round().nan_to_num(NONE).clamp(0, NONE).numpy().astype("<u2")
-    found: NDArray[np.uint16] = np.where(source.places >= 0, rows[source.places.clip(0)], NONE).astype("<u2")
-    return found
+    thousandths: NDArray[np.uint16] = np.where(source.places >= 0, rows[source.places.clip(0)], NONE).astype("<u2")
+    return thousandths
 
 
 def changed_images(source: Source) -> Tensor | None:
@@ -228,6 +230,6 @@ def rows_at(source: Source, key: str, start: int, stop: int) -> Tensor | None:
     if images is None:
         return None
     places = torch.from_numpy(source.pictures[start:stop])
-    found = images[places.clamp(min=0)].clone()
-    found[places < 0] = torch.nan
-    return found
+    selected = images[places.clamp(min=0)].clone()
+    selected[places < 0] = torch.nan
+    return selected

@@ -10,7 +10,7 @@ from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.files import is_tensor_summary
 from windtunnel.records.metadata import limits
 from windtunnel.records.tables import table
-from windtunnel.reporting.report.collect import Found
+from windtunnel.reporting.report.collect import ReportInputs
 from windtunnel.reporting.report.model import Block, Finding, Section, Table, Text
 from windtunnel.reporting.report.phrases import (
     class_name,
@@ -27,9 +27,9 @@ _MOST_NAMES = 12  # of assessments in a cell
 _FEW_CHARACTERS = 24
 
 
-def essential_blocks(artifacts: Artifacts, found: Found) -> Iterator[Block]:
-    """What the section shows of an assessment."""
-    for drawn in found.figures.get(artifacts.name, ()):
+def essential_blocks(artifacts: Artifacts, inputs: ReportInputs) -> Iterator[Block]:
+    """Yield the blocks of an assessment's section."""
+    for drawn in inputs.figures.get(artifacts.name, ()):
         if drawn.essential:
             yield from drawn.blocks
     yield from classifier_tables(artifacts)
@@ -37,57 +37,62 @@ def essential_blocks(artifacts: Artifacts, found: Found) -> Iterator[Block]:
         yield from _bounds(artifacts)
 
 
-def assessment_section(artifacts: Artifacts, found: Found, options: Options) -> Section:
+def assessment_section(artifacts: Artifacts, inputs: ReportInputs, options: Options) -> Section:
     """The details of one assessment: what ran, its further figures, every metric and option."""
-    blocks = [Text(what_ran(artifacts)), *caveat_blocks(artifacts), *_further_figures(artifacts, found, options)]
-    blocks += attack_by_attack(artifacts, found, options)
+    blocks = [Text(what_ran(artifacts)), *caveat_blocks(artifacts), *_further_figures(artifacts, inputs, options)]
+    blocks += attack_by_attack(artifacts, inputs, options)
     blocks += [
         *(() if _asked_for_bounds(artifacts) else _bounds(artifacts)),
-        *_pairs(found, artifacts.name),
+        *_pairs(inputs, artifacts.name),
         *_metrics(artifacts),
     ]
     return Section(artifacts.name, tuple(blocks), detail=True)
 
 
-def _further_figures(artifacts: Artifacts, found: Found, options: Options) -> Iterator[Block]:
-    left_out = shown_side_by_side(artifacts, found, options)
-    for drawn in found.figures.get(artifacts.name, ()):
+def _further_figures(artifacts: Artifacts, inputs: ReportInputs, options: Options) -> Iterator[Block]:
+    left_out = shown_side_by_side(artifacts, inputs, options)
+    for drawn in inputs.figures.get(artifacts.name, ()):
         if not drawn.essential and not (left_out and drawn.repeats):
             yield from drawn.blocks
 
 
 def caveat_blocks(artifacts: Artifacts) -> list[Block]:
     """The caveats of an assessment, with how many samples they concern."""
-    return [Finding("warning", words) for words in _caveats(artifacts)]
+    return [Finding("warning", text) for text in _caveats(artifacts)]
 
 
 def limits_table(mine: Sequence[Artifacts]) -> list[Table]:
-    """What limits the numbers of these assessments: each caveat once, with those that it concerns."""
+    """Tabulate the caveats of these assessments: each caveat once, with those that it concerns."""
     concerned: dict[str, dict[str, list[str]]] = {}
     for a in mine:
-        for caveat, words in zip(a.caveats, _caveats(a), strict=True):
-            concerned.setdefault(caveat.code, {}).setdefault(words, []).append(a.name)
+        for caveat, text in zip(a.caveats, _caveats(a), strict=True):
+            concerned.setdefault(caveat.code, {}).setdefault(text, []).append(a.name)
     rows = tuple(row for texts in concerned.values() for row in _once(texts))
     return [Table("What limits these numbers", ("of", "caveat"), rows)] if rows else []
 
 
 def _once(texts: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
     """The rows of one kind of caveat: one row where its texts differ in a few words alone, such as a number."""
-    words = [text.split(" ") for text in texts]
-    shortest = min(map(len, words))
-    same = [len({w[i] for w in words}) == 1 for i in range(shortest)]
-    ends = [len({w[-1 - i] for w in words}) == 1 for i in range(shortest)]
+    split_texts = [text.split(" ") for text in texts]
+    shortest = min(map(len, split_texts))
+    same = [len({w[i] for w in split_texts}) == 1 for i in range(shortest)]
+    ends = [len({w[-1 - i] for w in split_texts}) == 1 for i in range(shortest)]
     start = same.index(False) if False in same else shortest
     stop = min(ends.index(False) if False in ends else shortest, shortest - start)
-    middles = [" ".join(w[start : len(w) - stop]) for w in words]
+    middles = [" ".join(w[start : len(w) - stop]) for w in split_texts]
     if len(texts) == 1 or not start or max(map(len, middles)) > _FEW_CHARACTERS:
         yield from ((listed(names, _MOST_NAMES), text) for text, names in texts.items())
         return
     differing = [
         f"{middle} ({listed(names, _MOST_NAMES)})" for middle, names in zip(middles, texts.values(), strict=True)
     ]
-    everyone = listed([name for names in texts.values() for name in names], _MOST_NAMES)
-    yield everyone, " ".join([*words[0][:start], listed(differing, _MOST_NAMES), *words[0][len(words[0]) - stop :]])
+    all_names = listed([name for names in texts.values() for name in names], _MOST_NAMES)
+    yield (
+        all_names,
+        " ".join(
+            [*split_texts[0][:start], listed(differing, _MOST_NAMES), *split_texts[0][len(split_texts[0]) - stop :]]
+        ),
+    )
 
 
 def _caveats(artifacts: Artifacts) -> Iterable[str]:
@@ -98,12 +103,12 @@ def what_ran(artifacts: Artifacts) -> str:
     """Library, algorithm, threat model, region, samples and arguments, in a line."""
     ran = artifacts.metadata
     meaning, call = ran.semantics, ran.call_kwargs
-    words = [f"{ran.library} {ran.library_version} {ran.algorithm}".replace("  ", " ")]
+    parts = [f"{ran.library} {ran.library_version} {ran.algorithm}".replace("  ", " ")]
     if meaning.threat_model is not ThreatModel.NOT_APPLICABLE:
-        words += [meaning.threat_model.value.replace("_", " "), meaning.objective.value]
-    words += [region_words(artifacts), f"{len(artifacts.sample_names)} samples"]
+        parts += [meaning.threat_model.value.replace("_", " "), meaning.objective.value]
+    parts += [region_words(artifacts), f"{len(artifacts.sample_names)} samples"]
     options = ", ".join(f"{key}={short(value)}" for key, value in call.items() if not is_tensor_summary(value))
-    return "; ".join(w for w in words if w) + (f". Called with {options}." if options else ".")
+    return "; ".join(w for w in parts if w) + (f". Called with {options}." if options else ".")
 
 
 def _asked_for_bounds(artifacts: Artifacts) -> bool:
@@ -112,7 +117,7 @@ def _asked_for_bounds(artifacts: Artifacts) -> bool:
 
 
 def _bounds(artifacts: Artifacts) -> Iterator[Table]:
-    """What a verifier verified of the logits, class by class: the mean over the samples that it bounded."""
+    """Tabulate the verified bounds of the logits, class by class: the mean over the samples that it bounded."""
     ends = [table(tuple[float, ...], artifacts.metrics, f"mean_{end}_bound") for end in ("lower", "upper")]
     if all(ends):
         names = artifacts.class_names
@@ -136,10 +141,10 @@ def _metrics(artifacts: Artifacts) -> Iterator[Table]:
         yield Table(f"Options of {artifacts.name}", ("option", "value"), tuple(options))
 
 
-def _pairs(found: Found, name: str) -> Iterator[Table]:
+def _pairs(inputs: ReportInputs, name: str) -> Iterator[Table]:
     """The single corruptions of a suite, each with its interval."""
     rows = []
-    for child, metadata in found.children.get(name, {}).items():
+    for child, metadata in inputs.children.get(name, {}).items():
         metrics = metadata.metrics
         ends = limits(metrics, "corrupted_accuracy")
         rows.append(

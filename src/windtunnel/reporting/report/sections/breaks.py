@@ -1,4 +1,4 @@
-"""What the attacks leave, compared: accuracy per budget, queries, how far a broken sample is moved, which classes fall."""
+"""Compare the attacks: accuracy per budget, queries, how far a broken sample is moved, which classes fall."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from windtunnel.evaluation.summary.class_rows import ENDS, MOST_CLASSES, gap_wor
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.headline_metric import leading_metric
 from windtunnel.records.metadata import limits
-from windtunnel.reporting.report.collect import Found
+from windtunnel.reporting.report.collect import ReportInputs
 from windtunnel.reporting.report.model import Block, Chart, Table
 from windtunnel.reporting.report.phrases import class_name, number, region_words
 from windtunnel.reporting.report.sections.known import known_against_epsilon
 from windtunnel.reporting.report.sections.statement import layers
 
 
-def damage_blocks(mine: Sequence[Artifacts], found: Found) -> Iterator[Block]:
+def damage_blocks(mine: Sequence[Artifacts], inputs: ReportInputs) -> Iterator[Block]:
     """The charts that compare the attacks of a run."""
     if chart := _left(mine):
         yield chart
-    yield from _classes(found)
-    yield from _class_table(found)
-    yield from known_against_epsilon(found)
+    yield from _classes(inputs)
+    yield from _class_table(inputs)
+    yield from known_against_epsilon(inputs)
 
 
 def _left(mine: Sequence[Artifacts]) -> Chart | None:
@@ -47,22 +47,26 @@ def _left(mine: Sequence[Artifacts]) -> Chart | None:
     )
 
 
-def _classes(found: Found) -> Iterator[Chart]:
+def _classes(inputs: ReportInputs) -> Iterator[Chart]:
     """Chart, per class, the attacked samples that are not broken, broken and misclassified; the weakest first."""
-    if found.summary is None or layers(found.summary)[0].worst_case is None:
+    if inputs.summary is None or layers(inputs.summary)[0].worst_case is None:
         return
-    targets, clean = (found.summary.tensor(key) for key in ("targets", "clean_predictions"))
-    is_robust = found.summary.tensor("verdicts") != Verdict.ATTACK_SUCCEEDED
-    drawn = found.summary.data.get("drawn")
+    targets, clean = (inputs.summary.tensor(key) for key in ("targets", "clean_predictions"))
+    is_robust = inputs.summary.tensor("verdicts") != Verdict.ATTACK_SUCCEEDED
+    drawn = inputs.summary.data.get("drawn")
     if isinstance(drawn, Tensor):
         targets, clean, is_robust = targets[drawn], clean[drawn], is_robust[drawn]
     rows = []
     for k in targets.unique().tolist():
         mine = targets == k
-        right, left = float((clean == k)[mine].double().mean()), float(is_robust[mine].double().mean())
-        name = class_name(found.summary.class_names, int(k))
+        right, clean_share = float((clean == k)[mine].double().mean()), float(is_robust[mine].double().mean())
+        name = class_name(inputs.summary.class_names, int(k))
         rows.append(
-            Stack(name, (left, max(0.0, right - left), 1 - max(right, left)), f" of {int(mine.sum())} attacked samples")
+            Stack(
+                name,
+                (clean_share, max(0.0, right - clean_share), 1 - max(right, clean_share)),
+                f" of {int(mine.sum())} attacked samples",
+            )
         )
     if len(rows) < 2:
         return
@@ -73,19 +77,19 @@ def _classes(found: Found) -> Iterator[Chart]:
     alt = f"Worst case per class; the weakest is {rows[0].label} with {rows[0].shares[0]:.1%} not broken."
     yield Chart(
         stacks(shown, key, f"share of the class's samples{left_out}", alt),
-        f"The worst case per class at {layers(found.summary)[0].budget}",
+        f"The worst case per class at {layers(inputs.summary)[0].budget}",
     )
 
 
-def _class_table(found: Found) -> Iterator[Table]:
+def _class_table(inputs: ReportInputs) -> Iterator[Table]:
     """Each class's worst case and certified accuracy with their intervals, the weakest first, and the gap in the caption."""
-    metrics = found.summary.metrics if found.summary else {}
+    metrics = inputs.summary.metrics if inputs.summary else {}
     ends, classes = weakest_first(metrics)
     if not ends:
         return
     shown = classes[:MOST_CLASSES]
     left_out = f" The {len(shown)} weakest of {len(classes)} classes." if len(shown) < len(classes) else ""
-    rows = tuple((one.name, str(one.n), *map(str, one.rates)) for one in shown)
+    rows = tuple((row.name, str(row.n), *map(str, row.rates)) for row in shown)
     gaps = " ".join(
         f"Gap between the best and the weakest class, {ENDS[end]}: {gap_words(metrics, end)}." for end in ends
     )

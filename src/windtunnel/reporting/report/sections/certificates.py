@@ -1,4 +1,4 @@
-"""What is verified, compared: verdicts per method, and how far from each sample certificates and examples reach."""
+"""Compare the verifications: verdicts per method, and how far from each sample certificates and examples reach."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from torch import Tensor
 from windtunnel.assessments.figures.plots import Stack, ranks, stacks
 from windtunnel.core.medians import median
 from windtunnel.records.artifacts import Artifacts
-from windtunnel.reporting.report.collect import Found
+from windtunnel.reporting.report.collect import ReportInputs
 from windtunnel.reporting.report.model import Block, Chart
 from windtunnel.reporting.report.phrases import number, region, region_words
 
 _KEY = (("certified", "verified"), ("broken", "falsified"), ("unknown", "unknown"), ("error", "error"))
 
 
-def certificate_blocks(mine: Sequence[Artifacts], found: Found) -> Iterator[Block]:
+def certificate_blocks(mine: Sequence[Artifacts], inputs: ReportInputs) -> Iterator[Block]:
     """The charts that compare the verifiers of a run."""
-    rated = [a for a in mine if all(f"{words}_rate" in a.metrics for _, words in _KEY)]
+    rated = [a for a in mine if all(f"{verdict}_rate" in a.metrics for _, verdict in _KEY)]
     if rated:
-        rows = [Stack(f"{a.name}, {region_words(a)}", tuple(number(a.metrics, f"{words}_rate") for _, words in _KEY),
+        rows = [Stack(f"{a.name}, {region_words(a)}", tuple(number(a.metrics, f"{verdict}_rate") for _, verdict in _KEY),
                       f" of {len(a.sample_names)} samples") for a in rated]  # fmt: skip
         alt = "; ".join(f"{row.label}: verified {row.shares[0]:.1%}, unknown {row.shares[2]:.1%}" for row in rows)
         yield Chart(stacks(rows, _KEY, "share of its samples", alt), "Verdicts of each method")
@@ -37,8 +37,8 @@ def _reach(a: Artifacts) -> Chart | None:
     top = float(verified.max())
     curves = [("certified", "verified up to", verified.tolist())]
     if isinstance(broken, Tensor):
-        known = broken[broken.isfinite()]
-        top = max(top, float(known.max()) if len(known) else 0.0)
+        distances = broken[broken.isfinite()]
+        top = max(top, float(distances.max()) if len(distances) else 0.0)
         curves.append(("broken", "broken from", broken.clamp(max=top).tolist()))
     where = region(a)
     epsilon = where.epsilon or 0.0

@@ -43,7 +43,7 @@ def classifier_tables(artifacts: Artifacts) -> Iterator[Table]:
 def _table(
     caption: str, rows: Sequence[ClassifierMetrics], columns: dict[str, str], show: Callable[[Numbers, str], str]
 ) -> Table:
-    used = {words: key for words, key in columns.items() if any(key in row.numbers for row in rows)}
+    used = {title: key for title, key in columns.items() if any(key in row.numbers for row in rows)}
     cells = tuple(
         (short(row.model), *(show(row.numbers, key) if key in row.numbers else "-" for key in used.values()))
         for row in rows
@@ -64,8 +64,8 @@ def _words(metric: str) -> str:
     return metric.replace("_", " ")
 
 
-def _coefficient(found: Rate | None) -> str:
-    if found is None:
+def _coefficient(coefficient: Rate | None) -> str:
+    if coefficient is None:
         return "constant"
-    ends = found.limits
-    return f"{found.value:.2f}" + (f" [{ends[0]:.2f}, {ends[1]:.2f}]" if ends else "")
+    ends = coefficient.limits
+    return f"{coefficient.value:.2f}" + (f" [{ends[0]:.2f}, {ends[1]:.2f}]" if ends else "")

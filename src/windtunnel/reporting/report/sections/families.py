@@ -15,7 +15,7 @@ from windtunnel.core.contracts import ThreatModel
 from windtunnel.params.results import Report as Options
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.metadata import Metrics
-from windtunnel.reporting.report.collect import Found
+from windtunnel.reporting.report.collect import ReportInputs
 from windtunnel.reporting.report.guard import guarded
 from windtunnel.reporting.report.model import Block, Chart, Section, Table, Text
 from windtunnel.reporting.report.phrases import number, percent, region, region_words, short
@@ -25,7 +25,7 @@ from windtunnel.reporting.report.sections.statement import layers
 
 
 def reported(artifacts: Artifacts) -> Reported:
-    """What the report says of an assessment."""
+    """Return the report record of an assessment."""
     return reported_of(artifacts.metadata.family, artifacts.kind)
 
 
@@ -56,49 +56,49 @@ def _cost(metrics: Metrics) -> str:
     return f"{forward:.0f} + {backward:.0f} passes" if backward else f"{forward:.0f} passes"
 
 
-def family_sections(found: Found, options: Options) -> Iterator[Section]:
+def family_sections(inputs: ReportInputs, options: Options) -> Iterator[Section]:
     """The section of each question that an assessment answers."""
-    answers = [(reported(a).question, a) for a in found.assessments]
+    answers = [(reported(a).question, a) for a in inputs.assessments]
     for question in sorted({question for question, _ in answers}, key=lambda q: (q.order, q.words)):
         mine = [a for answered, a in answers if answered == question]
-        yield guarded(question.words, partial(_section, question, mine, found, options))
+        yield guarded(question.words, partial(_section, question, mine, inputs, options))
 
 
-def _section(question: Question, mine: Sequence[Artifacts], found: Found, options: Options) -> Section:
-    blocks: list[Block] = [Text(question.note), *_overview(mine, found)]
+def _section(question: Question, mine: Sequence[Artifacts], inputs: ReportInputs, options: Options) -> Section:
+    blocks: list[Block] = [Text(question.note), *_overview(mine, inputs)]
     if question.compared:
-        blocks += question.compared()(mine, found)
-    essential = [block for a in mine for block in essential_blocks(a, found)]
+        blocks += question.compared()(mine, inputs)
+    essential = [block for a in mine for block in essential_blocks(a, inputs)]
     # Charts first: two narrow ones stand beside each other, which a grid between them would forbid.
     blocks += sorted(
         essential,
         key=lambda block: (not isinstance(block, Chart), isinstance(block, Chart) and block.scene.width > HALF),
     )
     if question.last:
-        blocks += question.last()(found, options)
+        blocks += question.last()(inputs, options)
     blocks += limits_table(mine)
-    children = tuple(guarded(a.name, partial(details, a, found, options)) for a in mine)
+    children = tuple(guarded(a.name, partial(details, a, inputs, options)) for a in mine)
     return Section(question.words, tuple(blocks), children)
 
 
-def _overview(mine: Sequence[Artifacts], found: Found) -> Iterator[Block]:
-    said = [reported(a) for a in mine]
-    every = dict.fromkeys(column for one in said for column in one.columns)
-    columns = [c for c in every if any(show(c, a, found.confidence.get(a.name)) != "-" for a in mine)]
+def _overview(mine: Sequence[Artifacts], inputs: ReportInputs) -> Iterator[Block]:
+    records = [reported(a) for a in mine]
+    every = dict.fromkeys(column for record in records for column in record.columns)
+    columns = [c for c in every if any(show(c, a, inputs.confidence.get(a.name)) != "-" for a in mine)]
     header = ("assessment", "algorithm", "region", "n", *(c.words for c in columns))
     rows = tuple(
         (a.name, _algorithm(a), region_words(a), str(len(a.sample_names)),
-         *(show(c, a, found.confidence.get(a.name)) for c in columns))
-        for a in sorted(mine, key=partial(_place, found))
+         *(show(c, a, inputs.confidence.get(a.name)) for c in columns))
+        for a in sorted(mine, key=partial(_place, inputs))
     )  # fmt: skip
     yield Table("The assessments, grouped by budget", header, rows)
     if means := [c.means for c in columns if c.means]:
         yield Text("; ".join(means) + ".")
-    further = dict.fromkeys(column for one in said for column in one.beside)
+    further = dict.fromkeys(column for record in records for column in record.beside)
     if beside := [c for c in further if any(c.metric in a.metrics for a in mine)]:
         cells = tuple((a.name, *(show(c, a) for c in beside)) for a in mine)
-        words = "Samples, cost and the conventional rates behind these numbers"
-        yield Table(words, ("assessment", *(c.words for c in beside)), cells)
+        caption = "Samples, cost and the conventional rates behind these numbers"
+        yield Table(caption, ("assessment", *(c.words for c in beside)), cells)
         yield Text("; ".join(c.means for c in beside if c.means) + ".")
     if any(c.metric == COST for c in columns):
         yield Text(
@@ -107,14 +107,14 @@ def _overview(mine: Sequence[Artifacts], found: Found) -> Iterator[Block]:
         )
 
 
-def _place(found: Found, artifacts: Artifacts) -> int:
+def _place(inputs: ReportInputs, artifacts: Artifacts) -> int:
     """The place of an assessment's budget among those of the sandwich; last where it has none."""
-    budgets, where = [(layer.norm, layer.epsilon) for layer in layers(found.summary)], region(artifacts)
+    budgets, where = [(layer.norm, layer.epsilon) for layer in layers(inputs.summary)], region(artifacts)
     mine = (where.norm, where.epsilon)
     return budgets.index(mine) if mine in budgets else len(budgets)
 
 
 def _algorithm(artifacts: Artifacts) -> str:
     ran = artifacts.metadata
-    seen = {ThreatModel.BLACK_BOX_SCORE: ", sees scores", ThreatModel.BLACK_BOX_DECISION: ", sees predictions"}
-    return f"{ran.library} {ran.algorithm}{seen.get(ran.semantics.threat_model, '')}"
+    access = {ThreatModel.BLACK_BOX_SCORE: ", sees scores", ThreatModel.BLACK_BOX_DECISION: ", sees predictions"}
+    return f"{ran.library} {ran.algorithm}{access.get(ran.semantics.threat_model, '')}"

@@ -13,7 +13,7 @@ from windtunnel.evaluation.summary.sandwich_figure import budget_bars, sandwich
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.metadata import corruption_pairs, number, numbers, rate
 from windtunnel.records.sandwich import Layer, options_of_summary
-from windtunnel.reporting.report.collect import Found
+from windtunnel.reporting.report.collect import ReportInputs
 from windtunnel.reporting.report.model import Chart, Finding, Front, Tile
 from windtunnel.reporting.report.phrases import (
     bracket,
@@ -32,45 +32,45 @@ FINDINGS = 5
 Candidate = tuple[str, Artifacts | None]
 
 
-def front(found: Found) -> Front:
+def front(inputs: ReportInputs) -> Front:
     """Page one of the report on what was found."""
-    summary = found.summary
+    summary = inputs.summary
     return Front(
-        subtitle=_subtitle(found),
-        facts=tuple(_facts(found)),
+        subtitle=_subtitle(inputs),
+        facts=tuple(_facts(inputs)),
         alarms=tuple(Finding("invalid", f"This number is not valid: {line}") for line in hard_failures(summary)),
-        statement=statement(summary, len(found.assessments)),
-        gate=gate_line(found.gate),
-        sanity=sanity_line(found.checks),
+        statement=statement(summary, len(inputs.assessments)),
+        gate=gate_line(inputs.gate),
+        sanity=sanity_line(inputs.checks),
         tiles=tuple(_tiles(summary)),
         sandwich=_sandwich_chart(summary),
-        threat=tuple(threat_blocks(found)),
-        findings=_findings(found),
-        caveats=_caveats(found),
+        threat=tuple(threat_blocks(inputs)),
+        findings=_findings(inputs),
+        caveats=_caveats(inputs),
     )
 
 
-def _subtitle(found: Found) -> str:
-    """What was assessed, in a line."""
-    if found.summary is None:
+def _subtitle(inputs: ReportInputs) -> str:
+    """Describe the assessed model and data in a line."""
+    if inputs.summary is None:
         return "no summary: the run is incomplete"
-    source = found.summary.metadata.provenance.model_source or "the model"
-    data = found.data.source if found.data else None
-    return f"{source} on {found.summary.metrics['n_samples']} samples" + (f" of {data}" if data else "")
+    source = inputs.summary.metadata.provenance.model_source or "the model"
+    data = inputs.data.source if inputs.data else None
+    return f"{source} on {inputs.summary.metrics['n_samples']} samples" + (f" of {data}" if data else "")
 
 
-def _facts(found: Found) -> Iterator[tuple[str, str]]:
+def _facts(inputs: ReportInputs) -> Iterator[tuple[str, str]]:
     """Date and commit of the results, and the digests of what they are of."""
-    if found.run:
-        yield "results of", found.run.date
-        if found.run.commit:
-            yield "commit", found.run.commit
-    if found.summary is None:
+    if inputs.run:
+        yield "results of", inputs.run.date
+        if inputs.run.commit:
+            yield "commit", inputs.run.commit
+    if inputs.summary is None:
         return
-    origin = found.summary.metadata.provenance
-    for words, digest in (("model", origin.model_digest), ("data", origin.dataset_digest)):
+    origin = inputs.summary.metadata.provenance
+    for title, digest in (("model", origin.model_digest), ("data", origin.dataset_digest)):
         if digest:
-            yield words, digest[:12]
+            yield title, digest[:12]
     if origin.seed is not None:
         yield "seed", str(origin.seed)
 
@@ -83,13 +83,13 @@ def _tiles(summary: Artifacts | None) -> Iterator[Tile]:
     where, partial = layer.budget, layer.n_attacked < layer.n and bool(layer.n_attacked)
     attacked = f"of the {layer.n_attacked} attacked of {layer.n}, not broken" if partial else "not broken"
     verified = f"of the same {layer.n_attacked}; {layer.certified_all} of all" if partial else "verified"
-    for label, found, meaning, role in (
+    for label, figure, meaning, role in (
         ("clean accuracy", rate(summary.metrics, "clean_accuracy"), "correct on clean inputs", "clean"),
         ("worst-case accuracy", layer.worst_case, f"{attacked} at {where}", "broken"),
         ("certified accuracy", layer.certified, f"{verified} at {where}", "certified"),
     ):
-        if found:
-            yield Tile(label, f"{found.value:.1%}", bracket(found.limits).strip(), meaning, role)
+        if figure:
+            yield Tile(label, f"{figure.value:.1%}", bracket(figure.limits).strip(), meaning, role)
         else:
             yield Tile(label, "-", "", f"not assessed at {where}", "unknown")
 
@@ -98,54 +98,54 @@ def _sandwich_chart(summary: Artifacts | None) -> Chart | None:
     """The sandwich per budget; None where there is no summary."""
     if summary is None:
         return None
-    words = f"The robustness sandwich: the state of the {summary.metrics['n_samples']} samples at each budget."
-    return Chart(sandwich(budget_bars(summary)), words)
+    alt = f"The robustness sandwich: the state of the {summary.metrics['n_samples']} samples at each budget."
+    return Chart(sandwich(budget_bars(summary)), alt)
 
 
-def _findings(found: Found) -> tuple[Finding, ...]:
+def _findings(inputs: ReportInputs) -> tuple[Finding, ...]:
     """The most damaging facts, each with what was seen, and the weakest class."""
-    lines = [line for line, _ in _damage(found)][:FINDINGS]
-    weakest = _weakest_class(found.summary) if found.summary else None
+    lines = [line for line, _ in _damage(inputs)][:FINDINGS]
+    weakest = _weakest_class(inputs.summary) if inputs.summary else None
     return tuple(Finding("info", line) for line in [*lines, *([weakest] if weakest else [])])
 
 
-def _caveats(found: Found) -> tuple[Finding, ...]:
-    """What limits every number, what limits the findings, and what is missing."""
-    general = [c.text for c in (found.summary.caveats if found.summary else ()) if c.code != "hard_failure"]
-    named = [a for _, a in list(_damage(found))[:FINDINGS] if a]
-    checks = {row.id for row in found.checks or ()}  # their caveats stand here under their own name
+def _caveats(inputs: ReportInputs) -> tuple[Finding, ...]:
+    """List the limits of the numbers and of the findings, and what is missing."""
+    general = [c.text for c in (inputs.summary.caveats if inputs.summary else ()) if c.code != "hard_failure"]
+    named = [a for _, a in list(_damage(inputs))[:FINDINGS] if a]
+    checks = {row.id for row in inputs.checks or ()}  # their caveats stand here under their own name
     # What one assessment says of its own draws, the summary says of all of them.
     repeated = (
         {"one_random_run"}
-        if found.summary and any(c.code == "reproducibility" for c in found.summary.caveats)
+        if inputs.summary and any(c.code == "reproducibility" for c in inputs.summary.caveats)
         else set()
     )
-    own: dict[str, list[str]] = {}
-    for a in (*([found.clean] if found.clean else []), *named):
+    own_caveats: dict[str, list[str]] = {}
+    for a in (*([inputs.clean] if inputs.clean else []), *named):
         for c in a.caveats:
             if c.text not in general and c.code not in {*checks, *repeated}:
-                own.setdefault(c.text, []).append(a.name)
-    lines = [*general, *(f"{listed([*dict.fromkeys(names)], 6)}: {text}" for text, names in own.items())]
-    lines = list(dict.fromkeys((*lines, *warnings_of(found.checks)[:3], *found.problems)))
+                own_caveats.setdefault(c.text, []).append(a.name)
+    lines = [*general, *(f"{listed([*dict.fromkeys(names)], 6)}: {text}" for text, names in own_caveats.items())]
+    lines = list(dict.fromkeys((*lines, *warnings_of(inputs.checks)[:3], *inputs.problems)))
     return tuple(Finding("warning", line) for line in lines)
 
 
-def _damage(found: Found) -> Iterator[Candidate]:
+def _damage(inputs: ReportInputs) -> Iterator[Candidate]:
     """(sentence, the assessment whose caveats limit it), the most important first."""
-    for layer in layers(found.summary)[:1]:
-        yield from _strongest(found, layer)
-        yield from _nearest(found, layer)
-        yield from _elsewhere(found, layer)
-    yield from _counted(found)
-    suites = [a for a in found.assessments if "worst_corruption" in a.metrics]
+    for layer in layers(inputs.summary)[:1]:
+        yield from _strongest(inputs, layer)
+        yield from _nearest(inputs, layer)
+        yield from _elsewhere(inputs, layer)
+    yield from _counted(inputs)
+    suites = [a for a in inputs.assessments if "worst_corruption" in a.metrics]
     if suites:
         worst_suite = min(suites, key=lambda a: number(a.metrics, "worst_corruption_accuracy"))
         yield _worst_corruption(worst_suite), worst_suite
-    yield from _half(found)
+    yield from _half(inputs)
 
 
-def _attacks(found: Found) -> list[Artifacts]:
-    return [a for a in found.assessments if "attack_success_rate" in a.metrics
+def _attacks(inputs: ReportInputs) -> list[Artifacts]:
+    return [a for a in inputs.assessments if "attack_success_rate" in a.metrics
             and a.kind is AssessmentKind.EMPIRICAL_ATTACK]  # fmt: skip
 
 
@@ -155,9 +155,9 @@ def _turned(a: Artifacts) -> tuple[int, int]:
     return int((right & (a.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED)).sum()), int(right.sum())
 
 
-def _strongest(found: Found, layer: Layer) -> Iterator[Candidate]:
+def _strongest(inputs: ReportInputs, layer: Layer) -> Iterator[Candidate]:
     """The attack of this budget, and of no other, that turned most answers."""
-    mine = [a for a in _attacks(found) if (region(a).norm, region(a).epsilon) == (layer.norm, layer.epsilon)]
+    mine = [a for a in _attacks(inputs) if (region(a).norm, region(a).epsilon) == (layer.norm, layer.epsilon)]
     if mine:
         worst = max(mine, key=lambda a: number(a.metrics, "attack_success_rate"))
         if not _turned(worst)[0]:
@@ -165,7 +165,7 @@ def _strongest(found: Found, layer: Layer) -> Iterator[Candidate]:
             count = f"{layer.n_attacked} of {layer.n} samples attacked, by {by}"
             yield f"At {layer.budget} no adversarial example was found: {count}.", worst
             return
-        sure = found.confidence.get(worst.name)
+        sure = inputs.confidence.get(worst.name)
         confident = f", with a median confidence of {sure:.1%} in the wrong class" if sure is not None else ""
         broken, right = _turned(worst)
         yield (
@@ -175,9 +175,9 @@ def _strongest(found: Found, layer: Layer) -> Iterator[Candidate]:
         )
 
 
-def _nearest(found: Found, layer: Layer) -> Iterator[Candidate]:
+def _nearest(inputs: ReportInputs, layer: Layer) -> Iterator[Candidate]:
     """The smallest change that is known to turn an answer."""
-    summary = found.summary
+    summary = inputs.summary
     assert summary is not None
     distances, answers = summary.data.get("perturbation_distance"), summary.data.get("perturbed_predictions")
     right = summary.tensor("clean_predictions") == summary.tensor("targets")
@@ -201,9 +201,9 @@ def _assessments_of(summary: Artifacts) -> list[str]:
     return list(options_of_summary(summary.metadata).assessments)
 
 
-def _elsewhere(found: Found, layer: Layer) -> Iterator[Candidate]:
+def _elsewhere(inputs: ReportInputs, layer: Layer) -> Iterator[Candidate]:
     """The strongest attack under another norm."""
-    mine = [a for a in _attacks(found) if region(a).norm != layer.norm and region(a).epsilon is not None
+    mine = [a for a in _attacks(inputs) if region(a).norm != layer.norm and region(a).epsilon is not None
             and "queries_total" not in a.metrics and region(a).norm in {"Linf", "L2", "L1", "L0"}]  # fmt: skip
     if mine:
         worst = max(mine, key=lambda a: number(a.metrics, "attack_success_rate"))
@@ -221,9 +221,9 @@ def _elsewhere(found: Found, layer: Layer) -> Iterator[Candidate]:
         )
 
 
-def _counted(found: Found) -> Iterator[Candidate]:
+def _counted(inputs: ReportInputs) -> Iterator[Candidate]:
     """The black-box attack that needs fewest queries for what it breaks."""
-    mine = [a for a in _attacks(found) if "queries_total" in a.metrics]
+    mine = [a for a in _attacks(inputs) if "queries_total" in a.metrics]
     if mine and not any("queries_succ_median" in a.metrics for a in mine):
         spent = sum(number(a.metrics, "queries_total") for a in mine)
         yield f"Black-box attacks found no adversarial example in {spent:.0f} queries.", mine[0]
@@ -238,8 +238,8 @@ def _counted(found: Found) -> Iterator[Candidate]:
         )
 
 
-def _half(found: Found) -> Iterator[Candidate]:
-    swept = [a for a in found.assessments if "median_critical_epsilon" in a.metrics]
+def _half(inputs: ReportInputs) -> Iterator[Candidate]:
+    swept = [a for a in inputs.assessments if "median_critical_epsilon" in a.metrics]
     if swept:
         a = min(swept, key=lambda a: number(a.metrics, "median_critical_epsilon"))
         where = region(a).norm
@@ -254,14 +254,14 @@ def _worst_corruption(suite: Artifacts) -> str:
     m, pairs = suite.metrics, corruption_pairs(suite.metadata.kwargs)
     clean, low = number(m, "clean_accuracy"), number(m, "worst_corruption_accuracy")
     over = f" ({mean_over(suite)})" if mean_over(suite) else ""
-    words = (
+    sentence = (
         f"The most harmful corruption of {suite.name} is {m['worst_corruption']}: accuracy falls from {clean:.1%} to {low:.1%}{over}, "
         f"on {len(suite.sample_names)} samples"
     )
     if len(pairs) > 1 and "accuracy_by_pair" in m:
         value, (name, severity) = min(zip(numbers(m, "accuracy_by_pair"), pairs, strict=True))
-        words += f"; lowest is {name} at severity {severity} with {value:.1%}"
-    return f"{words}."
+        sentence += f"; lowest is {name} at severity {severity} with {value:.1%}"
+    return f"{sentence}."
 
 
 def _weakest_class(summary: Artifacts) -> str | None:

@@ -11,7 +11,7 @@ from windtunnel.core.sample_states import SampleState, states_of
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.metadata import names_in
 from windtunnel.records.sandwich import options_of_summary
-from windtunnel.reporting.report.collect import Found
+from windtunnel.reporting.report.collect import ReportInputs
 from windtunnel.reporting.report.model import SampleResult, SampleRow, Samples
 from windtunnel.reporting.report.phrases import class_name, region_words
 from windtunnel.reporting.report.pictures import thumbnails_note
@@ -20,15 +20,15 @@ from windtunnel.reporting.report.sections.statement import layers
 _VERDICT = {int(v): v.label.replace("_", " ") for v in Verdict}
 
 
-def samples_appendix(found: Found) -> Samples | None:
+def samples_appendix(inputs: ReportInputs) -> Samples | None:
     """Every sample of the run; None where nothing says which samples there were."""
-    base = found.base
+    base = inputs.base
     if base is None:
         return None
     names, classes = base.sample_names, base.class_names
-    results = [_results(a, classes) for a in found.assessments]
+    results = [_results(a, classes) for a in inputs.assessments]
     targets, clean = (base.tensor(key).tolist() for key in ("targets", "clean_predictions"))
-    statuses = _statuses(found.summary) if found.summary else [
+    statuses = _statuses(inputs.summary) if inputs.summary else [
         (SampleState.MISCLASSIFIED.words, "clean", "") if target != answer else ("", "", "")
         for target, answer in zip(targets, clean, strict=True)
     ]  # fmt: skip
@@ -43,19 +43,19 @@ def samples_appendix(found: Found) -> Samples | None:
                 status,
                 by,
                 distance,
-                tuple(one.get(name) for one in results),
+                tuple(result.get(name) for result in results),
             )
         )
-    sprites = tuple(found.pictures.sprites) if found.pictures else ()
+    sprites = tuple(inputs.pictures.sprites) if inputs.pictures else ()
     return Samples(
-        _note(found, len(rows)), tuple(rows), tuple((a.name, region_words(a)) for a in found.assessments), sprites
+        _note(inputs, len(rows)), tuple(rows), tuple((a.name, region_words(a)) for a in inputs.assessments), sprites
     )
 
 
-def _note(found: Found, total: int) -> str:
-    where = f" The status is that at {layers(found.summary)[0].budget}." if found.summary else ""
-    words = f"{total} samples.{where} {'; '.join(state.meaning for state in SampleState)}."
-    return f"{words} {thumbnails_note(found.pictures, total)}".strip()
+def _note(inputs: ReportInputs, total: int) -> str:
+    where = f" The status is that at {layers(inputs.summary)[0].budget}." if inputs.summary else ""
+    text = f"{total} samples.{where} {'; '.join(state.meaning for state in SampleState)}."
+    return f"{text} {thumbnails_note(inputs.pictures, total)}".strip()
 
 
 def _statuses(summary: Artifacts) -> list[tuple[str, str, str]]:
@@ -81,7 +81,7 @@ def _statuses(summary: Artifacts) -> list[tuple[str, str, str]]:
 
 
 def _results(artifacts: Artifacts, classes: list[str]) -> dict[str, SampleResult]:
-    """What one assessment found, by sample name."""
+    """Return the results of one assessment by sample name."""
     n = len(artifacts.sample_names)
     verdicts = artifacts.tensor("verdicts").tolist()
     after = _column(artifacts, "perturbed_predictions", n, -1)
@@ -109,8 +109,8 @@ def _deciders(artifacts: Artifacts, n: int) -> list[str]:
         indices, names = data.get(key), names_in(artifacts.metadata.kwargs, names_key)
         if isinstance(indices, Tensor) and names and len(indices) == n:
             return [names[i] if 0 <= i < len(names) else "" for i in indices.tolist()]
-    for key, words, most in (("critical_epsilon", "critical epsilon", math.inf), ("minimal_severity", "severity", 6)):
+    for key, title, most in (("critical_epsilon", "critical epsilon", math.inf), ("minimal_severity", "severity", 6)):
         values = data.get(key)
         if isinstance(values, Tensor) and len(values) == n:
-            return [f"{words} {v:.4g}" if v < most else "" for v in values.tolist()]
+            return [f"{title} {v:.4g}" if v < most else "" for v in values.tolist()]
     return [""] * n

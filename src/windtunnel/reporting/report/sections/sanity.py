@@ -31,7 +31,7 @@ _DECISIONS: dict[Decision, tuple[Severity, str]] = {
 
 
 def is_flagged(row: FindingRecord) -> bool:
-    """Whether a check says that a number may mislead; what only informs does not."""
+    """Return True if a check shows that a number may mislead; what only informs does not."""
     return row.status is Status.FAIL or (row.status is Status.WARN and row.severity is not Level.INFO)
 
 
@@ -67,9 +67,9 @@ def sanity_section(checks: tuple[FindingRecord, ...], found_gate: GateResult | N
     blocks.append(Table("What was flagged", ("id", "check", "result", "what was seen", "what to do", "concerns"), tuple(
         (row.id, row.title, _result(row), short(row.reason, 300), short(row.remedy, 300), _concerns(row))
         for row in flagged)))  # fmt: skip
-    if left := [row for row in checks if row.status is Status.NOT_RUN]:
+    if not_run := [row for row in checks if row.status is Status.NOT_RUN]:
         reasons: dict[str, list[str]] = {}
-        for row in left:
+        for row in not_run:
             reasons.setdefault(row.reason, []).append(row.id)
         blocks.append(
             Table("What was not run", ("checks", "why"), tuple((", ".join(ids), why) for why, ids in reasons.items()))

@@ -15,7 +15,7 @@ from windtunnel.assessments.figures.pictures import Picture, PictureGrid
 from windtunnel.assessments.figures.png import png_of
 from windtunnel.params.results import Report as Options
 from windtunnel.records.artifacts import Artifacts
-from windtunnel.reporting.report.collect import Found
+from windtunnel.reporting.report.collect import ReportInputs
 from windtunnel.reporting.report.model import Block, Text
 from windtunnel.reporting.report.phrases import class_name, region
 from windtunnel.reporting.report.pictures import LARGE, Pictures
@@ -24,27 +24,27 @@ ACROSS = 7  # pictures beside each other on a page
 _MAP_WORDS = f"perturbation: {WORDS}, one scale per sample"
 
 
-def side_by_side_blocks(found: Found, options: Options) -> list[Block]:
+def side_by_side_blocks(inputs: ReportInputs, options: Options) -> list[Block]:
     """The samples side by side; nothing where there are no images, or where each attack shows its own."""
-    pictures, shown = found.pictures, _pictured(found)
+    pictures, shown = inputs.pictures, _pictured(inputs)
     if pictures is None or not shown or (options.figure_scope == "per_assessor" and options.layout == "full"):
         return []
-    words = Text(
+    introduction = Text(
         "The samples broken with the smallest perturbation, each of another class. Below an image: its label and the "
         "prediction under perturbation; below a perturbation: its size in the norm of the attack."
     )
     if options.figure_scope == "per_assessor":
-        return [words, _clean_grid(found, pictures)]
-    grids = [grid for i in pictures.chosen for grid in _sample_grids(found, pictures, i, options.layout == "full")]
-    return [words, *grids]
+        return [introduction, _clean_grid(inputs, pictures)]
+    grids = [grid for i in pictures.chosen for grid in _sample_grids(inputs, pictures, i, options.layout == "full")]
+    return [introduction, *grids]
 
 
-def attack_by_attack(artifacts: Artifacts, found: Found, options: Options) -> list[Block]:
+def attack_by_attack(artifacts: Artifacts, inputs: ReportInputs, options: Options) -> list[Block]:
     """In the compact layout per assessor: one attack's images of the samples whose clean images stand above all attacks."""
-    pictures = found.pictures
+    pictures = inputs.pictures
     if pictures is None or options.figure_scope != "per_assessor" or options.layout != "compact":
         return []
-    if artifacts not in _pictured(found):
+    if artifacts not in _pictured(inputs):
         return []
     scales = [_scale(pictures, i) for i in pictures.chosen]
     perturbed = tuple(_perturbed(artifacts, pictures, i) for i in pictures.chosen)
@@ -53,31 +53,31 @@ def attack_by_attack(artifacts: Artifacts, found: Found, options: Options) -> li
     return [PictureGrid(f"{artifacts.name}: {_MAP_WORDS}", header, (("perturbed", perturbed), ("change", maps)))]
 
 
-def shown_side_by_side(artifacts: Artifacts, found: Found, options: Options) -> bool:
-    """Whether the images of this assessment are shown by this module, so that its own pictures would repeat them."""
-    own = options.figure_scope == "per_assessor" and options.layout == "full"
-    return not own and found.pictures is not None and any(a is artifacts for a in _pictured(found))
+def shown_side_by_side(artifacts: Artifacts, inputs: ReportInputs, options: Options) -> bool:
+    """Return True if this module shows the images of this assessment, so that its own pictures would repeat them."""
+    own_pictures = options.figure_scope == "per_assessor" and options.layout == "full"
+    return not own_pictures and inputs.pictures is not None and any(a is artifacts for a in _pictured(inputs))
 
 
-def _pictured(found: Found) -> list[Artifacts]:
+def _pictured(inputs: ReportInputs) -> list[Artifacts]:
     """The assessments with a perturbed image of a chosen sample."""
-    pictures = found.pictures
+    pictures = inputs.pictures
     if pictures is None:
         return []
     with_image = {name for name, _ in pictures.perturbed}
-    return [a for a in found.assessments if a.name in with_image]
+    return [a for a in inputs.assessments if a.name in with_image]
 
 
-def _clean_grid(found: Found, pictures: Pictures) -> PictureGrid:
-    cells = tuple(_clean(found, pictures, i) for i in pictures.chosen)
+def _clean_grid(inputs: ReportInputs, pictures: Pictures) -> PictureGrid:
+    cells = tuple(_clean(inputs, pictures, i) for i in pictures.chosen)
     return PictureGrid(
         "Clean images, not repeated below", tuple(pictures.names[i] for i in pictures.chosen), (("clean", cells),)
     )
 
 
-def _sample_grids(found: Found, pictures: Pictures, i: int, repeat_clean: bool) -> list[PictureGrid]:
-    shown = [a for a in _pictured(found) if (a.name, i) in pictures.perturbed]
-    scale, clean = _scale(pictures, i), _clean(found, pictures, i)
+def _sample_grids(inputs: ReportInputs, pictures: Pictures, i: int, repeat_clean: bool) -> list[PictureGrid]:
+    shown = [a for a in _pictured(inputs) if (a.name, i) in pictures.perturbed]
+    scale, clean = _scale(pictures, i), _clean(inputs, pictures, i)
     grids = []
     across = -(-len(shown) // -(-len(shown) // ACROSS)) if shown else ACROSS  # blocks of equal width
     for start in range(0, len(shown), across):
@@ -103,14 +103,14 @@ def _scale(pictures: Pictures, i: int) -> float:
     return max(1e-8, *changes, 0.0)
 
 
-def _clean(found: Found, pictures: Pictures, i: int) -> Picture:
-    base = found.base
+def _clean(inputs: ReportInputs, pictures: Pictures, i: int) -> Picture:
+    base = inputs.base
     assert base is not None  # pictures were planned on it
     label, prediction = (
         class_name(base.class_names, int(base.tensor(key)[i])) for key in ("targets", "clean_predictions")
     )
-    words = label if label == prediction else f"{label}, predicted {prediction}"
-    return Picture(png_of(pictures.clean[i], LARGE), f"{pictures.names[i]}, clean", words)
+    text = label if label == prediction else f"{label}, predicted {prediction}"
+    return Picture(png_of(pictures.clean[i], LARGE), f"{pictures.names[i]}, clean", text)
 
 
 def _row(artifacts: Artifacts, name: str) -> int:
@@ -124,8 +124,8 @@ def _perturbed(artifacts: Artifacts, pictures: Pictures, i: int) -> Picture | No
     row, classes = _row(artifacts, pictures.names[i]), artifacts.class_names
     label = class_name(classes, int(artifacts.tensor("targets")[row]))
     prediction = class_name(classes, int(artifacts.tensor("perturbed_predictions")[row]))
-    words = f"{label} → {prediction}" if prediction != label else f"remains {label}"
-    return Picture(png_of(image, LARGE), f"{pictures.names[i]} under {artifacts.name}: {words}", words)
+    text = f"{label} → {prediction}" if prediction != label else f"remains {label}"
+    return Picture(png_of(image, LARGE), f"{pictures.names[i]} under {artifacts.name}: {text}", text)
 
 
 def _map(artifacts: Artifacts, pictures: Pictures, i: int, scale: float) -> Picture | None:
@@ -134,9 +134,9 @@ def _map(artifacts: Artifacts, pictures: Pictures, i: int, scale: float) -> Pict
         return None
     distances = artifacts.data.get("perturbation_distance")
     distance = float(distances[_row(artifacts, pictures.names[i])]) if isinstance(distances, Tensor) else float("nan")
-    words = f"{region(artifacts).norm or ''} {distance:.3g}" if distance == distance else ""
+    text = f"{region(artifacts).norm or ''} {distance:.3g}" if distance == distance else ""
     return Picture(
         map_png(signed_map(image - pictures.clean[i]), scale, LARGE),
         f"perturbation of {pictures.names[i]} by {artifacts.name}",
-        words,
+        text,
     )

@@ -1,4 +1,4 @@
-"""What the adversary of the first budget may do, in words and as a picture of the user's own samples."""
+"""Describe the adversary of the first budget, in words and as a picture of the user's own samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.sample_states import SampleState, states_of
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.sandwich import Layer
-from windtunnel.reporting.report.collect import Found
+from windtunnel.reporting.report.collect import ReportInputs
 from windtunnel.reporting.report.model import Block, Text
 from windtunnel.reporting.report.phrases import class_name, listed, prediction_name, region
 from windtunnel.reporting.report.sections.statement import layers
@@ -28,26 +28,26 @@ _SEES = {
 }
 
 
-def threat_blocks(found: Found) -> Iterator[Block]:
+def threat_blocks(inputs: ReportInputs) -> Iterator[Block]:
     """A paragraph, and three samples: clean, with a random change of the full size, and the nearest known example."""
-    budgets = layers(found.summary)
+    budgets = layers(inputs.summary)
     if not budgets:
         return
     first = budgets[0]
-    words = allowed(first.norm, first.epsilon, _values(found))
-    yield Text(f"The adversary {words}. {_adversaries(found.assessments, first)}".strip())
-    if grid := _size(found, first):
+    description = allowed(first.norm, first.epsilon, _values(inputs))
+    yield Text(f"The adversary {description}. {_adversaries(inputs.assessments, first)}".strip())
+    if grid := _size(inputs, first):
         yield grid
 
 
-def _values(found: Found) -> int:
-    """How many values a sample has; 0 where nothing says so."""
-    pictures = found.pictures
+def _values(inputs: ReportInputs) -> int:
+    """Return the number of values of a sample; 0 where nothing says so."""
+    pictures = inputs.pictures
     return int(next(iter(pictures.clean.values())).numel()) if pictures and pictures.clean else 0
 
 
 def allowed(norm: Norm, epsilon: float, values: int = 0) -> str:
-    """What a budget allows, on values from 0 to 1."""
+    """Describe what a budget allows, on values from 0 to 1."""
     size = epsilon_text(epsilon)
     if norm == Norm.LINF:
         levels = f", about {epsilon * 255:.0f} of 255 grey levels" if "/255" not in size else ""
@@ -69,9 +69,9 @@ def _adversaries(assessments: Sequence[Artifacts], layer: Layer) -> str:
             and (region(a).norm, region(a).epsilon) == (layer.norm, layer.epsilon)]  # fmt: skip
     if not mine:
         return ""
-    seen = Counter(a.metadata.semantics.threat_model.value for a in mine)
+    counts = Counter(a.metadata.semantics.threat_model.value for a in mine)
     names = {
-        kind: [a.name for a in mine if a.metadata.semantics.threat_model == kind] for kind in seen if kind in _SEES
+        kind: [a.name for a in mine if a.metadata.semantics.threat_model == kind] for kind in counts if kind in _SEES
     }
     parts = [f"{_who(who)} {'see' if len(who) > 1 else 'sees'} {_SEES[kind]}" for kind, who in names.items()]
     targeted = any(a.metadata.semantics.objective is Objective.TARGETED for a in mine)
@@ -83,8 +83,8 @@ def _who(names: list[str]) -> str:
     return " and ".join(names) if len(names) <= 6 else f"{len(names)} attacks, as {listed(names, 3)},"
 
 
-def _size(found: Found, layer: Layer) -> PictureGrid | None:
-    pictures, base = found.pictures, found.summary
+def _size(inputs: ReportInputs, layer: Layer) -> PictureGrid | None:
+    pictures, base = inputs.pictures, inputs.summary
     if pictures is None or base is None or not pictures.chosen:
         return None
     targets, names = base.tensor("targets"), base.class_names
@@ -98,7 +98,7 @@ def _size(found: Found, layer: Layer) -> PictureGrid | None:
         cells.append(
             picture(shifted, f"{pictures.names[i]} with a random perturbation of size {layer.budget}", layer.budget)
         )
-        cells.append(_nearest(found, base, i, label))
+        cells.append(_nearest(inputs, base, i, label))
     caption = (
         f"What {layer.budget} looks like on three of the samples: clean, with a random perturbation of full size, and the nearest known "
         "adversarial example with its predicted class and distance"
@@ -107,8 +107,8 @@ def _size(found: Found, layer: Layer) -> PictureGrid | None:
     return PictureGrid(caption, tuple(header), (("", tuple(cells)),), small=True)
 
 
-def _nearest(found: Found, base: Artifacts, i: int, label: str) -> Picture | None:
-    pictures = found.pictures
+def _nearest(inputs: ReportInputs, base: Artifacts, i: int, label: str) -> Picture | None:
+    pictures = inputs.pictures
     image = pictures.nearest.get(i) if pictures else None
     predictions, distances = base.data.get("perturbed_predictions"), base.data.get("perturbation_distance")
     if pictures is None or image is None or not isinstance(predictions, Tensor) or not isinstance(distances, Tensor):
@@ -116,8 +116,8 @@ def _nearest(found: Found, base: Artifacts, i: int, label: str) -> Picture | Non
     states = states_of(base.data, base.tensor("clean_predictions"), base.tensor("targets"))
     if states[i] != SampleState.BROKEN.code:
         return None  # what stands there is the clean image
-    words = f"{label} → {prediction_name(base.class_names, int(predictions[i]))}, {float(distances[i]):.2g}"
-    return picture(image, f"nearest known example of {pictures.names[i]}: {words}", words)
+    text = f"{label} → {prediction_name(base.class_names, int(predictions[i]))}, {float(distances[i]):.2g}"
+    return picture(image, f"nearest known example of {pictures.names[i]}: {text}", text)
 
 
 def random_change(image: Tensor, norm: str, epsilon: float) -> Tensor:
