@@ -635,3 +635,8 @@ def test_tiers_not_asked_for_are_shown_as_not_run() -> None:
     finding = run_check(CHECKS["D1"], None, Sanity())
     assert finding.status is Status.NOT_RUN
     assert "sanity.profile: full" in finding.reason
+
+
+def test_the_readme_states_how_many_checks_there_are():
+    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    assert f"check the evaluation itself: {len(registry())} of them" in readme
