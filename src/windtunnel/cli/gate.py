@@ -12,7 +12,7 @@ from rich.table import Table
 from windtunnel.cli.output import OutputFile
 from windtunnel.core.errors import INFRASTRUCTURE, UserError
 from windtunnel.evaluation.gate.table import COLUMNS, champion_line, markdown, rows, sentence
-from windtunnel.records.gate import ConditionStatus, GateResult, read_gate
+from windtunnel.records.gate import EXIT_CODE, ConditionStatus, Decision, GateResult, read_gate
 from windtunnel.records.layout import GATE
 
 _COLOURS = {ConditionStatus.HOLDS.value: "green", ConditionStatus.NOT_APPLICABLE.value: "bright_black"}
@@ -22,8 +22,14 @@ _COLOURS = {ConditionStatus.HOLDS.value: "green", ConditionStatus.NOT_APPLICABLE
 @click.option("--markdown", "as_markdown", is_flag=True, help="As Markdown, for a comment on a pull request.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON; docs/json.md lists the fields.")
 @click.option("--junit", type=OutputFile(".xml"), help="Also write a JUnit test report to FILE.")
+@click.option("--sequential", is_flag=True, help="Assess samples in random order until the conditions are decided.")
+@click.option(
+    "--batch", type=click.IntRange(1), default=50, show_default=True, help="Samples at a time (--sequential)."
+)
 @click.pass_context
-def gate(ctx: click.Context, *, as_markdown: bool, as_json: bool, junit: Path | None) -> None:
+def gate(
+    ctx: click.Context, *, as_markdown: bool, as_json: bool, junit: Path | None, sequential: bool, batch: int
+) -> None:
     """Print the gate's decision of the last run: each condition, what was found, and whether it holds.
 
     \b
@@ -37,7 +43,12 @@ def gate(ctx: click.Context, *, as_markdown: bool, as_json: bool, junit: Path | 
     Examples:
       dvc repro && windtunnel gate && ./deploy.sh
       windtunnel gate --junit gate.xml
+      windtunnel repro clean && windtunnel gate --sequential
     """  # noqa: D301
+    if sequential:
+        if as_markdown or as_json or junit:
+            raise click.UsageError("--sequential prints a table alone; leave out --markdown, --json and --junit")
+        ctx.exit(_sequential(batch))
     try:
         result = read_gate(GATE)
         if junit:
@@ -56,6 +67,28 @@ def gate(ctx: click.Context, *, as_markdown: bool, as_json: bool, junit: Path | 
         click.echo(f"windtunnel: {GATE} is missing or damaged ({error}); run dvc repro", err=True)
         ctx.exit(INFRASTRUCTURE)
     ctx.exit(result.exit_code)
+
+
+def _sequential(batch: int) -> int:
+    """Print the confidence sequence of each condition after each batch, and the decision; return its exit code."""
+    from windtunnel.operations.sequential import run_sequential_gate
+
+    decision, by_rule, n = Decision.FAILED, False, 0
+    for state, decided, by_rule in run_sequential_gate(batch):  # noqa: B007  used after the loop
+        n = max(condition.passing.n for condition in state.conditions)
+        for condition in state.conditions:
+            low, high = condition.interval
+            click.echo(
+                f"n {n:5d}  {condition.title}  {condition.value:.3f} [{low:.3f}, {high:.3f}]  "
+                f"at least {condition.threshold:g}: {_IN_WORDS[condition.holds]}"
+            )
+        decision = decided or decision
+    rule = f"undecided after {n} samples; by the rule for all samples: " if by_rule else f"decided after {n} samples: "
+    click.echo(f"gate: {rule}{decision.value}. No sanity check was run.")
+    return EXIT_CODE[decision]
+
+
+_IN_WORDS = {True: "holds", False: "fails", None: "undecided"}
 
 
 def show_result(result: GateResult, console: Console) -> None:

@@ -22,12 +22,16 @@ V = TypeVar("V")
 A = TypeVar("A")
 
 
-def record_outcomes(params: Params, summary: Artifacts, clean: Artifacts, assessments: Sequence[Artifacts]) -> Record:
+def record_outcomes(
+    params: Params, summary: Artifacts, clean: Artifacts, assessments: Sequence[Artifacts], dataset_digest: str = ""
+) -> Record:
     """Return the outcomes under the metrics of the sandwich and of each assessment.
 
-    The mean of a row over its assessed samples is the metric of that name in metrics.json.
+    The mean of a row over its assessed samples is the metric of that name in metrics.json. dataset_digest: of the whole
+    data set where `clean` is of a part of it.
     """
-    samples: dict[str, Json] = {"dataset": clean.metadata.provenance.dataset_digest, "seed": params.seed}
+    digest = dataset_digest or clean.metadata.provenance.dataset_digest
+    samples: dict[str, Json] = {"dataset": digest, "seed": params.seed}
     budget: Json = params.budget.model_dump(mode="json")
     blocks: dict[str, dict[str, Json]] = {
         name: entry.model_dump(mode="json", exclude={"visualisers", "storage"}) for _, name, entry in entries(params)

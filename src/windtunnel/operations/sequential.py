@@ -1,0 +1,114 @@
+"""`windtunnel gate --sequential`: assess samples in random order until the gate is decided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from windtunnel.assessments.clean.subject import current_subject
+from windtunnel.boundary.params import load_params
+from windtunnel.core.errors import UserError
+from windtunnel.core.seeds import derive_seed
+from windtunnel.evaluation.gate.decide import decide
+from windtunnel.evaluation.gate.sequential import SequentialGate
+from windtunnel.evaluation.summary.outcomes import record_outcomes
+from windtunnel.operations.direct.pipeline import assess_subject
+from windtunnel.params.load import entries
+from windtunnel.params.schema import Params
+from windtunnel.records.gate import Decision
+from windtunnel.records.layout import CHAMPION
+from windtunnel.records.outcomes import Outcomes, Record, Shares, read_record
+from windtunnel.registry.plugins import families
+
+
+def run_sequential_gate(batch: int) -> Iterator[tuple[SequentialGate, Decision | None, bool]]:
+    """Assess the samples of the last run in random order, `batch` at a time.
+
+    Every entry is run on all samples of a batch, those of families with generative models excepted. The order depends on
+    the seed alone. No sanity check runs.
+
+    Yields:
+        (the gate with its sequences so far, the decision or None, True if it was decided by the rule for all samples).
+
+    Raises:
+        UserError: no data or model yet, no condition, or one that is no mean of per-sample outcomes.
+
+    """
+    params = load_params()
+    champion = read_record(CHAMPION) if CHAMPION.is_file() and params.gate.maximum_regression else None
+    gate = SequentialGate(params.gate, champion)
+    _require_whole_draws(params, champion)
+    subject = current_subject(params.device, params.seed, params.model)
+    generator = torch.Generator().manual_seed(derive_seed(params.seed, "gate --sequential", 0))
+    order = torch.randperm(len(subject.dataset), generator=generator)
+    digest, records = subject.dataset.digest(), list[Record]()
+    for indices in order.split(batch):
+        result = assess_subject(_on_all_samples(params), subject.subset(indices.sort().values), None, checked=False)
+        done = [result[name] for _, name, _ in entries(result.params or params)]
+        valid = [artifacts for artifacts in done if artifacts.metadata.failure is None]
+        records.append(record_outcomes(params, result["summary"], result["clean"], valid, digest))
+        decision = gate.add(records[-1])
+        if decision is None and sum(len(record.samples) for record in records) == len(order):
+            yield gate, _at_the_largest_n(params, gate, _joined(records), champion), True
+            return
+        yield gate, decision, False
+        if decision is not None:
+            return
+
+
+def _on_all_samples(params: Params) -> Params:
+    """Return the params with every entry on all samples, without those that need generative models."""
+    changed = {}
+    for name, family in families().items():
+        kept = {} if family.generators else {
+            entry: block.model_copy(update={"samples": block.samples.model_copy(update={"n": None})})
+            for of, entry, block in entries(params) if of == name
+        }  # fmt: skip
+        changed[name] = kept
+    return params.model_copy(update=changed)
+
+
+def _require_whole_draws(params: Params, champion: Record | None) -> None:
+    """Raise UserError where the champion's outcomes are of other draws than a sequential run has."""
+    if champion is None or not set(params.gate.maximum_regression) - {"clean/accuracy"}:
+        return
+    for family, name, entry in entries(params):
+        if entry.samples.n is not None and entry.samples.n < len(champion.samples):
+            raise UserError(
+                f"{family}.{name}.samples.n: the champion was assessed by this entry on {entry.samples.n} samples, and "
+                f"--sequential runs it on all; remove the key, or gate.maximum_regression, or do without --sequential"
+            )
+
+
+def _joined(records: Sequence[Record]) -> Record:
+    """Return one record of all batches."""
+    rows: dict[str, Outcomes | Shares] = {}
+    for name, first in records[0].outcomes.items():
+        parts = [record.outcomes[name] for record in records]
+        if isinstance(first, Shares):
+            right = tuple(count for part in parts if isinstance(part, Shares) for count in part.right)
+            rows[name] = replace(first, right=right)
+        else:
+            rows[name] = replace(first, held="".join(part.held for part in parts if isinstance(part, Outcomes)))
+    return replace(records[0], samples=tuple(name for record in records for name in record.samples), outcomes=rows)
+
+
+def _at_the_largest_n(params: Params, gate: SequentialGate, record: Record, champion: Record | None) -> Decision:
+    """Return the decision of the gate's ordinary rule on all samples."""
+    if champion is not None:  # pairs need one order
+        place = {name: i for i, name in enumerate(record.samples)}
+        order = [place[name] for name in champion.samples]
+        record = replace(
+            record,
+            samples=champion.samples,
+            outcomes={
+                name: replace(row, right=tuple(row.right[i] for i in order))
+                if isinstance(row, Shares)
+                else replace(row, held="".join(row.held[i] for i in order))
+                for name, row in record.outcomes.items()
+            },
+        )
+    metrics = {c.name: c.value for c in gate.conditions if c.span[0] == 0}
+    return decide(params.gate, metrics, record, champion).decision
