@@ -14,7 +14,7 @@ from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.gate.decide import decide
 from windtunnel.evaluation.gate.sequential import SequentialGate
 from windtunnel.evaluation.summary.outcomes import record_outcomes
-from windtunnel.operations.direct.pipeline import assess_subject
+from windtunnel.operations.api.pipeline import assess_subject
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 from windtunnel.records.gate import Decision
