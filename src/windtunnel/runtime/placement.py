@@ -9,7 +9,6 @@ import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from windtunnel.core.errors import UserError, shown, unknown_word
 from windtunnel.core.repository import asking_project
@@ -20,6 +19,8 @@ LIMIT_VARIABLE, LIMIT_KEY = "WINDTUNNEL_BATCH_LIMIT", "batch_limit"
 # Seconds for a unit, after which its worker counts as hung: far beyond any sensible batch, so that none waits for ever.
 BATCH_LIMIT = 6 * 3600.0
 _KEYS = (KEY, LIMIT_KEY)
+MAX_SECONDS = 1e7  # of a batch: four months
+MAX_BYTES = 4096  # of the local file
 KINDS = ("here", "processes", "ray")
 # Workers of one thread each that any machine may be asked for, and for each of its processors: more is a slip of the pen.
 _FEW, _A_PROCESSOR = 16, 4
@@ -77,8 +78,8 @@ def batch_limit() -> float:
         seconds = float(str(given))
     except ValueError:
         seconds = 0.0
-    if not seconds > 0:
-        raise UserError(f"{where}: '{given}' is no number of seconds above 0")
+    if not 0 < seconds <= MAX_SECONDS:
+        raise UserError(f"{where}: {shown(str(given))} is no number of seconds above 0, {MAX_SECONDS:g} at most")
     return seconds
 
 
@@ -92,27 +93,38 @@ def _asked() -> tuple[str, str]:
     return "", ""
 
 
-def _local() -> dict[str, Any]:
-    """Read the local file; an experiment of DVC, whose clone is without it, asks the one beside the params.yaml of who began it."""
-    file = next((path for path in (LOCAL_FILE, asking_project() / LOCAL_FILE) if path.is_file()), None)
+def _local() -> dict[str, str]:
+    """Return the keys of the local file; in an experiment of DVC, of the one beside the params.yaml of who began it.
+
+    Nothing of it is constructed: it is a map of plain values, so that no alias, tag or nesting can cost anything.
+    """
+    file = next((path for path in (LOCAL_FILE, asking_project() / LOCAL_FILE) if os.path.lexists(path)), None)
     if file is None:
         return {}
     from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
+    from ruamel.yaml.nodes import MappingNode, ScalarNode
 
+    if not file.is_file() or file.stat().st_size > MAX_BYTES:
+        raise UserError(f"{file}: is no regular file of at most {MAX_BYTES} bytes")
     try:
-        content = YAML(typ="safe", pure=True).load(file)
-    except YAMLError as error:
+        node = YAML(typ="safe", pure=True).compose(file.read_text(encoding="utf-8-sig"))
+    except Exception as error:  # ruamel raises IndexError and the like beside its own
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise UserError(
-            f"{file}: is not YAML ({str(getattr(error, 'problem', error)).splitlines()[0]}{place})"
-        ) from error
-    if content is None:  # comments alone
+        reason = str(getattr(error, "problem", None) or error).splitlines() or [type(error).__name__]
+        raise UserError(f"{file}: is not YAML ({reason[0][:100]}{place})") from error
+    if node is None:  # comments alone
         return {}
-    if not isinstance(content, dict):
-        raise UserError(f"{file}: holds {shown(content)} and no keys; write `{KEY}: processes:4`")
-    for key in content:
-        if key not in _KEYS:
-            raise UserError(unknown_word(str(file), str(key), _KEYS, what="a key here"))
+    if not isinstance(node, MappingNode):
+        given = shown(node.value) if isinstance(node, ScalarNode) else "a list"
+        raise UserError(f"{file}: holds {given} and no keys; write `{KEY}: processes:4`")
+    content: dict[str, str] = {}
+    for key, value in node.value:
+        if not isinstance(key, ScalarNode) or key.value not in _KEYS:
+            name = str(key.value) if isinstance(key, ScalarNode) else "a list or a map"
+            raise UserError(unknown_word(str(file), name, _KEYS, what="a key here"))
+        if not isinstance(value, ScalarNode):
+            raise UserError(f"{file}: {key.value}: a list or a map is no value here; write `{KEY}: processes:4`")
+        if not str(value.tag).endswith(":null"):
+            content[key.value] = value.value
     return content

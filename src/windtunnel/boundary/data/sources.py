@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 import struct
 import zipfile
@@ -17,17 +18,18 @@ from PIL import Image
 
 from windtunnel.boundary.data.digits import digits, stratified_split
 from windtunnel.boundary.data.headers import idx_header, npy_header, without_x
-from windtunnel.boundary.files import open_file
+from windtunnel.boundary.files import open_file, read_text
+from windtunnel.boundary.limits import bounded
 from windtunnel.core import scratch
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError, shown
-from windtunnel.core.references import first_line, resolve, users_code
+from windtunnel.core.references import first_line, resolve
 from windtunnel.params.data import Data
 from windtunnel.registry.plugins import load_plugin
-from windtunnel.runtime.supervised import limited
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm"}
 
+_LABELS_BYTES = 2**28  # of a CSV of labels: some million lines
 # PIL goes by the content of a file, not by its name, and would start Ghostscript for one that is PostScript.
 IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM")
 # Pictures of more than 8 bits a channel: PIL clips them when it converts them.
@@ -249,10 +251,10 @@ def _folder(data: Data, path: str | None, labels: str | None, key: str) -> Raw:
 
 def _csv_labels(path: Path, names: Sequence[str]) -> list[str]:
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            table = {row[0].strip(): row[1].strip() for row in csv.reader(file) if len(row) >= 2}
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"data.labels: {path} is not a CSV in UTF-8 ({error})") from error
+        text = io.StringIO(read_text(path, where="data.labels", max_bytes=_LABELS_BYTES), newline="")
+        table = {row[0].strip(): row[1].strip() for row in csv.reader(text) if len(row) >= 2}
+    except csv.Error as error:
+        raise UserError(f"data.labels: {path} is not a CSV ({error})") from error
     if unlabelled := [name for name in names if name not in table]:
         raise UserError(f"data.labels: {path} has no line for {unlabelled[0]} (lines are file,label)")
     known = set(names)
@@ -288,8 +290,8 @@ def load_function(data: Data, seed: int) -> tuple[Raw | Dataset, Raw | Dataset |
     """`module:function`, called with data.kwargs: a Dataset, (x, y), or a pair of those (assessed, train)."""
     if data.function is None:
         raise UserError("data.function: is required for source: function (module:function)")
-    function = resolve(data.function, "data.function")
-    with users_code(what := f"data.function: {data.function}"), limited(what, data.time_limit, "data.time_limit"):
+    with bounded(f"data.function: {data.function}", data.time_limit, "data.time_limit"):
+        function = resolve(data.function, "data.function")
         found = function(**data.kwargs)
     if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], tuple | Dataset):
         return _from_function(found[0], data.function), _from_function(found[1], data.function)

@@ -20,18 +20,18 @@ from windtunnel.boundary.generators.record import (
     read_record,
 )
 from windtunnel.boundary.generators.training import train_generators
+from windtunnel.boundary.limits import bounded
 from windtunnel.boundary.models.load import pick_device
 from windtunnel.boundary.params_file import configured_time_limit
 from windtunnel.core.classifier import module_digest
 from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
-from windtunnel.core.references import FOREIGN, first_line, resolve, users_code
+from windtunnel.core.references import FOREIGN, first_line, resolve
 from windtunnel.params.latent import Generators as GeneratorsBlock
 from windtunnel.records.artifacts import load_tensors, plain_tensors, save_tensors
 from windtunnel.records.files import file_digest, replacing, write_json
 from windtunnel.records.metadata import Value, fitting
-from windtunnel.runtime.supervised import limited
 
 WEIGHTS = "weights.pt"
 PROBES = 4  # codes of each class that a model of the user's is tried on
@@ -142,8 +142,8 @@ def _own(
 ) -> Generators:
     """The user's model, its weights loaded, tried on the data."""
     reference = _function(block)
-    function = resolve(reference, "generators.function")
-    with users_code(what := f"generators.function: {reference}"), limited(what, block.time_limit, TIME_LIMIT):
+    with bounded(f"generators.function: {reference}", block.time_limit, TIME_LIMIT):
+        function = resolve(reference, "generators.function")
         model = function(**block.kwargs)
     if not isinstance(model, GenerativeModel):
         lacking = [name for name in ("decode", "latent_dim") if not hasattr(model, name)]
