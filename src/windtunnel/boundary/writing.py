@@ -74,6 +74,19 @@ def check_output(
     return path
 
 
+def check_output_folder(folder: Path, files: Iterable[str], *, where: str) -> Path:
+    """Return `folder` if `files` may be written into it, each over a file of its own suffix; call it before any work.
+
+    Without `files` the folder must be new or empty. Raises UserError, in one line, as `check_output` does.
+    """
+    names = tuple(files)
+    for name in names or (".new",):
+        check_output(folder / name, where=where, suffixes=(Path(name).suffix,))
+    if not names and os.path.lexists(folder) and next(folder.iterdir(), None) is not None:
+        raise UserError(f"{where} {path_text(folder)}: is not empty; name another folder")
+    return folder
+
+
 @contextmanager
 def writing(
     path: Path,

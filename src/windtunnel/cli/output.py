@@ -1,4 +1,4 @@
-"""Options that name a file to write: refused before any work where it would replace something else."""
+"""Options that name a file or a folder to write: refused before any work where it would replace something else."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from windtunnel.boundary.writing import check_output
+from windtunnel.boundary.writing import check_output, check_output_folder
 
 
 class OutputFile(click.Path):
@@ -20,3 +20,16 @@ class OutputFile(click.Path):
         """Return the path. Raises UserError where nothing may be written there."""
         path = Path(super().convert(value, param, ctx))  # type: ignore[arg-type]  # click's own type is wider
         return check_output(path, where=param.opts[0] if param else "output:", suffixes=self.suffixes)
+
+
+class OutputFolder(click.Path):
+    """A folder to write `files` into; one without files in it where none are named."""
+
+    def __init__(self, *files: str) -> None:
+        super().__init__(path_type=Path)
+        self.files = files
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path. Raises UserError where nothing may be written there."""
+        path = Path(super().convert(value, param, ctx))  # type: ignore[arg-type]  # click's own type is wider
+        return check_output_folder(path, self.files, where=param.opts[0] if param else "output:")

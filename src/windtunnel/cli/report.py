@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 
 from windtunnel.boundary.params import load_params
+from windtunnel.cli.output import OutputFolder
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.params.results import Report
-from windtunnel.records.layout import PARAMS_FILE, REPORTS
+from windtunnel.records.layout import PARAMS_FILE, REPORT, REPORTS
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.collect import known_assessments
 from windtunnel.reporting.report.html import render_html
@@ -22,8 +23,9 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 @click.command()
 @click.option("--reports", type=_FOLDER, default=REPORTS, show_default=True, help="Where the artifacts are.")
 @click.option(
-    "--output", type=_FOLDER, default=Path("report"), show_default=True, help="Where report.pdf and report.html go."
-)
+    "--output", type=OutputFolder("report.pdf", "report.html"), default=Path("report"), show_default=True,
+    help="Where report.pdf and report.html go.",
+)  # fmt: skip
 @click.option("--only", multiple=True, help="Only these assessments, for example --only pgd or --only attacks.pgd.")
 @click.option(
     "--compact/--full", default=None, help="A PDF of few pages, or everything; as in params.yaml where absent."
@@ -58,6 +60,8 @@ def report(
     """  # noqa: D301
     if not reports.is_dir():
         raise UserError(f"--reports: {reports} is no folder; run dvc repro first")
+    if output.resolve() == (reports / REPORT.name).resolve():
+        raise UserError(f"--output {output}: holds the report of the pipeline, an output of DVC; name another folder")
     layout = None if compact is None else "compact" if compact else "full"
     options_given = {"layout": layout, "figure_scope": scope, "paper": paper, "title": title}
     of_file = load_params().report if reports == REPORTS and PARAMS_FILE.is_file() else Report()

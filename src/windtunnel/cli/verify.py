@@ -22,7 +22,11 @@ from windtunnel.cli.output import OutputFile
     type=click.FloatRange(min=0, min_open=True),
     help="Time limit in seconds; without it only the search effort is limited.",
 )
-@click.option("--result", type=OutputFile(), help="Also write the result into this file.")
+@click.option(
+    "--result",
+    type=OutputFile(".txt", ".result", ".counterexample", ".out", ""),
+    help="Also write the result into this file.",
+)
 @click.option("--audit", metavar="NAME", help="Check the verdicts of a verification of the last run again.")
 @click.option(
     "--verdicts",

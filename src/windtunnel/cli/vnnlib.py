@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from windtunnel.cli.output import OutputFolder
 from windtunnel.core.errors import UserError, unknown_word
 
 
@@ -19,7 +20,7 @@ def vnnlib() -> None:
 @click.option(
     "--to",
     "folder",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=OutputFolder(),
     help="Where to; vnnlib/NAME if not given.",
 )
 def export(*, name: str, folder: Path | None) -> None:
