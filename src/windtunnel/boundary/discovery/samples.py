@@ -153,9 +153,13 @@ def _arrays(path: Path) -> list[str]:
 
 def _shape(image: Path) -> tuple[tuple[int, int] | None, int | None]:
     """Return ((height, width), channels) of an image; the channels are None where they are neither 1 nor 3."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
-    with open_file(image) as file, Image.open(file, formats=IMAGE_FORMATS) as opened:
+    with open_file(image) as file:
+        try:
+            opened = Image.open(file, formats=IMAGE_FORMATS)
+        except UnidentifiedImageError as error:
+            raise UserError("is no image that can be read") from error
         return (opened.height, opened.width), len(opened.getbands()) if len(opened.getbands()) in {1, 3} else None
 
 

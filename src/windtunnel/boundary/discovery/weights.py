@@ -132,17 +132,19 @@ def _tensors(file: Path, path: Path, made_by: str) -> Weights | None:
     from windtunnel.boundary.models.loaders import state_dict_in
 
     state = state_dict_in(torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)))
-    if found := fitting_architecture(state, path.name):
+    weights = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}  # quantized layers have others
+    if found := fitting_architecture(weights, path.name):
         classes = found.classes or IMAGENET_CLASSES
         kwargs = {"num_classes": found.classes} if found.classes else {}
         return Weights(path, found.source, made_by, classes=classes, name=found.name, kwargs=kwargs)
-    kernels = [tensor for tensor in state.values() if tensor.ndim == 4]
+    tensors = list(weights.values())
+    kernels = [tensor for tensor in tensors if tensor.ndim == 4]
     return Weights(
         path, "state_dict", made_by,
         parts=frozenset(name.partition(".")[0] for name in state),
         channels=int(kernels[0].shape[1]) if kernels and kernels[0].shape[1] in {1, 3} else None,
-        classes=_classes(list(state.values())),
-        size=sum(tensor.numel() for tensor in state.values()),
+        classes=_classes(tensors),
+        size=sum(tensor.numel() for tensor in tensors),
     )  # fmt: skip
 
 

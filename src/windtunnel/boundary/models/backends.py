@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn, Protocol
 
@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
-from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+from onnx.external_data_helper import uses_external_data
 from torch import Tensor, nn
 
 from windtunnel.boundary.models.preprocess import Preprocessed, same_pixels
@@ -152,11 +152,21 @@ def _of_bytes(graph: bytes) -> OnnxModule:
 def weights_beside(path: Path) -> list[str]:
     """Names, relative to its folder, of the files in which an ONNX graph keeps weights; none for what is no ONNX file."""
     try:
-        graph = onnx.load(str(path), load_external_data=False)
-        beside = [tensor for tensor in graph.graph.initializer if uses_external_data(tensor)]
+        model = onnx.load(str(path), load_external_data=False)
+        beside = [tensor for tensor in _tensors(model.graph) if uses_external_data(tensor)]
     except Exception:  # protobuf raises many kinds for what is no ONNX file; onnxruntime says what it is
         return []
-    return sorted({ExternalDataInfo(tensor).location for tensor in beside})
+    return sorted({entry.value for tensor in beside for entry in tensor.external_data if entry.key == "location"})
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Yield the tensors of a graph: initializers, those in attributes of nodes, and those of subgraphs."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _tensors(inner)
 
 
 def copy_graph(path: Path, target: Path) -> None:

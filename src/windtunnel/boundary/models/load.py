@@ -137,9 +137,10 @@ def import_model(
         from windtunnel.boundary.models.onnx_gradients import compare
 
         file = directory / str(facts["file"])
-        facts["expects"] = adapt_graph(file, model.preprocess, assessed.inputs.shape[1:], str(facts["original"]))
-        head = adapt_outputs(file, head, model.output, str(facts["original"]))
-        facts["sha256"], facts["gradients"] = file_digest(file), compare(file, assessed.inputs)
+        with bounded(f"model: {facts['original']}, read and run by onnxruntime,", model.time_limit, "model.time_limit"):
+            facts["expects"] = adapt_graph(file, model.preprocess, assessed.inputs.shape[1:], str(facts["original"]))
+            head = adapt_outputs(file, head, model.output, str(facts["original"]))
+            facts["sha256"], facts["gradients"] = file_digest(file), compare(file, assessed.inputs)
     elif steps:
         facts["preprocess"] = steps
     if head is not None:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 
+from windtunnel.boundary.limits import bounded
 from windtunnel.boundary.models.architectures import ARCHITECTURES
 from windtunnel.boundary.models.backends import OnnxModule, PredictFunction, Program
 from windtunnel.boundary.models.heads import Headed
@@ -33,10 +35,9 @@ from windtunnel.boundary.models.trust import Trust
 from windtunnel.core.classifier import module_digest
 from windtunnel.core.contracts import Capability, Caveat
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.references import find_own_modules, first_line, resolve, users_code
+from windtunnel.core.references import find_own_modules, first_line, resolve
 from windtunnel.records.files import file_digest
 from windtunnel.registry.plugins import model_source, plugins
-from windtunnel.runtime.supervised import limited
 
 TORCH = frozenset({Capability.FORWARD, Capability.AUTOGRAD, Capability.ONNX_GRAPH})
 ONNX = frozenset({Capability.FORWARD, Capability.ONNX_GRAPH})
@@ -89,8 +90,8 @@ def load_state_dict(record: ModelRecord, directory: Path, trust: Trust) -> Loade
 def own_module(trust: Trust, why: str) -> nn.Module:
     """Build the network by the user's factory. Raises UserError where params.yaml names none (`why` it is needed), or it builds none."""
     name = trust.required("factory", why)
-    factory = resolve(name, f"{trust.key}.factory")
-    with users_code(what := f"{trust.key}.factory: {name}"), limited(what, trust.time_limit, f"{trust.key}.time_limit"):
+    with bounded(f"{trust.key}.factory: {name}", trust.time_limit, f"{trust.key}.time_limit"):
+        factory = resolve(name, f"{trust.key}.factory")
         module = factory(**trust.kwargs)
     if not isinstance(module, nn.Module):
         raise UserError(f"{trust.key}.factory: {name} returned a {type(module).__name__}, not a torch.nn.Module")
@@ -125,15 +126,20 @@ def load_onnx(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
     path, digest, agreement = directory / kept.file, kept.sha256, kept.gradients
     name = f"ONNX ({kept.original}{expects})"
     if agreement.reason:
-        return Loaded(OnnxModule(path), ONNX, digest, f"{name}, forward pass only: {agreement.reason}", path)
-    module = converted(path, agreement.batch, agreement.shape)
-    return Loaded(module, TORCH, digest, f"{name}, as torch", path, (agreement.caveat,))
+        with bounded(
+            f"{trust.key}: {kept.original}, read by onnxruntime,", trust.time_limit, f"{trust.key}.time_limit"
+        ):
+            module = OnnxModule(path)
+        return Loaded(module, ONNX, digest, f"{name}, forward pass only: {agreement.reason}", path)
+    network = converted(path, agreement.batch, agreement.shape)
+    return Loaded(network, TORCH, digest, f"{name}, as torch", path, (agreement.caveat,))
 
 
 def load_function(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
     """The user's predict(batch) -> probabilities."""
     name = trust.required("function", "the model is a predict function")
-    function = resolve(name, f"{trust.key}.function")
+    with bounded(f"{trust.key}.function: {name}", trust.time_limit, f"{trust.key}.time_limit"):
+        function = resolve(name, f"{trust.key}.function")
     module = PredictFunction(functools.partial(function, **trust.kwargs), f"{trust.key}.function: {name}")
     return Loaded(module, FUNCTION, _source_digest(function), f"function {name}")
 
@@ -257,10 +263,20 @@ def state_dict_in(content: object) -> dict[str, Tensor]:
     if isinstance(content, dict):
         nested = [content[key] for key in _STATE_KEYS if isinstance(content.get(key), dict)]
         content = nested[0] if nested else content
-    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+    if not isinstance(content, dict) or not all(map(_is_weight, content.values())):
         raise UserError(f"it is a {type(content).__name__}, and not of names to tensors")
-    prefix = "module." if all(str(key).startswith("module.") for key in content) else ""
-    return {str(key).removeprefix(prefix): value for key, value in content.items()}
+    if all(str(key).startswith("module.") for key in content):
+        consume_prefix_in_state_dict_if_present(
+            content, "module."
+        )  # in its metadata too, by which torch reads old forms
+    return content
+
+
+def _is_weight(value: object) -> bool:
+    """Return True for a tensor, and for what a quantized layer keeps beside tensors: types, and pairs of weights and bias."""
+    if isinstance(value, tuple):
+        return all(part is None or isinstance(part, Tensor) for part in value)
+    return isinstance(value, Tensor | torch.dtype)
 
 
 def _source_digest(function: Callable[..., object]) -> str:

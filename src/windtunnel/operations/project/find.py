@@ -13,8 +13,9 @@ from windtunnel.boundary.discovery.samples import Samples
 from windtunnel.boundary.discovery.skip import read_or_skip
 from windtunnel.boundary.discovery.walk import Files, files_below
 from windtunnel.boundary.discovery.weights import Weights
-from windtunnel.boundary.files import is_file
+from windtunnel.boundary.files import is_file, path_text
 from windtunnel.boundary.text import read_yaml
+from windtunnel.core.errors import UserError
 from windtunnel.core.repository import repository
 from windtunnel.params.data import MAX_SIDE
 
@@ -71,12 +72,19 @@ class Found:
         """The model that the user names, a path or `library:name`; None where it is nothing that loads."""
         if weights_file := weights.named(place):
             return weights_file
-        path = Path(place)
+        path = self._check_link("--model", Path(place))
         return read_or_skip(path, lambda path: weights.look_at(self.root, path, upstream.maker(path, self.made)))
 
     def data_at(self, path: Path) -> Samples:
         """The data at a path that the user names."""
-        return samples.look_at(self.root, path, self.made)
+        return samples.look_at(self.root, self._check_link("--data", path), self.made)
+
+    def _check_link(self, option: str, path: Path) -> Path:
+        """Return a path that the user names; it may not be there yet. Raises UserError for a link that leads nowhere."""
+        full = self.root / path
+        if os.path.islink(full) and not is_file(full) and not os.path.isdir(full):
+            raise UserError(f"init: {option} {path_text(path)}: is a link that leads to no file and no folder")
+        return path
 
     def factories(self, model: Weights) -> list[str]:
         """List candidate factories for a state dict: of the whole repository, for its root is where modules are found."""

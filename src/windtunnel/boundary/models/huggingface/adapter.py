@@ -14,6 +14,7 @@ from typing import Any
 from PIL.Image import Image
 from torch import Tensor, nn
 
+from windtunnel.boundary.files import files_in, path_text
 from windtunnel.boundary.models.backends import LogitsOf
 from windtunnel.boundary.models.loaders import Loaded
 from windtunnel.boundary.models.of_libraries import (
@@ -28,8 +29,9 @@ from windtunnel.boundary.models.of_libraries import (
 from windtunnel.boundary.models.record import MODEL_JSON, OfLibrary
 from windtunnel.boundary.models.trust import Trust
 from windtunnel.boundary.network import NetworkRefusedError
+from windtunnel.boundary.text import read_json_map
 from windtunnel.core.contracts import Json
-from windtunnel.core.errors import UserError
+from windtunnel.core.errors import UserError, shown
 from windtunnel.core.limits import OutOfTimeError
 from windtunnel.core.references import first_line
 from windtunnel.core.seeds import derive_seed, seeded
@@ -37,6 +39,7 @@ from windtunnel.params.model import Model
 from windtunnel.records.metadata import Value, fitting
 from windtunnel.registry.image_view import View, distinct
 
+_INDEX_BYTES = 2**25  # of an index of weights
 # Of a configuration: code of a repository's, kernels of the hub, and how weights were packed.
 _DROPPED = ("auto_map", "_attn_implementation", "_attn_implementation_internal", "attn_implementation",
             "_experts_implementation", "quantization_config")  # fmt: skip
@@ -113,7 +116,22 @@ def _place(model: Model) -> str:
         raise UserError("model.sha256: is the digest of one file; model.source: huggingface reads a folder")
     if model.path and not (Path(model.path) / "config.json").is_file():
         raise UserError(f"model.path: {model.path} is no folder with a config.json, as save_pretrained writes it")
+    if model.path:
+        _check_indices(Path(model.path))
     return str(model.path or model.name)
+
+
+def _check_indices(folder: Path) -> None:
+    """Raise UserError where an index of weights in a folder names a file that is not in the folder."""
+    for index in files_in(folder, "*.index.json"):
+        names = read_json_map(index, where="model.path", max_bytes=_INDEX_BYTES).get("weight_map")
+        if not isinstance(names, dict):
+            raise UserError(f"model.path: {path_text(index)}: has no weight_map, of weights to files")
+        for name in dict.fromkeys(map(str, names.values())):
+            if Path(name).name != name:
+                raise UserError(
+                    f"model.path: {path_text(index)}: names {shown(name)}, which is no file of its folder; a file name is needed"
+                )
 
 
 def _from(model: Model, kind: str, key: str, missing: str, **options: object) -> Any:

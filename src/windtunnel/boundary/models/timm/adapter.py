@@ -26,13 +26,14 @@ from windtunnel.boundary.models.record import MODEL_JSON, OfLibrary
 from windtunnel.boundary.models.trust import Trust
 from windtunnel.boundary.network import NetworkRefusedError
 from windtunnel.core.contracts import Json
-from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.errors import UserError, shown, unknown_word
 from windtunnel.core.limits import OutOfTimeError
 from windtunnel.core.references import first_line
 from windtunnel.params.model import Model
 from windtunnel.records.metadata import fitting
 from windtunnel.registry.image_view import View, distinct
 
+_MAX_CLASSES = 1_000_000
 _HUB = ("hf-hub:", "hf_hub:")
 
 
@@ -99,6 +100,9 @@ def _library() -> ModuleType:
 
 
 def _network(name: str, kwargs: Mapping[str, Any], *, pretrained: bool = False) -> nn.Module:
+    number = kwargs.get("num_classes", 1)
+    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= _MAX_CLASSES:
+        raise UserError(f"model.kwargs: num_classes: {shown(number)} is no number of classes; 1 to {_MAX_CLASSES}")
     timm = _library()
     if not name.startswith(_HUB) and not timm.is_model(name):
         raise UserError(unknown_word("model.name", name, timm.list_models(), what="a model of timm"))

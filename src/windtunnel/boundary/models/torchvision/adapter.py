@@ -17,6 +17,7 @@ from windtunnel.boundary.models.of_libraries import (
     given_weights,
     keep_network,
     loaded,
+    offline,
     one_weights,
     unavailable,
     wanted,
@@ -41,6 +42,11 @@ class _Kept(OfLibrary):
 
 def view(model: Model) -> View:
     """The transforms and the class names of the weights; of the default ones where the model's are a file or random."""
+    with offline(f"model: torchvision's {model.name}", model.time_limit):
+        return _view(model)
+
+
+def _view(model: Model) -> View:
     row = _weights(model)
     zeros, ones = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
     said = f"torchvision {row}: {' '.join(str(row.transforms()).split())}"
@@ -51,9 +57,15 @@ def view(model: Model) -> View:
 def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
     """Make or download the model and keep its weights. Raises UserError where there is none of the name, or no download."""
     one_weights(model)
+    network_asked = model.path is None and model.weights != RANDOM
+    with offline(f"model: torchvision's {wanted(model, 'name')}", model.time_limit, network=network_asked):
+        return _keep(model, directory, seed)
+
+
+def _keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
     name, row = wanted(model, "name"), _weights(model)
     whole = row.transforms()
-    check_folded(view(model), whole, whole.mean, whole.std)
+    check_folded(_view(model), whole, whole.mean, whole.std)
     facts: dict[str, Json] = {"name": name, "mean": list(whole.mean), "std": list(whole.std)}
     if given := given_weights(model, name, seed, lambda: architecture(name, model.kwargs)):
         network, original = given
@@ -66,10 +78,11 @@ def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
 def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     """The model that `keep` kept; its architecture by its name, which no file can make anything else of."""
     kept = fitting(_Kept, facts, MODEL_JSON, "what `train` wrote")
-    network = architecture(kept.name, trust.kwargs)
-    if kept.transform_input is not None and hasattr(network, "transform_input"):
-        network.transform_input = kept.transform_input  # type: ignore[assignment]  # not a tensor: a switch
-    return loaded(network, kept, directory)
+    with offline(f"{trust.key}: torchvision's {kept.name}", trust.time_limit, trust.key):
+        network = architecture(kept.name, trust.kwargs)
+        if kept.transform_input is not None and hasattr(network, "transform_input"):
+            network.transform_input = kept.transform_input  # type: ignore[assignment]  # not a tensor: a switch
+        return loaded(network, kept, directory)
 
 
 def _library() -> ModuleType:
