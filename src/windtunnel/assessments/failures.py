@@ -27,8 +27,8 @@ from windtunnel.runtime.shutdown import as_user_error, is_ending, is_of_the_disk
 _EVERY_TIME = (FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError, IsADirectoryError)
 
 
-def failure_of(error: Exception | SystemExit, where: str) -> Failure:
-    """Return why an entry failed, and say so on stderr.
+def failure_of(error: Exception | SystemExit, where: str, *, is_quiet: bool = False) -> Failure:
+    """Return why an entry failed, and print that on stderr unless `is_quiet`.
 
     Raises the error again where it must stop the run: an interruption, a disk that takes no more, a result of another
     stage that is not there.
@@ -45,7 +45,8 @@ def failure_of(error: Exception | SystemExit, where: str) -> Failure:
     reason = str(user_error).removeprefix(f"{where}: ")
     failure = Failure(reason=reason, is_temporary=any(_may_pass(cause) for cause in (user_error, *_causes(error))))
     again = "; it runs again at the next dvc repro" if failure.is_temporary else ""
-    warn(f"{where}: has no result, the rest of the run continues: {reason}{again}")
+    if not is_quiet:
+        warn(f"{where}: has no result, the rest of the run continues: {reason}{again}")
     return failure
 
 

@@ -88,16 +88,21 @@ def task_on(family: Family, resolved: Resolved, subject: Subject, layout: Layout
     return Task(where, resolved.name, entry, budget_of(entry), chosen, subject, resolved, layout)
 
 
-def compute(family: Family, task: Task[Entry]) -> AssessmentResult:
-    """Return the result of an entry as it is written, or the record of its failure. Its preflight is not called."""
+def compute(family: Family, task: Task[Entry], *, is_alone: bool = False) -> AssessmentResult:
+    """Return the result of an entry as it is written, or the record of its failure. Its preflight is not called.
+
+    is_alone: the caller raises the failure, so that it is not printed.
+    """
     try:
         return result_of(family, task)
     except (Exception, SystemExit) as error:
-        return _failed(family, task, error)
+        return _failed(family, task, error, is_quiet=is_alone)
 
 
-def _failed(family: Family, task: Task[Entry], error: Exception | SystemExit) -> AssessmentResult:
-    failed = failed_result(task, family.name, failure_of(error, task.where))
+def _failed(
+    family: Family, task: Task[Entry], error: Exception | SystemExit, *, is_quiet: bool = False
+) -> AssessmentResult:
+    failed = failed_result(task, family.name, failure_of(error, task.where, is_quiet=is_quiet))
     # The single corruptions of a suite, as far as it came.
     shutil.rmtree(task.place.robustness / task.name, ignore_errors=True)
     return _as_written(failed, family, task)

@@ -132,7 +132,9 @@ def _tensors(file: Path, path: Path, made_by: str) -> Weights | None:
     from windtunnel.boundary.models.loaders import state_dict_in
 
     state = state_dict_in(torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)))
-    weights = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}  # quantized layers have others
+    weights = {
+        name: value for name, value in state.items() if isinstance(value, torch.Tensor)
+    }  # quantized layers have others
     if found := fitting_architecture(weights, path.name):
         classes = found.classes or IMAGENET_CLASSES
         kwargs = {"num_classes": found.classes} if found.classes else {}

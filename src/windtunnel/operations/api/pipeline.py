@@ -27,10 +27,14 @@ from windtunnel.runtime.progress import progress_bar
 GIVEN = "given:directly"  # what params say of data or a model that nobody has to fetch
 
 
-def assess_subject(params: Params, subject: Subject, train: Dataset | None, *, checked: bool = True) -> Result:
+def assess_subject(
+    params: Params, subject: Subject, train: Dataset | None, *, checked: bool = True, is_alone: bool = False
+) -> Result:
     """Every entry of `params` on `subject`, in the order in which `dvc repro` runs them; nothing is read or written elsewhere.
 
     train: the training split, for the generative models and the checks of leakage. checked: whether the sanity checks run.
+    is_alone: a failed entry is not printed, since the caller raises it.
+
     Raises UserError for what an entry cannot run on, before anything is computed.
     """
     folder = tempfile.TemporaryDirectory(prefix="windtunnel-")
@@ -50,7 +54,7 @@ def assess_subject(params: Params, subject: Subject, train: Dataset | None, *, c
         for family, task in tasks:
             started = time.time()
             artifacts = write_artifacts(
-                compute(family, task), layout.robustness / task.name, task.subject, started=started
+                compute(family, task, is_alone=is_alone), layout.robustness / task.name, task.subject, started=started
             )
             finish_entry(family, artifacts, layout)
             progress.advance(bar)

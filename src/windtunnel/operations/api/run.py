@@ -118,7 +118,7 @@ def _one(
     block = budget_block(budget)
     with CallersFunctions() as functions:
         name, entry = entry_of(family, algorithm, epsilon_of(block), functions, more)
-        result = _assess(model, x, y, block, {family: {name: entry}}, {"sanity": None})[name]
+        result = _assess(model, x, y, block, {family: {name: entry}}, {"sanity": None}, is_alone=True)[name]
     if result.metadata.failure:
         raise UserError(f"{family}.{name}: {result.metadata.failure.reason}")
     return result
@@ -131,8 +131,13 @@ def _assess(
     budget: Mapping[str, object],
     given: Mapping[str, Any],
     run: Mapping[str, object],
+    *,
+    is_alone: bool = False,
 ) -> Result:
-    """Assess a caller's model; see `assess`. `given`: words by family. `run`: seed, device, sanity, class_names, train."""
+    """Assess a caller's model; see `assess`. `given`: words by family. `run`: seed, device, sanity, class_names, train.
+
+    is_alone: True for one entry, whose failure the caller raises.
+    """
     loaded = model_of(model)
     assessed, split = _raw(x, y, "x"), _split(run.get("train"))
     with CallersFunctions() as functions:
@@ -156,7 +161,7 @@ def _assess(
             shapes = (tuple(part.inputs.shape[1:]) for part in (train, dataset))
             raise UserError("train: samples have shape {}, those of x {}".format(*shapes))
         subject = subject_of(fit(loaded, pick_device(params.device), dataset), dataset, params.seed)
-        return assess_subject(params, subject, train, checked=sanity is not None)
+        return assess_subject(params, subject, train, checked=sanity is not None, is_alone=is_alone)
 
 
 def _class_names(loaded: Loaded, assessed: Raw, given: object) -> object:

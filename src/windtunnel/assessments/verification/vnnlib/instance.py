@@ -19,7 +19,7 @@ from windtunnel.assessments.verification.vnnlib.specification import (
     counter_example,
     read_specifications,
 )
-from windtunnel.boundary.files import read_bytes
+from windtunnel.boundary.files import check_file, read_bytes
 from windtunnel.boundary.models.backends import OnnxModule
 from windtunnel.boundary.models.onnx_network import OnnxNetwork
 from windtunnel.core.classifier import Classifier, module_digest
@@ -109,6 +109,7 @@ def decide_instance(
             unpacked = Path(folder) / onnx.stem
             unpacked.write_bytes(read_bytes(onnx, max_bytes=_MAX_BYTES, gunzip=True))
             return decide_instance(unpacked, specification, entry, seed, deadline)
+    check_file(onnx, max_bytes=_MAX_BYTES)  # a named pipe would be waited for
     network, reference = OnnxNetwork(onnx).eval().requires_grad_(False), OnnxModule(onnx)
     load_steps(entry.steps)  # their seconds count here
     notes: list[str] = []

@@ -24,7 +24,7 @@ _MOST_TERMS = 1000
 _COMMENT = re.compile(r";[^\n]*")
 _DECLARED = re.compile(r"\(\s*declare-const\s+([XY])_(\d+)\s+\w+\s*\)")
 _VARIABLE = re.compile(r"\b([XY])_(\d+)\b")
-_INDEX = re.compile(r"\b[XY]_0*(\d+)\b")
+_INDEX = re.compile(r"\b(?:[XY]_0*|\w+\[0*)(\d+)\b")  # of version 1, or the first of version 2
 _SHAPE = re.compile(r"declare-(?:input|output|hidden)\s+\w+\s+\w+\s+\[([^\]]*)\]")
 _DIGITS = re.compile(r"(\d+\.?\d*|\.\d+)(?:[eE][-+]?0*(\d+))?")
 _NUMBER = re.compile(r"(?<![\w.\[,<])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.\],>])")
@@ -78,9 +78,7 @@ def read_specifications(path: Path) -> list[Specification]:
     except UserError:
         raise
     except Exception as error:  # vnnlib's C++ code raises IndexError and more beside its own
-        raise UserError(
-            f"{path}: not VNN-LIB of boxes and linear outputs ({' '.join(str(error).split())[:200]})"
-        ) from error
+        raise UserError(f"{path}: not VNN-LIB of boxes and linear outputs ({_mistake(str(error))})") from error
     if not cases:
         raise UserError(f"{path}: asks nothing: no point of the inputs is allowed")
     return [_specification(path, case) for case in cases]
@@ -104,6 +102,13 @@ def _specification(path: Path, case: Any) -> Specification:  # vnnlib's own type
     limits = torch.tensor([limit for polytope in polytopes for limit in polytope.rhs], dtype=torch.float64)
     terms = torch.tensor([i for i, polytope in enumerate(polytopes) for _ in polytope.rhs])
     return Specification(low, high, rows, limits, terms)
+
+
+def _mistake(text: str) -> str:
+    """Return the first mistake of vnnlib's message, which is a JSON object or a sentence, on one line."""
+    parts = dict(re.findall(r'"(hint|line|message)": "?([^"\n]*[^",\s])', text[:2000])[:3])
+    told = f"line {parts.get('line')}: {parts['message']}: {parts.get('hint', '')}" if "message" in parts else text
+    return " ".join(told.split())[:200]
 
 
 def _count_terms(text: str) -> int:
@@ -134,11 +139,11 @@ def _as_version_2(path: Path, text: str) -> str:
     for sides in _SHAPE.findall(text):
         if math.prod(int(side[:20]) for side in sides.split(",") if side.strip().isdecimal()) > MAX_VARIABLES:
             raise UserError(f"{path_text(path)}: declares {shown(sides)} values; {MAX_VARIABLES} at most")
-    for number, exponent in _DIGITS.findall(text):
-        if len(number) > MAX_DIGITS or len(exponent) > 3 or int(exponent or 0) > MAX_EXPONENT:
-            value = shown(number + (f"e{exponent}" if exponent else ""))
+    for match in _DIGITS.finditer(text):
+        number, exponent = match[1], match[2] or "0"
+        if len(number) > MAX_DIGITS or len(exponent) > 3 or int(exponent) > MAX_EXPONENT:
             raise UserError(
-                f"{path_text(path)}: {value} has more than {MAX_DIGITS} digits or an exponent beyond {MAX_EXPONENT}"
+                f"{path_text(path)}: {shown(match[0])} has more than {MAX_DIGITS} digits or an exponent beyond {MAX_EXPONENT}"
             )
     declarations = _DECLARED.findall(text)
     if declarations:
