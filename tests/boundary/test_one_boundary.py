@@ -83,6 +83,10 @@ EXEMPT: dict[str, tuple[set[str], str]] = {
         {"open", ".open", "json.loads", "zipfile.ZipFile"},
         "is packed alone, and has no windtunnel beside it",
     ),
+    "operations/parallel.py": (
+        {".open", ".read_text", ".read_bytes", "json.loads", "runpy.run_module"},
+        "logs and progress of stages that it has started, our own stages, and /sys of the system",
+    ),
     "operations/params_file.py": (
         {"ruamel.yaml.YAML", "json.loads"},
         "keeps comments of a text that boundary has read",
