@@ -630,6 +630,8 @@ def words() -> Iterator[Case]:
         "seed text": ({"seed": "abc"}, ("seed",)),
         "seed None": ({"seed": None}, ("seed",)),
         "seed negative": ({"seed": -1}, ("seed",)),
+        "seed True": ({"seed": True}, ("seed", "True")),
+        "seed 2**70": ({"seed": 2**70}, ("seed", "beyond 64 bits")),
         "device unknown": ({"device": "gpu"}, ("device",)),
         "device None": ({"device": None}, ("device",)),
         "device meta": ({"device": "meta"}, ("device", "meta")),

@@ -366,9 +366,9 @@ def data_functions() -> Iterator[Row]:
     sound = "np.zeros((20, 1, 8, 8), np.float32), np.arange(20) % 10"
     for name, body, words in [
         ("ragged", "return [[1, 2], [3]], [0, 1]", "no array"), ("None", "return None", "NoneType"), ("a number", "return 3", "int"), ("x None", "return None, [1]", "data.function"), ("a set", "return {1, 2}, {3}", "data.function"),
-        ("three things", f"return ({sound}, 3)", "tuple"), ("raises", "raise ValueError('no data\\nat all')", "ValueError: no data"), ("no words", "raise RuntimeError", "RuntimeError"), ("of objects", "return np.array([object()]), [0]", "data"),
+        ("three things", f"return ({sound}, 3)", "tuple"), ("raises", "raise ValueError('no data\\nat all')", "mine.py, line 4: no data"), ("no words", "raise RuntimeError", "RuntimeError"), ("of objects", "return np.array([object()]), [0]", "data"),
         ("text", "return 'abc', 'def'", "data.function"), ("a generator", "return (i for i in range(3)), [1]", "data"), ("NaN", "x, y = " + sound + "; x[:] = np.nan; return x, y", "NaN"), ("empty", "return np.zeros((0, 1, 8, 8)), np.zeros(0, int)", "no samples"),
-        ("recursion", "return data()", "RecursionError"), ("memory", "return np.zeros(10**13), [1]", "MemoryError"), ("sleeps", "import time; time.sleep(60)", "has not answered"), ("sys.exit", "import sys; sys.exit('bye')", "sys.exit"),
+        ("recursion", "return data()", "RecursionError"), ("memory", "return np.zeros(10**13), [1]", "GB of memory"), ("sleeps", "import time; time.sleep(60)", "has not answered"), ("sys.exit", "import sys; sys.exit('bye')", "sys.exit"),
         ("KeyboardInterrupt", "raise SystemExit", "sys.exit"), ("an ill-made Dataset", "from windtunnel import Dataset; return Dataset(torch.zeros(2, 3), torch.zeros(3), ('a',), ('x',))", "data.function"),
         ("a Dataset of ints", "from windtunnel import Dataset; return Dataset(torch.zeros(2, 1, 8, 8).int(), torch.zeros(2).long(), ('a', 'b'), ('x', 'y'))", "float32"),
     ]:  # fmt: skip
@@ -402,7 +402,7 @@ def models() -> Iterator[Row]:
     ]:  # fmt: skip
         yield Row(f"model: {name}", module(net.format(body), model=own), (words,))
     for name, body, words in [
-        ("a word", "return 'net'", "returned a str"), ("a class", "return nn.Linear", "returned a type"), ("raises", "raise OSError('gone')", "OSError: gone"), ("sleeps", "import time; time.sleep(60)", "has not answered"), ("another net", "return nn.Linear(3, 3)", "does not fit"), ("None", "return None", "NoneType"),
+        ("a word", "return 'net'", "returned a str"), ("a class", "return nn.Linear", "returned a type"), ("raises", "raise OSError('gone')", "mine.py, line 4: gone"), ("sleeps", "import time; time.sleep(60)", "has not answered"), ("another net", "return nn.Linear(3, 3)", "does not fit"), ("None", "return None", "NoneType"),
     ]:  # fmt: skip
         yield Row(f"factory: {name}", module(f"def make():\n    {body}\n", model=own), (words,))
     for name, content, words in [
@@ -430,7 +430,7 @@ def models() -> Iterator[Row]:
     }
     for name, body, words in [
         ("logits", "return np.full((len(x), 10), 3.0)", "probabilities"), ("one axis", "return np.full(len(x), 0.1)", "shape"), ("None", "return None", "model.function"), ("text", "return [['a'] * 10] * len(x)", "model.function"), ("ragged", "return [[1, 2], [3]]", "model.function"),
-        ("raises", "raise ConnectionError('api down')", "ConnectionError: api down"), ("negative", "return np.full((len(x), 10), -0.1)", "probabilities"), ("objects", "return np.array([[object()] * 10] * len(x))", "model.function"), ("complex", "return np.full((len(x), 10), 0.1j)", "complex"),
+        ("raises", "raise ConnectionError('api down')", "mine.py, line 4: api down"), ("negative", "return np.full((len(x), 10), -0.1)", "probabilities"), ("objects", "return np.array([[object()] * 10] * len(x))", "model.function"), ("complex", "return np.full((len(x), 10), 0.1j)", "complex"),
         ("NaN", "return np.full((len(x), 10), np.nan)", "NaN"), ("another K", "return np.full((len(x), 5), 0.2)", "5 classes"), ("sleeps", "import time; time.sleep(60)", "has not answered"), ("fewer rows", "return np.full((1, 10), 0.1)", "shape"),
     ]:  # fmt: skip
         yield Row(f"predict: {name}", module(f"def predict(x):\n    {body}\n", model=predict, **quiet), (words,))

@@ -14,6 +14,11 @@ _VALUES = {
     "100,000 hex digits": "0x" + "f" * 100_000, "a boolean": "true", "a list": "[1, [2]]", "2^70 below zero": str(-(2**70)),
     "underscores": "'1e9_999_999'", "a date": "2020-01-01", "another script": "'१२'x",
 }  # fmt: skip
+# What the line holds where the file's text is refused before any key is known.
+_WORDS = {
+    "100,000 digits": ("a number of 100000 digits; 1000 at most",), "100,000 hex digits": ("a number of 100002 digits; 1000 at most",),
+    "another script": ("not YAML",),
+}  # fmt: skip
 _KEYS = [
     "seed", "budget.epsilon", "data.samples.n", "data.samples.seed", "data.test_fraction", "data.time_limit", "model.time_limit",
     "model.train.epochs", "model.train.learning_rate", "clean.ci_level", "clean.calibration_bins", "sanity.samples", "sanity.queries",
@@ -24,7 +29,8 @@ _KEYS = [
 def rows_of_numbers() -> Iterator[Row]:
     for key in _KEYS:
         for name, value in _VALUES.items():
-            yield Row(f"{key}: {name}", text(_yaml(key.split("."), value)), ("params.yaml",))
+            words = _WORDS.get(name, (key,)) if name != "2^70 below zero" else (key.partition(".")[0],)
+            yield Row(f"{key}: {name}", text(_yaml(key.split("."), value)), ("params.yaml", *words))
 
 
 def _yaml(path: list[str], value: str) -> str:

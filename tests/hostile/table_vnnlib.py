@@ -50,14 +50,32 @@ _GRAPHS: dict[str, bytes] = {
 }
 
 
+# What the line holds; "not VNN-LIB" where nothing stands here.
+_SYNTAX, _DIGITS, _BOUNDS = (
+    ("not VNN-LIB", "Parse error: syntax error at line"),
+    ("more than 300 digits or an exponent beyond 300",),
+    ("input", "has no bound below or above"),
+)
+_WORDS: dict[str, tuple[str, ...]] = {
+    "an exponent of 400": ("'1e400'", *_DIGITS), "an exponent of 999999999": ("'1e999999999'", *_DIGITS), "a small exponent": ("1e-999999999", *_DIGITS), "5,000 digits": _DIGITS, "a bound beyond float32": ("range of float32",),
+    "an index of 10^15": ("index '1000000000000000'", "999999 at most"), "an output index of 10^15": ("index '1000000000000000'", "999999 at most"), "an index of 100 digits": ("index '999", "999999 at most"),
+    "a million of variables": _BOUNDS, "a missing bound": _BOUNDS, "a gap": _BOUNDS, "crossed bounds": ("no point of the inputs is allowed",), "NaN": ("line 10", "Undeclared variable"), "infinity": ("line 10", "Undeclared variable"),
+    "a fraction": _SYNTAX, "a product": ("Non-linear",), "inputs with outputs": ("Input-output mixed",), "brackets": _SYNTAX, "an open bracket": _SYNTAX, "100,000 closing": _SYNTAX, "deep and": ("sat",),
+    "no file of text": ("is no text in UTF-8",), "UTF-16": ("is no text in UTF-8",), "a NUL": _SYNTAX, "nothing": _SYNTAX, "comments": _SYNTAX, "words": _SYNTAX, "XML": _SYNTAX, "no output": ("asks for outputs with no inequality",),
+    "an undeclared output": ("line 12", "Index out of bounds"), "a negative index": _SYNTAX, "three inputs": ("declares 3",), "three outputs": ("declares 3",),
+    "version 2 of 10^11 values": ("declares '99999999999' values",), "version 2 of 10^10 in a product": ("declares '99999,99999' values",), "version 2 of digits": ("(10002 characters) values",),
+    "version 2 outside": ("line 6", "Index out of bounds"), "version 2 far outside": ("index '99999999999999999999'", "999999 at most"), "version 9": ("line 1", "Incompatible VNNLib version"), "version 2 cut": _SYNTAX,
+}  # fmt: skip
+
+
 def rows_of_vnnlib() -> Iterator[Row]:
     for name, content in _TEXTS.items():
         raw = content if isinstance(content, bytes) else content.encode()
         for suffix, written in (("", raw), (".gz", gzip.compress(raw, 1))):
             file = f"s.vnnlib{suffix}"
-            # A specification that does not suit the graph is said of the graph.
-            words = "windtunnel"
-            yield Row(f"verify {file}: {name}", _instance({file: written}), (words,), _verify(file))
+            about = "net.onnx" if name.startswith("three") else "s.vnnlib"  # of the graph, which has two of each
+            words, code = ((about, *_WORDS[name]), 2) if name != "deep and" else (_WORDS[name], 0)
+            yield Row(f"verify {file}: {name}", _instance({file: written}), words, _verify(file), code)
     for name, raw in {
         "noise": b"\x1f\x8bxx",
         "text": b"text",
@@ -80,7 +98,7 @@ def rows_of_vnnlib() -> Iterator[Row]:
     for kind in ("pipe", "folder", "loop", "nothing"):
         yield Row(f"verify --vnnlib {kind}", _odd("s.vnnlib", kind), ("s.vnnlib",), _verify("s.vnnlib"))
         yield Row(f"verify --onnx {kind}", _odd("net.onnx", kind), ("net.onnx",), _verify("s.vnnlib"))
-    good = _instance({"s.vnnlib": _GOOD.encode(), "mine.yaml": b"a", "mine.py": b"a", "a/b": b"a"})
+    good = _instance({"s.vnnlib": _GOOD.encode(), "mine.yaml": b"a", "mine.py": b"a", "a/b": b"a", "notes.md": b"a"})
     for place in (
         "net.onnx",
         "s.vnnlib",
@@ -88,6 +106,7 @@ def rows_of_vnnlib() -> Iterator[Row]:
         "mine.yaml",
         "mine.py",
         "dvc.lock",
+        "notes.md",
         ".git/x",
         "a/b/c.txt",
         "./net.onnx",
@@ -113,6 +132,10 @@ def rows_of_vnnlib() -> Iterator[Row]:
             _verify("s.vnnlib.gz"),
             0,
         )
+    for place in ("mine.yaml", "net.onnx", "a/b/c", ".git", ".git/x", ".dvc/x", "a"):
+        yield Row(f"vnnlib export --to {place}", good, ("--to",), ("vnnlib", "export", "proof", "--to", place))
+    for place in ("mine.yaml", "a/b", ".git", ".dvc/x"):
+        yield Row(f"report --output {place}", good, ("--output",), ("report", "--output", place))
     for command, option in (
         ("evidence", "--output"),
         ("gate", "--junit"),
