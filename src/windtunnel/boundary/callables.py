@@ -51,8 +51,8 @@ def model_of(model: object) -> Loaded:
     if isinstance(model, Mapping):
         raise UserError(f"model: is a {kind}; a state dict is no model: load it into a module (load_state_dict)")
     if not callable(model):
-        given = f"{shown(model)} ({kind})" if model is None or isinstance(model, str) else f"a {kind}"
-        raise UserError(f"model: is {given}, not a torch module or a function from images to probabilities")
+        description = f"{shown(model)} ({kind})" if model is None or isinstance(model, str) else f"a {kind}"
+        raise UserError(f"model: is {description}, not a torch module or a function from images to probabilities")
     name = str(getattr(model, "__qualname__", None) or kind)
     return Loaded(PredictFunction(model, "model"), FUNCTION, name, f"function {name}")
 
@@ -74,14 +74,14 @@ def _module(model: nn.Module) -> Loaded:
         if isinstance(value, Tensor) and not value.is_leaf
     }
     with users_code("model: copied by copy.deepcopy, it"), torch.no_grad():
-        own: nn.Module = copy.deepcopy(
+        copied: nn.Module = copy.deepcopy(
             model, computed
         )  # the caller's stays in its mode, on its device, with its gradients
-    if isinstance(own, torch.jit.ScriptModule):
-        if hasattr(own, "training"):  # a frozen one has no mode
-            own.eval()
-        own = ScriptedModule(own)
-    return Loaded(own, TORCH, module_digest(own), name)
+    if isinstance(copied, torch.jit.ScriptModule):
+        if hasattr(copied, "training"):  # a frozen one has no mode
+            copied.eval()
+        copied = ScriptedModule(copied)
+    return Loaded(copied, TORCH, module_digest(copied), name)
 
 
 class CallersFunctions:

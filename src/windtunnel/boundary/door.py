@@ -61,10 +61,10 @@ def one_line(what: str) -> Iterator[None]:
     except Exception as error:
         from windtunnel.runtime.shutdown import as_user_error
 
-        known = as_user_error(error)
-        if known is None:
+        user_error = as_user_error(error)
+        if user_error is None:
             raise
-        raise known from error
+        raise user_error from error
 
 
 @contextmanager
@@ -106,10 +106,10 @@ def _kinds(function: Callable[..., object]) -> dict[str, type]:
         if text in ("Path", "Path | str", "str | Path"):
             kinds[name] = Path
         elif text.isidentifier() and name != "return":
-            found = getattr(sys.modules[function.__module__], text, None)
-            origin = typing.get_origin(found)
-            if isinstance(found, type) and origin is None and found.__module__.startswith("windtunnel."):
-                kinds[name] = found
+            value = getattr(sys.modules[function.__module__], text, None)
+            origin = typing.get_origin(value)
+            if isinstance(value, type) and origin is None and value.__module__.startswith("windtunnel."):
+                kinds[name] = value
     return kinds
 
 
@@ -117,6 +117,6 @@ def _fitting(value: object, kind: type, what: str) -> object:
     if kind is Path:
         return path_of(value, what)
     if not isinstance(value, kind):
-        given = "None" if value is None else f"a {type(value).__name__}"
-        raise UserError(f"{what}: is {given}; a windtunnel {kind.__name__} is needed")
+        description = "None" if value is None else f"a {type(value).__name__}"
+        raise UserError(f"{what}: is {description}; a windtunnel {kind.__name__} is needed")
     return value

@@ -31,10 +31,10 @@ def follow_move(uri: str, root: Path) -> None:
     here = (root.resolve() / ARTIFACTS).as_uri()
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         try:
-            found = [str(row[0]) for row in database.execute("select distinct artifact_location from experiments")]
+            locations = [str(row[0]) for row in database.execute("select distinct artifact_location from experiments")]
         except sqlite3.Error:
             return  # not initialised yet: MLflow does that, with addresses of this place
-        elsewhere = [a for a in found if a.startswith("file:///") and a.endswith(f"/{ARTIFACTS}") and a != here]
+        elsewhere = [a for a in locations if a.startswith("file:///") and a.endswith(f"/{ARTIFACTS}") and a != here]
         if not elsewhere:
             return
         old = Path(elsewhere[0].removeprefix("file://"))

@@ -25,13 +25,13 @@ def main_root() -> Path:
 
     A project that is a folder of a repository keeps its store in that folder.
     """
-    here = Path.cwd()
+    current = Path.cwd()
     done = subprocess.run(
         ["git", "rev-parse", "--path-format=absolute", "--git-common-dir", "--show-prefix"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:
-        return here
+        return current
     common, _, prefix = done.stdout.strip("\n").partition("\n")
     return asked_by(Path(common).parent.resolve()) / prefix
 

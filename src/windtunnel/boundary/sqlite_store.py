@@ -89,8 +89,8 @@ def _is_whole(path: Path) -> bool:
             if _leftovers(names) or not names >= {"alembic_version", "experiments", "runs"}:
                 return False
             revisions = [row[0] for row in database.execute("select version_num from alembic_version")]
-            made = database.execute("select count(*) from experiments").fetchone()[0]
-        return bool(revisions == [_get_latest_schema_revision()] and made) or _has_runs(path)
+            count = database.execute("select count(*) from experiments").fetchone()[0]
+        return bool(revisions == [_get_latest_schema_revision()] and count) or _has_runs(path)
     except sqlite3.OperationalError as error:
         return "locked" in str(error)  # somebody works with it
     except sqlite3.DatabaseError:
@@ -126,12 +126,12 @@ def _copy_without_leftovers(path: Path, partial: Path) -> None:
             shutil.copyfile(f"{path}{side}", f"{partial}{side}")
     with closing(sqlite3.connect(partial)) as database:
         names = _tables(database)
-        for left in _leftovers(names):
-            original = left.removeprefix("_alembic_tmp_")
+        for table in _leftovers(names):
+            original = table.removeprefix("_alembic_tmp_")
             if original in names:
-                database.execute(f'drop table "{left}"')
+                database.execute(f'drop table "{table}"')
             else:
-                database.execute(f'alter table "{left}" rename to "{original}"')
+                database.execute(f'alter table "{table}" rename to "{original}"')
         database.commit()
 
 

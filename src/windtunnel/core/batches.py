@@ -82,7 +82,7 @@ class HalvingWork:
 def out_of_memory(error: Exception) -> bool:
     """Return True for an error that reports exhausted memory; on the CPU torch raises a plain RuntimeError for it."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
-        words in str(error) for words in ("allocate memory", "bad_alloc")
+        phrase in str(error) for phrase in ("allocate memory", "bad_alloc")
     )
 
 

@@ -19,8 +19,8 @@ def sample_parts(tensor: Tensor, values: int = AT_A_TIME) -> Iterator[slice]:
 def by_samples(measure: Callable[..., Tensor], *tensors: Tensor, values: int = AT_A_TIME) -> Tensor:
     """`measure` of some samples of `tensors` (N, ...) at a time, joined: what it gives (n, ...) depends on each sample alone."""
     first = tensors[0]
-    found = [measure(*(t[part] for t in tensors)) for part in sample_parts(first, values)]
-    return torch.cat(found) if found else measure(*tensors)
+    parts = [measure(*(t[part] for t in tensors)) for part in sample_parts(first, values)]
+    return torch.cat(parts) if parts else measure(*tensors)
 
 
 def of_shape_for(n: int, value: object) -> object:
@@ -31,8 +31,8 @@ def of_shape_for(n: int, value: object) -> object:
 def put_samples(into: Tensor, at: Tensor, source: Tensor, indices: Tensor) -> None:
     """`into[at] = source[indices]`, both int64 (n,), without a copy of all n samples."""
     few = max(1, AT_A_TIME // max(1, source[:1].numel()))
-    for some, others in zip(at.split(few), indices.split(few), strict=True):
-        into[some] = source[others]
+    for targets, others in zip(at.split(few), indices.split(few), strict=True):
+        into[targets] = source[others]
 
 
 def finite_samples(tensor: Tensor) -> Tensor:

@@ -49,9 +49,9 @@ class Criterion:
 
     def margin(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the label's logit minus the k-th best other one, (N,); negative where misclassified."""
-        own = logits.gather(1, labels[:, None]).squeeze(1)
+        label_logits = logits.gather(1, labels[:, None]).squeeze(1)
         others = logits.scatter(1, labels[:, None], -torch.inf)
-        return own - (others.amax(1) if self.k == 1 else others.topk(self.k, 1).values[:, -1])
+        return label_logits - (others.amax(1) if self.k == 1 else others.topk(self.k, 1).values[:, -1])
 
     def margin_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the k-th best other logit minus the label's, (N,); positive where misclassified."""
@@ -114,9 +114,9 @@ class Criterion:
 
     def _above(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return how many classes come before the label in the order of the logits, the first of equals first; (N,)."""
-        own = logits.gather(1, labels[:, None])
+        label_logits = logits.gather(1, labels[:, None])
         earlier = torch.arange(logits.shape[1], device=logits.device) < labels[:, None]
-        return ((logits > own) | ((logits == own) & earlier)).sum(1)
+        return ((logits > label_logits) | ((logits == label_logits) & earlier)).sum(1)
 
 
 SOFTMAX = Criterion()

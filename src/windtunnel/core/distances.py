@@ -20,11 +20,11 @@ _AT_A_TIME = 2**18  # elements that are compared in double precision together: 2
 def _by_sample(measure: Callable[[Tensor], Tensor], a: Tensor, b: Tensor) -> Tensor:
     """`measure` of the flat differences (n, D) in double precision, a few samples at a time; (N,) float32."""
     size = max(1, _AT_A_TIME // max(1, a[:1].numel()))
-    found = torch.empty(len(a), device=a.device)
+    distances = torch.empty(len(a), device=a.device)
     for start in range(0, len(a), size):
-        some = slice(start, start + size)
-        found[some] = measure((a[some].double() - b[some].double()).flatten(1))
-    return found
+        rows = slice(start, start + size)
+        distances[rows] = measure((a[rows].double() - b[rows].double()).flatten(1))
+    return distances
 
 
 def linf(a: Tensor, b: Tensor) -> Tensor:

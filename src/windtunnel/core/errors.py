@@ -50,8 +50,8 @@ def shown(value: object) -> str:
 
 def unknown_word(where: str, given: str, allowed: Iterable[str], *, what: str = "known") -> str:
     """The one line for a word that is not among the allowed ones, with the nearest of them."""
-    words = list(allowed)
-    near = nearest(given[:200], words)
+    choices = list(allowed)
+    near = nearest(given[:200], choices)
     hint = f" Did you mean '{near}'?" if near else ""
-    listed = ", ".join(words[:12]) + (f", ... ({len(words)} in all)" if len(words) > 12 else "")
+    listed = ", ".join(choices[:12]) + (f", ... ({len(choices)} in all)" if len(choices) > 12 else "")
     return f"{where}: {shown(given)} is not {what}.{hint} Allowed: {listed or '(nothing)'}"

@@ -29,13 +29,13 @@ def time_limit(deadline: float) -> Iterator[None]:
     if deadline == float("inf"):
         yield
         return
-    left = deadline - time.monotonic()
-    if left <= 0:
+    remaining = deadline - time.monotonic()
+    if remaining <= 0:
         raise OutOfTimeError
     thread, lock, over = ctypes.c_ulong(threading.get_ident()), threading.Lock(), threading.Event()
 
     def interrupt() -> None:
-        wait = left
+        wait = remaining
         while not over.wait(wait):
             with lock:
                 if not over.is_set():
@@ -64,8 +64,8 @@ def memory_limit(size: int, device: torch.device) -> Iterator[None]:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = _data() + size
-    allowed = wanted if soft == resource.RLIM_INFINITY else min(wanted, soft)
+    limit = _data() + size
+    allowed = limit if soft == resource.RLIM_INFINITY else min(limit, soft)
     resource.setrlimit(resource.RLIMIT_DATA, (allowed, hard))
     try:
         yield

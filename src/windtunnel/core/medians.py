@@ -11,15 +11,15 @@ NOT_REACHED = "not reached"
 
 def median(values: Iterable[float]) -> float | None:
     """Return the median of values of which some may be censored (infinite); None for no values and where it is not reached."""
-    known = [float(value) for value in values]
-    middle = statistics.median(known) if known else math.inf
+    numbers = [float(value) for value in values]
+    middle = statistics.median(numbers) if numbers else math.inf
     return middle if math.isfinite(middle) else None
 
 
 def median_metric(name: str, values: Iterable[float]) -> dict[str, float | str]:
     """Return the median as a metric; where it is censored `<name>_status` says so, and nothing stands for the number."""
-    known = list(values)
-    middle = median(known)
+    numbers = list(values)
+    middle = median(numbers)
     if middle is not None:
         return {name: middle}
-    return {f"{name}_status": NOT_REACHED} if known else {}
+    return {f"{name}_status": NOT_REACHED} if numbers else {}

@@ -35,9 +35,9 @@ def users_place(error: BaseException) -> str:
 
 def is_users_file(filename: str) -> bool:
     """Return True for a file of the user: in the project or its repository, and neither ours nor of an installed package."""
-    path, here = Path(filename), repository() or Path.cwd()
-    ours = (Path(__file__).parents[1], here / "stages", here / "pipeline", Path(sys.prefix))
-    return path.is_absolute() and path.is_relative_to(here) and not any(path.is_relative_to(top) for top in ours)
+    path, root = Path(filename), repository() or Path.cwd()
+    ours = (Path(__file__).parents[1], root / "stages", root / "pipeline", Path(sys.prefix))
+    return path.is_absolute() and path.is_relative_to(root) and not any(path.is_relative_to(top) for top in ours)
 
 
 @contextmanager
@@ -55,9 +55,9 @@ def users_code(what: str) -> Iterator[None]:
 
 def find_own_modules() -> None:
     """Let Python find the user's own modules: those beside params.yaml first, those of the repository after what is installed."""
-    here, *others = map(str, code_folders())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    project, *others = map(str, code_folders())
+    if project not in sys.path:
+        sys.path.insert(0, project)
     sys.path += [folder for folder in others if folder not in sys.path]
 
 
@@ -76,9 +76,9 @@ def resolve(reference: str, where: str) -> Callable[..., object]:
         raise UserError(
             f"{where}: cannot import '{module_name}' ({type(error).__name__}: {first_line(error)})"
         ) from error
-    found = getattr(module, name, None)
-    if not callable(found):
+    attribute = getattr(module, name, None)
+    if not callable(attribute):
         public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         raise UserError(unknown_word(where, name, public, what=f"a function of {module_name}"))
-    function: Callable[..., object] = found
+    function: Callable[..., object] = attribute
     return function

@@ -29,18 +29,18 @@ def asked_by(root: Path) -> Path:
 
 def asking_project() -> Path:
     """The current directory, absolute; in an experiment of DVC that folder of the repository which asked for it."""
-    here = Path.cwd()
-    root = repository(here)
-    return asked_by(root) / here.relative_to(root) if root else here
+    current = Path.cwd()
+    root = repository(current)
+    return asked_by(root) / current.relative_to(root) if root else current
 
 
 def code_folders(project: Path | None = None) -> list[Path]:
     """Return the folders that hold the user's own modules: beside params.yaml, at the root of the repository, and in its src/."""
-    here = (project or Path()).absolute()
-    root = repository(here)
-    return list(dict.fromkeys([here, *([root, root / "src"] if root else [])]))
+    current = (project or Path()).absolute()
+    root = repository(current)
+    return list(dict.fromkeys([current, *([root, root / "src"] if root else [])]))
 
 
 def _above(project: Path | None, mark: str) -> Path | None:
-    here = (project or Path()).absolute()
-    return next((folder for folder in (here, *here.parents) if (folder / mark).exists()), None)
+    current = (project or Path()).absolute()
+    return next((folder for folder in (current, *current.parents) if (folder / mark).exists()), None)

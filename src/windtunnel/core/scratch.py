@@ -57,7 +57,7 @@ def copy_of(tensor: Tensor) -> Tensor:
 
 def samples_at(tensor: Tensor, indices: Tensor) -> Tensor:
     """A copy of the samples at `indices` (int64) of `tensor` (N, ...)."""
-    found = empty((len(indices), *tensor.shape[1:]), tensor.dtype)
-    for part in sample_parts(found):
-        found[part] = tensor[indices[part]]
-    return found
+    selected = empty((len(indices), *tensor.shape[1:]), tensor.dtype)
+    for part in sample_parts(selected):
+        selected[part] = tensor[indices[part]]
+    return selected

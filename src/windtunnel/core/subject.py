@@ -48,10 +48,10 @@ class Subject:
         of = len(self.dataset)
         if n is None or n >= of:
             return self
-        found = self.subset(select(of, n, how, seed, self.dataset.targets))
+        subset = self.subset(select(of, n, how, seed, self.dataset.targets))
         drawn: dict[str, Json] = {} if how == "first" else {"seed": seed}
-        chosen = {"of": of, "n": len(found.dataset), "selection": how, **drawn}
-        return replace(found, dataset=replace(found.dataset, chosen=chosen))
+        chosen = {"of": of, "n": len(subset.dataset), "selection": how, **drawn}
+        return replace(subset, dataset=replace(subset.dataset, chosen=chosen))
 
 
 def subject_of(classifier: Classifier, dataset: Dataset, seed: int = 0) -> Subject:

@@ -39,10 +39,12 @@ class Block(BaseModel):
         """Refuse `true` where a number is needed, which pydantic takes for 1, and integers that no tensor holds."""
         field = cls.model_fields[str(info.field_name)]
         kinds = _types_in(field.annotation)
-        own = any(isinstance(rule, BeforeValidator) for rule in field.metadata)  # which has a line of its own for it
+        has_own_message = any(
+            isinstance(rule, BeforeValidator) for rule in field.metadata
+        )  # which has a line of its own for it
         if (
             kinds & {int, float}
-            and not own
+            and not has_own_message
             and bool not in kinds
             and any(isinstance(v, bool) for v in _values_in(value))
         ):

@@ -56,10 +56,10 @@ def _resolve_budget(raw: Mapping[str, object], where: str) -> dict[str, object]:
     if isinstance(budget, str):
         match = _REFERENCE.fullmatch(budget.strip())
         name = match.group(1) if match else budget.strip()
-        known = named if isinstance(named, dict) else {}
-        if name not in known:
-            raise UserError(unknown_word(f"{where}: budget", name, map(str, known), what="one of budgets"))
-        content["budget"] = known[name]
+        budgets = named if isinstance(named, dict) else {}
+        if name not in budgets:
+            raise UserError(unknown_word(f"{where}: budget", name, map(str, budgets), what="one of budgets"))
+        content["budget"] = budgets[name]
     return content
 
 
@@ -79,11 +79,11 @@ def _resolve_label(content: dict[str, object], where: str) -> dict[str, object]:
 
 
 def _repeated_names(params: Params) -> Iterator[str]:
-    seen: dict[str, str] = {}
+    families_by_name: dict[str, str] = {}
     for family, name, _ in entries(params):
-        if name in seen:
-            yield f"{family}.{name}: the name is taken by {seen[name]}.{name}; a name is one directory of reports/robustness"
-        seen[name] = family
+        if name in families_by_name:
+            yield f"{family}.{name}: the name is taken by {families_by_name[name]}.{name}; a name is one directory of reports/robustness"
+        families_by_name[name] = family
 
 
 def _unknown_names(params: Params) -> Iterator[str]:
@@ -111,9 +111,9 @@ def _mistakes(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
         at = next((i for i, part in enumerate(location) if _is_union_tag(part)), len(location))
         branches = by_place.setdefault(location[:at], [])
         tag = location[at] if at < len(location) else ""
-        found = [inside for name, inside in branches if name == tag]
-        if found:
-            found[0].append(details)
+        inner = [inside for name, inside in branches if name == tag]
+        if inner:
+            inner[0].append(details)
         else:
             branches.append((tag, [details]))
     for branches in by_place.values():
@@ -136,21 +136,21 @@ def _line(details: ErrorDetails, where: str) -> str:
 def _said(details: ErrorDetails, where: str) -> str:
     location = [part for part in details["loc"] if not _is_union_tag(part)]
     key = ".".join(map(str, location))
-    given = details["input"]
+    value = details["input"]
     match details["type"]:
         case "extra_forbidden":
             return f"{where}: " + unknown_word(key, str(location[-1]), _keys_at(location[:-1]), what="a key here")
         case "missing":
             return f"{where}: {key}: is required"
         case "model_type":
-            return f"{where}: {key}: {shown(given)} is no map of keys; allowed keys: {', '.join(_keys_at(location))}"
+            return f"{where}: {key}: {shown(value)} is no map of keys; allowed keys: {', '.join(_keys_at(location))}"
         case "value_error":
             return f"{where}: {key}: {details['msg'].removeprefix('Value error, ')}"
         case "literal_error" | "enum":
             expected = str(details.get("ctx", {}).get("expected", ""))
             allowed = [word.strip("'") for word in re.findall(r"'[^']*'|[\w.+-]+", expected) if word != "or"]
-            return f"{where}: " + unknown_word(key, str(given), allowed, what="allowed")
-    return f"{where}: {key}: {details['msg'][0].lower()}{details['msg'][1:]}, got {shown(given)}"
+            return f"{where}: " + unknown_word(key, str(value), allowed, what="allowed")
+    return f"{where}: {key}: {details['msg'][0].lower()}{details['msg'][1:]}, got {shown(value)}"
 
 
 def _is_union_tag(part: int | str) -> bool:
@@ -167,9 +167,9 @@ def _keys_at(location: list[int | str]) -> list[str]:
         field = model.model_fields.get(str(part))
         if field is None:  # the user's own name in a map of entries
             continue
-        found = [t for t in (field.annotation, *_arguments(field.annotation)) if _is_model(t)]
-        if found:
-            model = found[0]
+        models = [t for t in (field.annotation, *_arguments(field.annotation)) if _is_model(t)]
+        if models:
+            model = models[0]
     return list(model.model_fields)
 
 

@@ -84,8 +84,8 @@ class Params(Block):
 def params_model() -> type[Params]:
     """Params, with a key for each family that a plug-in brings."""
     added = {name: family for name, family in families().items() if not record_of(name)}
-    if taken := [name for name in added if name in Params.model_fields]:
-        raise UserError(f"plug-in: a family cannot be called '{taken[0]}', which is a key of params.yaml already")
+    if duplicates := [name for name in added if name in Params.model_fields]:
+        raise UserError(f"plug-in: a family cannot be called '{duplicates[0]}', which is a key of params.yaml already")
     if not added:
         return Params
     maps = {name: GenericAlias(dict, (Name, family.entry())) for name, family in added.items()}

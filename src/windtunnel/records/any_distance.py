@@ -66,12 +66,12 @@ def stored_form(data: Tensors, semantics: Semantics) -> Tensors:
         return data
     table = {key: value for key, value in data.items() if isinstance(value, Tensor)}
     broken = _is_broken(table)
-    kept = table.get("kept", torch.arange(len(broken)))
+    image_indices = table.get("kept", torch.arange(len(broken)))
     moved = ~broken & (table["perturbation_distance"] != 0)
     samples = moved.nonzero().flatten()
     if not len(samples):
         return data
-    images = moved[kept].nonzero().flatten()
+    images = moved[image_indices].nonzero().flatten()
     points = scratch.samples_at(table["perturbed_inputs"], images)
     inputs = scratch.copy_of(table["perturbed_inputs"])
     put_samples(inputs, images, table["clean_inputs"], images)
@@ -92,10 +92,10 @@ def search_form(stored: Tensors) -> Tensors:
         return stored
     data: Tensors = {key: value for key, value in stored.items() if key not in KEYS}
     table = {key: value for key, value in stored.items() if isinstance(value, Tensor)}
-    kept = table.get("kept", torch.arange(len(table["targets"])))
+    image_indices = table.get("kept", torch.arange(len(table["targets"])))
     moved = torch.zeros(len(table["targets"]), dtype=torch.bool)
     moved[samples] = True
-    images = moved[kept].nonzero().flatten()
+    images = moved[image_indices].nonzero().flatten()
     inputs = scratch.copy_of(table["perturbed_inputs"])
     put_samples(inputs, images, table[INPUTS], torch.arange(len(images)))
     data["perturbed_inputs"] = inputs

@@ -170,11 +170,13 @@ class Artifacts:
         """The same of those samples alone whose images were kept, for whoever looks at them; itself where all were."""
         if KEPT not in self.data:
             return self
-        kept = self.kept
-        names = tuple(self.sample_names[i] for i in kept.tolist())
+        image_indices = self.kept
+        names = tuple(self.sample_names[i] for i in image_indices.tolist())
         kwargs = self.metadata.kwargs.model_copy(update={"sample_names": names})
         metadata = self.metadata.model_copy(update={"kwargs": kwargs})
-        return replace(self, data=of_samples(self.data, kept), metadata=metadata, numbers=tuple(kept.tolist()))
+        return replace(
+            self, data=of_samples(self.data, image_indices), metadata=metadata, numbers=tuple(image_indices.tolist())
+        )
 
     def distances(self, norm: Norm) -> Tensor:
         """Return the distance of each perturbed input from its clean one; float32 (N,), NaN where there is none."""
@@ -371,10 +373,10 @@ def read_artifacts(directory: Path, *, run_times: bool = True, search: bool = Tr
 
 def same_samples(artifacts: Artifacts, inputs: Tensor) -> bool:
     """Return True if an assessment is of the samples `inputs` (N, ...), as far as it kept their images."""
-    images, kept = artifacts.tensor("clean_inputs"), artifacts.kept
+    images, image_indices = artifacts.tensor("clean_inputs"), artifacts.kept
     if KEPT not in artifacts.data:
         return same_values(images, inputs)
-    return len(artifacts.tensor("targets")) == len(inputs) and torch.equal(images, inputs[kept])
+    return len(artifacts.tensor("targets")) == len(inputs) and torch.equal(images, inputs[image_indices])
 
 
 def without_run_times(data: Tensors) -> Tensors:
@@ -394,14 +396,14 @@ def check_data(data: Mapping[str, Tensor | dict[str, Tensor]], where: str) -> No
     missing = [key for key in REQUIRED_KEYS if key not in data]
     if missing:
         raise UserError(f"{where}: {DATA_FILE} lacks {', '.join(missing)}")
-    n, kept = len(data["targets"]), data.get(KEPT)
-    if kept is not None and not _is_choice(kept, n):
+    n, image_indices = len(data["targets"]), data.get(KEPT)
+    if image_indices is not None and not _is_choice(image_indices, n):
         raise UserError(f"{where}: {DATA_FILE}: kept is no ascending list of some of the {n} samples")
-    pictured = n if kept is None else len(kept)
+    pictured = n if image_indices is None else len(image_indices)
     for key in (*REQUIRED_KEYS, "perturbed_inputs", "perturbed_predictions", "perturbation_distance"):
-        wanted = pictured if key in IMAGES else n
-        if key in data and len(data[key]) != wanted:
-            samples = f"{n} samples" if wanted == n else f"{wanted} samples whose images are kept"
+        rows = pictured if key in IMAGES else n
+        if key in data and len(data[key]) != rows:
+            samples = f"{n} samples" if rows == n else f"{rows} samples whose images are kept"
             raise UserError(f"{where}: {DATA_FILE} has {key} of {len(data[key])} samples for {samples}")
 
 
@@ -414,12 +416,12 @@ def _is_choice(kept: Tensor | dict[str, Tensor], n: int) -> bool:
 def save_tensors(data: Tensors, path: Path) -> None:
     """Write a dictionary of tensors so that equal content gives equal bytes, and so that a kill leaves no half file."""
     tidy: Tensors = {}
-    seen: set[int] = set()
+    addresses: set[int] = set()
     for key, value in sorted(data.items()):
         if isinstance(value, Tensor):
-            tidy[key] = _own_storage(value, seen)
+            tidy[key] = _own_storage(value, addresses)
         else:
-            tidy[key] = {name: _own_storage(tensor, seen) for name, tensor in sorted(value.items())}
+            tidy[key] = {name: _own_storage(tensor, addresses) for name, tensor in sorted(value.items())}
     # The temporary name has the final stem, which torch.save writes into the archive.
     temporary = path.parent / ".partial" / path.name
     try:

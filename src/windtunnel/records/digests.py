@@ -12,16 +12,16 @@ from windtunnel.records.layout import DIGESTS
 
 def result_digests(directory: Path) -> dict[str, str]:
     """sha256 of the tensors and of the metadata, without its list of figures, in `directory` and below it."""
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for path in sorted(directory.rglob("*")):
         if path.name == DATA_FILE:
-            found[path.relative_to(directory).as_posix()] = file_digest(path)
+            digests[path.relative_to(directory).as_posix()] = file_digest(path)
         elif path.name == METADATA_FILE:
             text = json.dumps(
                 {key: value for key, value in read_block(path).items() if key != "visualisers"}, sort_keys=True
             )
-            found[path.relative_to(directory).as_posix()] = hashlib.sha256(text.encode()).hexdigest()
-    return found
+            digests[path.relative_to(directory).as_posix()] = hashlib.sha256(text.encode()).hexdigest()
+    return digests
 
 
 def write_digests(directory: Path) -> None:

@@ -72,11 +72,11 @@ class FindingRecord(SparseRecord):
 
 def counts(rows: Iterable[FindingRecord]) -> dict[str, int]:
     """Count the checks by status; a flagged INFO check is no warning and has a count of its own."""
-    found = {status.value: 0 for status in Status} | {"info": 0}
+    by_status = {status.value: 0 for status in Status} | {"info": 0}
     for row in rows:
         info = row.status is Status.WARN and row.severity is Severity.INFO
-        found["info" if info else row.status.value] += 1
-    return found
+        by_status["info" if info else row.status.value] += 1
+    return by_status
 
 
 def in_words(found: Mapping[str, int]) -> str:
@@ -107,5 +107,5 @@ def read_sanity(directory: Path) -> SanityOptions | None:
 
 def read_findings(directory: Path) -> tuple[FindingRecord, ...]:
     """The findings of the stage; none where it never ran. Raises UserError as `read_sanity`."""
-    found = read_sanity(directory)
-    return found.checks if found else ()
+    record = read_sanity(directory)
+    return record.checks if record else ()

@@ -50,7 +50,7 @@ class Record(BaseModel):
         return {key: value for key, value in write(self).items() if key not in declared or not self._is_empty(value)}
 
     def _is_empty(self, value: object) -> bool:
-        return any(value is nothing or (value == nothing and type(value) is type(nothing)) for nothing in self._empty)
+        return any(value is empty or (value == empty and type(value) is type(empty)) for empty in self._empty)
 
     @property
     def extra(self) -> Mapping[str, Value]:

@@ -38,12 +38,12 @@ class Outcomes:
     @property
     def assessed(self) -> tuple[bool, ...]:
         """True for each sample whose outcome is known."""
-        return tuple(one != NOT_ASSESSED for one in self.held)
+        return tuple(outcome != NOT_ASSESSED for outcome in self.held)
 
     def damage(self, n: int) -> str:
         """Why this is no row of `n` samples; empty where it is one."""
-        whole = len(self.held) == n and not set(self.held) - {HELD, LOST, NOT_ASSESSED}
-        return "" if whole else "a row is not one of 1, 0, - for each sample"
+        is_valid = len(self.held) == n and not set(self.held) - {HELD, LOST, NOT_ASSESSED}
+        return "" if is_valid else "a row is not one of 1, 0, - for each sample"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Shares:
 
     def damage(self, n: int) -> str:
         """Why this is no row of `n` samples; empty where it is one."""
-        whole = len(self.right) == n and all(one is None or 0 <= one <= self.images for one in self.right)
+        whole = len(self.right) == n and all(count is None or 0 <= count <= self.images for count in self.right)
         return "" if whole else f"a row is not one of 0 to {self.images}, null for each sample"
 
 

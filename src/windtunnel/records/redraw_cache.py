@@ -18,9 +18,9 @@ def set_aside(directory: Path, digest: str) -> None:
     shutil.rmtree(target, ignore_errors=True)
     for path in sorted(directory.rglob("*")):
         if path.name in _FILES:
-            place = target / path.relative_to(directory)
-            place.parent.mkdir(parents=True, exist_ok=True)
+            copy = target / path.relative_to(directory)
+            copy.parent.mkdir(parents=True, exist_ok=True)
             try:
-                os.link(path, place)
+                os.link(path, copy)
             except OSError:  # another file system, or one without links
-                shutil.copyfile(path, place)
+                shutil.copyfile(path, copy)

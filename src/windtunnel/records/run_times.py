@@ -75,22 +75,22 @@ def measured_run_times(directory: Path, data_digest: str | None = None) -> list[
 
 def run_time_metrics(seconds: Sequence[float]) -> dict[str, float]:
     """Mean, median and 95th percentile of the seconds a sample took; nothing where no time is known."""
-    known = sorted(s for s in seconds if not math.isnan(s))
-    if not known:
+    measured = sorted(s for s in seconds if not math.isnan(s))
+    if not measured:
         return {}
     return {
-        "mean_runtime": math.fsum(known) / len(known),
-        "median_runtime": _quantile(known, 0.5),
-        "p95_runtime": _quantile(known, 0.95),
+        "mean_runtime": math.fsum(measured) / len(measured),
+        "median_runtime": _quantile(measured, 0.5),
+        "p95_runtime": _quantile(measured, 0.95),
     }
 
 
 def _quantile(ordered: Sequence[float], q: float) -> float:
     """Between the two values around it, as NumPy's and torch's default."""
-    place = q * (len(ordered) - 1)
-    below = math.floor(place)
+    position = q * (len(ordered) - 1)
+    below = math.floor(position)
     above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
 
 
 @cache

@@ -43,19 +43,19 @@ def keep_images(result: AssessmentResult, wanted: Wanted) -> AssessmentResult:
     """
     data = result.data
     n = len(_tensor(data, "targets"))
-    kept = evenly(n, wanted)
+    image_indices = evenly(n, wanted)
     if result.pictured is not None:
-        kept = kept[result.pictured[kept]]
-    if len(kept) == n:
+        image_indices = image_indices[result.pictured[image_indices]]
+    if len(image_indices) == n:
         return result
-    images = {key: scratch.samples_at(_tensor(data, key), kept) for key in IMAGES if key in data}
+    images = {key: scratch.samples_at(_tensor(data, key), image_indices) for key in IMAGES if key in data}
     caveat = Caveat(
         "images_not_kept",
-        f"Of {n} samples the images of {len(kept)} are kept (storage.inputs): everything was computed before the others were "
+        f"Of {n} samples the images of {len(image_indices)} are kept (storage.inputs): everything was computed before the others were "
         f"dropped, but pictures, and checks that look at images again, are of those alone.",
     )
     return replace(
-        result, data={**data, **_measured(result.data), **images, KEPT: kept}, caveats=(*result.caveats, caveat), pictured=None
+        result, data={**data, **_measured(result.data), **images, KEPT: image_indices}, caveats=(*result.caveats, caveat), pictured=None
     )  # fmt: skip
 
 
@@ -64,26 +64,26 @@ def distances_of(data: Mapping[str, Tensor | dict[str, Tensor]], norm: Norm) -> 
 
     Measured from the images; as they were measured where not all of them were kept.
     """
-    known = data.get(DISTANCES)
-    if known is not None and not isinstance(known, Tensor):
-        return known[norm.value]
+    stored = data.get(DISTANCES)
+    if stored is not None and not isinstance(stored, Tensor):
+        return stored[norm.value]
     return DISTANCE[norm](_tensor(data, PERTURBED), _tensor(data, CLEAN))
 
 
 def of_samples(data: Tensors, indices: Tensor) -> Tensors:
     """Select from `data` the samples at `indices`, whose images are all of those that it has; without tables over several models."""
     n = len(_tensor(data, "targets"))
-    found: Tensors = {}
+    selected: Tensors = {}
     for key, value in data.items():
         if key == DISTANCES:
             continue  # they can be measured again
         if not isinstance(value, Tensor):
-            found[key] = {name: one[indices] for name, one in value.items() if len(one) == n}
+            selected[key] = {name: tensor[indices] for name, tensor in value.items() if len(tensor) == n}
         elif key in IMAGES:
-            found[key] = value
+            selected[key] = value
         elif key in _LOGITS or (value.ndim == 1 and len(value) == n and key not in _NOT_OF_SAMPLES):
-            found[key] = value[indices]
-    return found
+            selected[key] = value[indices]
+    return selected
 
 
 def _measured(data: Tensors) -> Tensors:

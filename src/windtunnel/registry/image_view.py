@@ -33,9 +33,9 @@ class View:
 
 def distinct(names: list[str]) -> tuple[str, ...]:
     """The names, each with a number where it stands there again: ImageNet has two classes `crane`."""
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     found = []
     for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        found.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+        counts[name] = counts.get(name, 0) + 1
+        found.append(name if counts[name] == 1 else f"{name} ({counts[name]})")
     return tuple(found)

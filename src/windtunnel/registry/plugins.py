@@ -42,8 +42,8 @@ class Lazy(Generic[T]):
             ours: T = getattr(import_module(module), name)
             return ours
         with _one_line(f"plug-in: {self.reference}"):
-            found: T = getattr(import_module(module), name)
-        return found
+            value: T = getattr(import_module(module), name)
+        return value
 
     @property
     def module(self) -> str:
@@ -151,12 +151,12 @@ class Library:
 
             return resolve(name, f"library: {self.name}: algorithm")
         try:
-            found: Callable[..., object] = getattr(import_module(str(self.module)), name)
+            function: Callable[..., object] = getattr(import_module(str(self.module)), name)
         except ModuleNotFoundError as error:
             raise UserError(self.missing("library")) from error
         except AttributeError as error:
             raise UserError(f"library: {self.name}: {self.module} has no {name}, which its rows name") from error
-        return found
+        return function
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +190,11 @@ R = TypeVar("R", Family, Library, ModelSource)
 def families() -> dict[str, Family]:
     """Every family by name, in their order."""
     ours = [family_of(path.parent.name) for path in sorted(_ROOT.glob("*/family.py"))]
-    found = _joined("family", ours, _of_entry_points("windtunnel.families", Family))
-    stages = [family.stage for family in found]
-    if twice := next((family for family in found if stages.count(family.stage) > 1), None):
+    records = _joined("family", ours, _of_entry_points("windtunnel.families", Family))
+    stages = [family.stage for family in records]
+    if twice := next((family for family in records if stages.count(family.stage) > 1), None):
         raise UserError(f"plug-in: stage '{twice.stage}': two families have it; a stage is of one family")
-    return {family.name: family for family in sorted(found, key=lambda f: (f.order, f.name))}
+    return {family.name: family for family in sorted(records, key=lambda f: (f.order, f.name))}
 
 
 @functools.cache
@@ -203,7 +203,11 @@ def libraries(family: str) -> dict[str, Library]:
     records: list[Library] = []
     for name in library_records(family):
         records += import_module(name).LIBRARIES
-    theirs = [(point, one) for point, one in _of_entry_points("windtunnel.libraries", Library) if one.family == family]
+    theirs = [
+        (point, record)
+        for point, record in _of_entry_points("windtunnel.libraries", Library)
+        if record.family == family
+    ]
     return {library.name: library for library in _joined(f"library of {family}", records, theirs)}
 
 
@@ -250,10 +254,10 @@ def family_of(name: str, where: str = "family") -> Family:
 
 def library_of(name: str, family: str) -> Library:
     """The library of this name. Raises UserError, with the nearest match, where there is none."""
-    known = libraries(family)
-    if name not in known:
-        raise UserError(unknown_word("library", name, known, what=f"a library of {family}"))
-    return known[name]
+    records = libraries(family)
+    if name not in records:
+        raise UserError(unknown_word("library", name, records, what=f"a library of {family}"))
+    return records[name]
 
 
 def model_sources(ours: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -277,9 +281,9 @@ def model_source(name: str) -> ModelSource:
     if name not in plugins("windtunnel.models"):
         raise UserError(unknown_word("model.source", name, model_sources(), what="a source of models"))
     point = plugins("windtunnel.models")[name]
-    if isinstance(found := _loaded(point), ModelSource):
-        _check_record(point, found)
-        return found
+    if isinstance(record := _loaded(point), ModelSource):
+        _check_record(point, record)
+        return record
     load_plugin("windtunnel.models", name)  # refuses what is no function
     return ModelSource(name, Lazy(point.value))
 
@@ -296,13 +300,13 @@ def plugins(group: str, ours: tuple[str, ...] = ()) -> dict[str, EntryPoint]:
 
     Raises UserError for a name that two distributions have, or a distribution and we (`ours`).
     """
-    found: dict[str, EntryPoint] = {}
+    points: dict[str, EntryPoint] = {}
     for point in sorted(_all_entry_points().select(group=group), key=lambda p: p.name):
-        other = found.setdefault(point.name, point)
+        other = points.setdefault(point.name, point)
         if point.name in ours or (_distribution(other), other.value) != (_distribution(point), point.value):
             owner = "windtunnel" if point.name in ours else _distribution(other)
             raise _taken(f"entry point of {group}", point.name, owner, point)
-    return found
+    return points
 
 
 def _distribution(point: EntryPoint) -> str:
@@ -329,10 +333,10 @@ def _joined(what: str, ours: Sequence[R], theirs: Iterable[tuple[EntryPoint, R]]
 
 def load_plugin(group: str, name: str) -> Callable[..., Any]:
     """The function that an entry point names. Raises UserError where it does not import, or is no function."""
-    found = _loaded(plugins(group)[name])
-    if not callable(found):
-        raise UserError(f"plug-in {name} ({plugins(group)[name].value}): is a {type(found).__name__}, not a function")
-    return found
+    plugin = _loaded(plugins(group)[name])
+    if not callable(plugin):
+        raise UserError(f"plug-in {name} ({plugins(group)[name].value}): is a {type(plugin).__name__}, not a function")
+    return plugin
 
 
 def load_modules(group: str) -> None:
@@ -363,8 +367,10 @@ def _check_record(point: EntryPoint, record: Family | Library | ModelSource) -> 
         try:
             TypeAdapter(hints[name], config={"arbitrary_types_allowed": True}).validate_python(value)
         except ValidationError as error:
-            said = error.errors()[0]["msg"]
-            raise UserError(f"{where}: {name}: {shown(value)} does not fit ({said[0].lower()}{said[1:]})") from error
+            reason = error.errors()[0]["msg"]
+            raise UserError(
+                f"{where}: {name}: {shown(value)} does not fit ({reason[0].lower()}{reason[1:]})"
+            ) from error
         except Exception as error:  # an object that no schema can be asked about
             raise UserError(f"{where}: {name}: {type(value).__name__} does not fit ({type(error).__name__})") from error
         parts = [*value.values()] if isinstance(value, Mapping) else [value]

@@ -40,42 +40,42 @@ def each_batch(
     for such a batch where there is no such thing, when all others are done and kept.
     """
     todo = list(batches)
-    said = Incidents() if incidents is None else incidents
-    there = {b.number for b in todo if checkpoint and checkpoint.has(b.number)}
-    fresh = _finished([b for b in todo if b.number not in there], work, name, checkpoint, processes)
+    log = Incidents() if incidents is None else incidents
+    stored = {b.number for b in todo if checkpoint and checkpoint.has(b.number)}
+    fresh = _finished([b for b in todo if b.number not in stored], work, name, checkpoint, processes)
     ready: dict[int, dict[str, Tensor] | Lost] = {}  # by number, what came before its turn
     with closing(fresh), progress_bar() as progress:
-        before = sum(len(b.indices) for b in todo if b.number in there)
+        before = sum(len(b.indices) for b in todo if b.number in stored)
         task = progress.add_task(name, total=sum(len(b.indices) for b in todo), completed=before)
         for batch in todo:
             part: dict[str, Tensor] | Lost | None = None
-            if checkpoint and batch.number in there:
+            if checkpoint and batch.number in stored:
                 part = checkpoint.get(batch.number)
-            if part is None and batch.number in there:  # it was damaged by a kill
+            if part is None and batch.number in stored:  # it was damaged by a kill
                 part = HalvingWork(work)(batch)
             while part is None:
                 if (part := ready.pop(batch.number, None)) is None:
-                    done, found = next(fresh)
-                    ready[done.number] = found
+                    done, result = next(fresh)
+                    ready[done.number] = result
                     progress.advance(task, len(done.indices))
             if isinstance(part, Lost):
-                said.lost.setdefault(part.reason, []).extend(batch.indices.tolist())
+                log.lost.setdefault(part.reason, []).extend(batch.indices.tolist())
                 if without is None:
                     continue
                 part = without(batch)
             elif part.pop(HALVED, None) is not None:
-                said.halved += batch.indices.tolist()
+                log.halved += batch.indices.tolist()
             yield batch, part
-        if not said.lost:
+        if not log.lost:
             next(fresh, None)  # its end: closed before it, it would write what nobody needs any more
-    if said.lost:
+    if log.lost:
         if checkpoint is not None:
             checkpoint.keep()
         if without is None:
             raise InfrastructureError(
-                f"{name}: {len(said.lost_samples)} samples have no result: {next(iter(said.lost))}; {KEPT_TEXT}"
+                f"{name}: {len(log.lost_samples)} samples have no result: {next(iter(log.lost))}; {KEPT_TEXT}"
             )
-        warn(f"{name}: {len(said.lost_samples)} samples have no result: {next(iter(said.lost))}; {KEPT_TEXT}")
+        warn(f"{name}: {len(log.lost_samples)} samples have no result: {next(iter(log.lost))}; {KEPT_TEXT}")
 
 
 def _finished(
@@ -91,12 +91,12 @@ def _finished(
     results = executor(processes).results(HalvingWork(work), batches, name)
     try:
         with closing(results):
-            for place, part in results:
+            for index, part in results:
                 if checkpoint and not isinstance(part, Lost):
-                    fresh.append(functools.partial(checkpoint.put, batches[place].number, dict(part)))
+                    fresh.append(functools.partial(checkpoint.put, batches[index].number, dict(part)))
                 if len(fresh) >= KEEP_AT_MOST or time.monotonic() - began > WORTH_KEEPING:
                     _write(fresh)
-                yield batches[place], part
+                yield batches[index], part
     except BaseException:
         _write(fresh)
         raise

@@ -15,12 +15,12 @@ def require_own_source(project: Path | None = None) -> None:
     One environment and two clones: the environment's code would make the numbers, and the clone's would be recorded. A copy
     that is the same file for file is no other code: DVC runs queued experiments in one.
     """
-    own = (project or Path()) / "src" / "windtunnel" / "__init__.py"
+    source = (project or Path()) / "src" / "windtunnel" / "__init__.py"
     running = Path(str(windtunnel.__file__))
-    if own.is_file() and own.resolve() != running.resolve() and _code(own.parent) != _code(running.parent):
+    if source.is_file() and source.resolve() != running.resolve() and _code(source.parent) != _code(running.parent):
         raise UserError(
-            f"{own.parent} is this project's source, but {running.parent} is what runs; install this one "
-            f"(pip install --no-deps --editable .), or set PYTHONPATH={own.parent.parent.resolve()}"
+            f"{source.parent} is this project's source, but {running.parent} is what runs; install this one "
+            f"(pip install --no-deps --editable .), or set PYTHONPATH={source.parent.parent.resolve()}"
         )
 
 

@@ -58,8 +58,8 @@ class _Told(Progress):
         self._told += (now - self._told) // TELL_EVERY * TELL_EVERY
         task = self._tasks[task_id]
         total, rate = task.total or 0.0, (task.completed - self._before) / (now - self._began)
-        left = timedelta(seconds=round((total - task.completed) / rate)) if rate else "an unknown time"
-        line = f"{task.description}: {task.completed:.0f} of {total:.0f}, {rate:.3g}/s, {left} left"
+        remaining = timedelta(seconds=round((total - task.completed) / rate)) if rate else "an unknown time"
+        line = f"{task.description}: {task.completed:.0f} of {total:.0f}, {rate:.3g}/s, {remaining} left"
         print(line, file=sys.stderr, flush=True)
 
     def track(self, sequence: Sequence[T], *, description: str) -> Iterator[T]:  # type: ignore[override]

@@ -94,10 +94,10 @@ def user_errors() -> Iterator[None]:
                 raise
             line = f"{_last_place(error)}: called sys.exit({error.code!r}); nothing was finished"
             raise SystemExit(_said(UserError(line))) from error
-        known = as_user_error(error)
-        if known is None:
+        user_error = as_user_error(error)
+        if user_error is None:
             raise
-        raise SystemExit(_said(known)) from error
+        raise SystemExit(_said(user_error)) from error
     finally:
         _Ending.working = False
 
@@ -113,9 +113,9 @@ def as_user_error(error: Exception) -> UserError | None:
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         line = str(error).partition("\n")[0][:200]
         return InfrastructureError(f"memory is short ({line}); fewer samples, or a smaller batch_size, need less")
-    if place := users_place(error):
+    if location := users_place(error):
         line = (str(error).strip() or "no reason given").splitlines()[0][:200]
-        return UserError(f"{place}{type(error).__name__}: {line}")
+        return UserError(f"{location}{type(error).__name__}: {line}")
     return None
 
 
@@ -242,7 +242,9 @@ def _end_children() -> None:
 
         children = psutil.Process().children(recursive=True)
         if _Ending.mark is not None:
-            children += [one for one in psutil.process_iter() if one not in children and _is_marked(one)]
+            children += [
+                process for process in psutil.process_iter() if process not in children and _is_marked(process)
+            ]
         for child in children:
             with contextlib.suppress(psutil.Error):
                 child.terminate()

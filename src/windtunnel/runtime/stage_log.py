@@ -44,7 +44,7 @@ def describe_result(stage: str, name: str) -> str:
 
 def _describe_summary(metadata: Metadata) -> str:
     ends = {"worst_case_accuracy": "in the worst case", "certified_accuracy": "certified"}
-    parts = [_share(metadata, key, words) for key, words in ends.items() if key in metadata.metrics]
+    parts = [_share(metadata, key, label) for key, label in ends.items() if key in metadata.metrics]
     layer = next(iter(layers_in(metadata.metrics)), None)
     if layer and parts and layer.n_certified < layer.n:
         parts.append(f"of {layer.n_certified} of {layer.n} samples")

@@ -91,8 +91,8 @@ def _listen(connection: Connection, process: mp.process.BaseProcess) -> Any:
     """Until the process says what it returns, or ends without a word, or one of its calls takes too long."""
     waiting: list[tuple[str, float]] = []  # of calls inside calls, the limit of the innermost counts
     while True:
-        left = max(0.0, waiting[-1][1] - time.monotonic()) if waiting else None
-        if not connection.poll(left):
+        remaining = max(0.0, waiting[-1][1] - time.monotonic()) if waiting else None
+        if not connection.poll(remaining):
             raise UserError(waiting[-1][0])
         try:
             word, *details = connection.recv()
@@ -133,10 +133,10 @@ def _watched(
     except SystemExit as error:
         connection.send(("refused", f"code of yours called sys.exit({error.code!r}); nothing was checked", False))
     except Exception as error:
-        known = as_user_error(error)
-        if known is None:
+        user_error = as_user_error(error)
+        if user_error is None:
             raise
-        connection.send(("refused", str(known), isinstance(known, InfrastructureError)))
+        connection.send(("refused", str(user_error), isinstance(user_error, InfrastructureError)))
 
 
 def _end_with_parent() -> None:

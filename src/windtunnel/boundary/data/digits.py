@@ -54,14 +54,14 @@ def stratified_split(
 def _apportioned(counts: NDArray[np.int64], draws: int, random: np.random.RandomState) -> NDArray[np.int64]:
     """Return how many of `draws` fall to each class: by largest remainder, ties by chance."""
     exact = counts / counts.sum() * draws
-    whole = np.floor(exact)
-    left, remainder = int(draws - whole.sum()), exact - whole
+    floors = np.floor(exact)
+    missing, remainder = int(draws - floors.sum()), exact - floors
     for value in np.unique(remainder)[::-1]:
-        if not left:
+        if not missing:
             break
         (tied,) = np.nonzero(remainder == value)
-        taken = random.choice(tied, size=min(len(tied), left), replace=False)
-        whole[taken] += 1
-        left -= len(taken)
-    shares: NDArray[np.int64] = whole.astype(np.int64)
+        extra = random.choice(tied, size=min(len(tied), missing), replace=False)
+        floors[extra] += 1
+        missing -= len(extra)
+    shares: NDArray[np.int64] = floors.astype(np.int64)
     return shares

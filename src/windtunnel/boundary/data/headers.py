@@ -20,8 +20,8 @@ def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     from numpy.lib import format as npy
 
     read = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
-    found: tuple[tuple[int, ...], bool, np.dtype] = read(file)
-    return found
+    header: tuple[tuple[int, ...], bool, np.dtype] = read(file)
+    return header
 
 
 def idx_header(file: IO[bytes], path: Path) -> tuple[int, ...]:

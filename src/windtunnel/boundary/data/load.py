@@ -144,10 +144,10 @@ def _convert(
     if len(raw.ids) != len(raw.inputs) or len(set(raw.ids)) != len(raw.ids):
         raise UserError(f"data: {len(set(raw.ids))} different ids for {len(raw.inputs)} samples; one of its own each")
     if view is not None and data.resize is None and data.crop is None:
-        seen = _viewed(raw, data, indices, view)
+        viewed = _viewed(raw, data, indices, view)
         facts: dict[str, Json] = {"source": data.source, "channels": view.channels, "prepared_by": view.said}
         return Dataset(
-            seen,
+            viewed,
             targets[indices],
             tuple(raw.ids[i] for i in indices.tolist()),
             names,
@@ -168,15 +168,15 @@ def _convert(
     few = max(1, AT_A_TIME // max(1, first.size))
     for start in range(0, len(indices), few):
         part = slice(start, start + few)
-        some = _floats(_alike(raw.inputs, indices, part))
-        _check_finite(some, ids[part])
-        some = _as_image(some, data, low, high) if is_image else some
+        values = _floats(_alike(raw.inputs, indices, part))
+        _check_finite(values, ids[part])
+        values = _as_image(values, data, low, high) if is_image else values
         if not is_image:
-            _check_values(some, (low, high), "of data.value_range")
+            _check_values(values, (low, high), "of data.value_range")
         if inputs is None:
-            _check_space(len(indices), some.shape[1:])
-            inputs = scratch.empty((len(indices), *some.shape[1:]))
-        inputs[part] = some
+            _check_space(len(indices), values.shape[1:])
+            inputs = scratch.empty((len(indices), *values.shape[1:]))
+        inputs[part] = values
     assert inputs is not None  # a source without samples was refused
     if is_image:
         steps |= {"crop": data.crop} if data.crop else {}
@@ -191,8 +191,8 @@ def _alike(inputs: np.ndarray | ImageFiles, indices: Tensor, part: slice) -> np.
     """The raw inputs of a part of `indices`; of files, held to the size of the first."""
     if isinstance(inputs, ImageFiles):
         return inputs.like(int(indices[0]), indices[part].numpy())
-    found: np.ndarray = inputs[indices[part].numpy()]
-    return found
+    rows: np.ndarray = inputs[indices[part].numpy()]
+    return rows
 
 
 def _as_image(some: Tensor, data: Data, low: float, high: float) -> Tensor:
@@ -217,16 +217,16 @@ def _viewed(raw: Raw, data: Data, indices: Tensor, view: View) -> Tensor:
         pictures = replace(raw.inputs, channels=view.channels).pictures(indices.numpy())
     else:
         pictures = _pictures(raw, data, indices, view)
-    seen: Tensor | None = None
+    viewed: Tensor | None = None
     for i, picture in enumerate(pictures):
         image = view.image(picture)
-        if seen is None:
+        if viewed is None:
             _check_space(len(indices), image.shape)
-            seen = scratch.empty((len(indices), *image.shape))
-        seen[i] = image
-    assert seen is not None
-    _check_values(seen, (0.0, 1.0), "after the model's own transforms")
-    return seen.clamp_(0, 1)
+            viewed = scratch.empty((len(indices), *image.shape))
+        viewed[i] = image
+    assert viewed is not None
+    _check_values(viewed, (0.0, 1.0), "after the model's own transforms")
+    return viewed.clamp_(0, 1)
 
 
 def _pictures(raw: Raw, data: Data, indices: Tensor, view: View) -> Iterator[Image.Image]:
@@ -339,13 +339,13 @@ def _class_names(data: Data, parts: Sequence[Raw | Dataset], view: View | None =
             raise UserError("data: two classes have one name; each has a name of its own")
         return tuple(declared[0])
     arrays = [part.labels for part in parts if isinstance(part, Raw) and part.labels is not None and part.labels.size]
-    words = {str(word) for labels in arrays if labels.dtype.kind == "U" for word in labels.ravel()}
+    labels_in_words = {str(word) for labels in arrays if labels.dtype.kind == "U" for word in labels.ravel()}
     numbers = [int(labels.max()) for labels in arrays if labels.dtype.kind in "ui"]
-    known = view.names_of(words) if view else ()
-    if known and max(numbers, default=0) < len(known):
-        return known
-    if words:
-        return tuple(sorted(words, key=_numeric_first))
+    view_names = view.names_of(labels_in_words) if view else ()
+    if view_names and max(numbers, default=0) < len(view_names):
+        return view_names
+    if labels_in_words:
+        return tuple(sorted(labels_in_words, key=_numeric_first))
     if numbers:
         if max(numbers) >= MOST_CLASSES:
             raise UserError(f"data: a label is {max(numbers)}; labels are integers from 0, below {MOST_CLASSES}")
@@ -370,10 +370,10 @@ def _targets(raw: Raw, names: tuple[str, ...]) -> Tensor:
             + "; model.head: {labels: [...], label: ...} assesses one column" * (labels.ndim == 2)
         )
     if labels.dtype.kind == "U":
-        place = {name: i for i, name in enumerate(names)}
-        if strangers := sorted(set(labels.tolist()) - set(place)):
+        index_of = {name: i for i, name in enumerate(names)}
+        if strangers := sorted(set(labels.tolist()) - set(index_of)):
             raise UserError(unknown_word("data.class_names", strangers[0], names, what="a class"))
-        return torch.tensor([place[word] for word in labels.tolist()])
+        return torch.tensor([index_of[word] for word in labels.tolist()])
     if labels.dtype.kind not in "ui":
         raise UserError(f"data: labels of type {labels.dtype}; integers from 0, or names, are needed")
     _check_labels(labels, names)

@@ -37,10 +37,10 @@ class DatasetRecord(Record):
     @property
     def prepared(self) -> dict[str, Value]:
         """Return how the data were prepared, for the metadata of an assessment: without who the samples are."""
-        found: dict[str, Value] = self.model_dump(
+        content: dict[str, Value] = self.model_dump(
             mode="json", exclude={"ids", "class_names", "labelled", "value_range", "digest"}
         )
-        return found
+        return content
 
 
 def read_record(directory: Path) -> DatasetRecord:

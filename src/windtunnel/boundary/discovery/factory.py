@@ -39,7 +39,7 @@ def _fits(node: ast.ClassDef, parts: frozenset[str]) -> bool:
     """Return True if a class of modules can be called without arguments and gives itself children of these names."""
     bases = {base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "") for base in node.bases}
     inits = [item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"]
-    own = {
+    layers = {
         target.attr
         for item in ast.walk(node)
         if isinstance(item, ast.Assign | ast.AnnAssign)
@@ -47,14 +47,14 @@ def _fits(node: ast.ClassDef, parts: frozenset[str]) -> bool:
         if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"
     }
     callable_bare = not inits or _needs_nothing(inits[0], 1)
-    return bool(bases & _MODULES) and callable_bare and bool(parts) and parts <= own
+    return bool(bases & _MODULES) and callable_bare and bool(parts) and parts <= layers
 
 
 def _builders(tree: ast.Module, fitting: set[str], parts: frozenset[str]) -> Iterator[str]:
     """Functions without arguments that return one of the `fitting` classes, or a Sequential where children are numbered."""
-    wanted = fitting | ({"Sequential"} if parts and all(part.isdecimal() for part in parts) else set())
+    class_names = fitting | ({"Sequential"} if parts and all(part.isdecimal() for part in parts) else set())
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and _needs_nothing(node, 0) and _returned(node) & wanted:
+        if isinstance(node, ast.FunctionDef) and _needs_nothing(node, 0) and _returned(node) & class_names:
             yield node.name
 
 

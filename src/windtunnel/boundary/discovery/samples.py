@@ -39,12 +39,12 @@ class Samples:
 
 def candidates(root: Path, files: Files, made: Mapping[Path, str]) -> list[Samples]:
     """Return the data that could be assessed on; what is named as a test split first, and folders before arrays."""
-    found = [
+    all_candidates = [
         *_folders(root, files.image_folders, made),
         *_idx(root, files.arrays, made),
         *_npz(root, files.arrays, made),
     ]
-    return sorted((one for one in found if not _is_train(one, found)), key=_rank)
+    return sorted((candidate for candidate in all_candidates if not _is_train(candidate, all_candidates)), key=_rank)
 
 
 def look_at(root: Path, path: Path, made: Mapping[Path, str]) -> Samples:
@@ -89,9 +89,9 @@ def _folders(root: Path, images: Mapping[Path, Path], made: Mapping[Path, str]) 
 
 
 def _idx(root: Path, arrays: Iterable[Path], made: Mapping[Path, str]) -> Iterator[Samples]:
-    found = [path for path in arrays if "idx3-ubyte" in path.name]
-    for path in found:
-        train = _train_beside(path, found)
+    image_files = [path for path in arrays if "idx3-ubyte" in path.name]
+    for path in image_files:
+        train = _train_beside(path, image_files)
         pair = (_labels(path), _labels(train) if train else None)
         yield Samples(
             path,
@@ -119,10 +119,10 @@ def _labels(images: Path) -> Path:
 
 def _npz(root: Path, arrays: Iterable[Path], made: Mapping[Path, str]) -> Iterator[Samples]:
     files = [path for path in arrays if path.suffix == ".npz"]
-    found = [path for path in files if "x" in (read_or_skip(path, lambda path: _arrays(root / path)) or ())]
-    for path in found:
+    archives = [path for path in files if "x" in (read_or_skip(path, lambda path: _arrays(root / path)) or ())]
+    for path in archives:
         if candidate := read_or_skip(path, lambda path: _array(root, path, made)):
-            yield replace(candidate, train=_train_beside(path, found))
+            yield replace(candidate, train=_train_beside(path, archives))
 
 
 def _train_beside(path: Path, files: Iterable[Path]) -> Path | None:

@@ -47,13 +47,13 @@ class Files:
 
 def files_below(root: Path, without: Path) -> Files:
     """Return the files below `root` that are not below `without`."""
-    found = Files()
+    listing = Files()
     for number, (folder, names) in enumerate(_folders(root, Path(), without, 0)):
         if number == _MOST_FOLDERS:
             break
         for name in names:
-            _sort_in(found, folder, name)
-    return found
+            _sort_in(listing, folder, name)
+    return listing
 
 
 def _sort_in(found: Files, folder: Path, name: str) -> None:

@@ -71,8 +71,8 @@ class BankConv(BankLayer):
         k, each = x.shape[:2]
         convolve = nn.functional.conv_transpose2d if self.transposed else nn.functional.conv2d
         merged = x.transpose(0, 1).flatten(1, 2)
-        found = convolve(merged, weight.flatten(0, 1), bias.flatten(), stride=2, padding=1, groups=k)
-        return found.unflatten(1, (k, -1)).transpose(0, 1) if each else x.new_zeros(k, 0, *found.shape[1:])
+        convolved = convolve(merged, weight.flatten(0, 1), bias.flatten(), stride=2, padding=1, groups=k)
+        return convolved.unflatten(1, (k, -1)).transpose(0, 1) if each else x.new_zeros(k, 0, *convolved.shape[1:])
 
 
 class BankUpConv(BankConv):

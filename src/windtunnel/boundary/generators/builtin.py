@@ -69,17 +69,17 @@ def on_sphere(codes: Tensor) -> Tensor:
 def grouped(bank: Bank, x: Tensor, classes: Tensor) -> Tensor:
     """Rows x (N, ...) through the network of their class; (N, ...) in the same order. Only classes present are run."""
     if not len(x):
-        nothing: Tensor = bank(x[None, :0], classes.new_zeros(1))[0]
-        return nothing
-    present, place = classes.unique(return_inverse=True)
-    counts = torch.bincount(place)
-    order = place.argsort(stable=True)
-    rank = torch.empty_like(place)
-    rank[order] = torch.arange(len(place), device=x.device) - (counts.cumsum(0) - counts)[place[order]]
+        empty: Tensor = bank(x[None, :0], classes.new_zeros(1))[0]
+        return empty
+    present, group = classes.unique(return_inverse=True)
+    counts = torch.bincount(group)
+    order = group.argsort(stable=True)
+    rank = torch.empty_like(group)
+    rank[order] = torch.arange(len(group), device=x.device) - (counts.cumsum(0) - counts)[group[order]]
     padded = x.new_zeros(len(present), int(counts.max()), *x.shape[1:])
-    padded[place, rank] = x
-    everyone = len(present) == len(bank_weights(bank))
-    rows: Tensor = bank(padded, None if everyone else present)[place, rank]
+    padded[group, rank] = x
+    is_complete = len(present) == len(bank_weights(bank))
+    rows: Tensor = bank(padded, None if is_complete else present)[group, rank]
     return rows
 
 

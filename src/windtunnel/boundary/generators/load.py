@@ -179,7 +179,7 @@ def fit(
         model = model.requires_grad_(False).eval().to(device)
     low, high = span if span is not None else getattr(model, "value_range", (0.0, 1.0))
     digest = module_digest(model) if isinstance(model, nn.Module) else source
-    found = Generators(
+    generators = Generators(
         model,
         dataset.num_classes,
         (float(low), float(high)),
@@ -197,7 +197,7 @@ def fit(
     latents = torch.randn(PROBES * len(names), model.latent_dim, generator=torch.Generator().manual_seed(0)).to(device)
     classes = torch.arange(len(names), device=device).repeat(PROBES)
     advice = f"codes have shape (N, latent_dim), and latent_dim is {model.latent_dim}"
-    with torch.no_grad(), found.asked():
+    with torch.no_grad(), generators.asked():
         images = _tried(lambda: model.decode(latents, classes), f"generators: {source} does not decode", advice)
     shape = tuple(dataset.inputs.shape[1:])
     if tuple(images.shape) != (len(latents), *shape):
@@ -214,9 +214,9 @@ def fit(
             f"generators: {source} gives images in [{float(images.min()):.4g}, {float(images.max()):.4g}], outside its range "
             f"[{low:g}, {high:g}]; generators.value_range says what they span, e.g. [-1, 1]"
         )
-    if found.has_encoder:
+    if generators.has_encoder:
         with torch.no_grad():
-            codes = _tried(lambda: found.encode(dataset.inputs[:1].to(device), classes[:1]),
+            codes = _tried(lambda: generators.encode(dataset.inputs[:1].to(device), classes[:1]),
                            f"generators: {source} does not encode", f"images have shape (N, {_x(shape)})")  # fmt: skip
         if tuple(codes.shape) != (1, model.latent_dim) or not codes.isfinite().all():
             raise IncompatibleError(
@@ -224,17 +224,17 @@ def fit(
                 f"{tuple(codes.shape)}; its latent_dim is {model.latent_dim}, so finite codes of shape "
                 f"{(1, model.latent_dim)} are needed"
             )
-    return found
+    return generators
 
 
 def _tried(work: Callable[[], object], complaint: str, advice: str) -> Tensor:
     try:
-        found = work()
+        result = work()
     except FOREIGN as error:  # whatever the user's model raises on what does not fit it
         raise IncompatibleError(f"{complaint} ({first_line(error)}); {advice}") from error
-    if not isinstance(found, Tensor):
-        raise IncompatibleError(f"{complaint} to a tensor but to a {type(found).__name__}")
-    return found
+    if not isinstance(result, Tensor):
+        raise IncompatibleError(f"{complaint} to a tensor but to a {type(result).__name__}")
+    return result
 
 
 def _x(shape: tuple[int, ...]) -> str:

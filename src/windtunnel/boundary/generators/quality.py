@@ -28,17 +28,19 @@ def quality(generators: Generators, train: Dataset | None, seed: int, device: to
         return Quality()
     generator = torch.Generator().manual_seed(derive_seed(seed, "generators", "quality"))
     order = torch.randperm(len(train), generator=generator)[: 2 * MOST]
-    one, other = order[: len(order) // 2], order[len(order) // 2 :]
+    first_half, other = order[: len(order) // 2], order[len(order) // 2 :]
     network = train_classifier(Recipe(architecture="mlp", epochs=10), train.subset(order), seed, device)
     features = nn.Sequential(*list(network.children())[:-1]).to(device)
-    codes = generators.draw(len(one), generator).to(device)
+    codes = generators.draw(len(first_half), generator).to(device)
     with torch.no_grad():
-        generated = generators.decode(codes, train.targets[one].to(device))
-        seen, real, made = (features(x.to(device)).cpu() for x in (train.inputs[one], train.inputs[other], generated))
+        generated = generators.decode(codes, train.targets[first_half].to(device))
+        reference, real, made = (
+            features(x.to(device)).cpu() for x in (train.inputs[first_half], train.inputs[other], generated)
+        )
     return Quality(
         frechet_distance=frechet_distance(made, real),
-        frechet_distance_of_real=frechet_distance(seen, real),
-        frechet_images=len(one),
+        frechet_distance_of_real=frechet_distance(reference, real),
+        frechet_images=len(first_half),
     )
 
 
@@ -47,9 +49,9 @@ def frechet_distance(a: Tensor, b: Tensor) -> float:
 
     Source: Heusel et al. 2017, arXiv 1706.08500.
     """
-    one, two = a.double().numpy(), b.double().numpy()
-    s, t = np.cov(one, rowvar=False), np.cov(two, rowvar=False)
+    first, two = a.double().numpy(), b.double().numpy()
+    s, t = np.cov(first, rowvar=False), np.cov(two, rowvar=False)
     # The trace of the root is the sum of the roots of the eigenvalues, which are 0 or larger but for rounding. Units that
     # are never active make the product singular, and scipy's sqrtm unsure.
     roots = np.sqrt(np.linalg.eigvals(s @ t).real.clip(min=0))
-    return float(np.sum((one.mean(0) - two.mean(0)) ** 2) + np.trace(s + t) - 2 * roots.sum())
+    return float(np.sum((first.mean(0) - two.mean(0)) ** 2) + np.trace(s + t) - 2 * roots.sum())

@@ -38,9 +38,9 @@ def erase(images: Tensor, generator: torch.Generator) -> Tensor:
     n, _, height, width = images.shape
     draw = torch.rand(5, n, generator=generator)
     tall, wide = (LARGEST * draw[1] * height).ceil(), (LARGEST * draw[2] * width).ceil()
-    top, left = (draw[3] * (height - tall + 1)).floor(), (draw[4] * (width - wide + 1)).floor()
+    top, column = (draw[3] * (height - tall + 1)).floor(), (draw[4] * (width - wide + 1)).floor()
     rows, columns = torch.arange(height)[None], torch.arange(width)[None]
     in_rows = (rows >= top[:, None]) & (rows < (top + tall)[:, None])
-    in_columns = (columns >= left[:, None]) & (columns < (left + wide)[:, None])
+    in_columns = (columns >= column[:, None]) & (columns < (column + wide)[:, None])
     gone = in_rows[:, :, None] & in_columns[:, None, :] & (draw[0] < ERASED)[:, None, None]
     return torch.where(gone[:, None].to(images.device), images.mean((1, 2, 3), keepdim=True), images)

@@ -54,8 +54,8 @@ class Program(nn.Module):
 def _in_training(node: torch.fx.Node) -> bool:
     """Return True if a call of an operation has its `train` (dropout) or `training` (batch_norm) set."""
     assert isinstance(node.target, torch._ops.OpOverload)
-    given = dict(zip((argument.name for argument in node.target._schema.arguments), node.args, strict=False))
-    return any({**given, **node.kwargs}.get(name) is True for name in ("train", "training"))
+    arguments = dict(zip((argument.name for argument in node.target._schema.arguments), node.args, strict=False))
+    return any({**arguments, **node.kwargs}.get(name) is True for name in ("train", "training"))
 
 
 class LogitsOf(nn.Module):
@@ -227,10 +227,10 @@ class PredictFunction(nn.Module):
         self.queries_asked, self.calls_made = self.queries_asked + len(x), self.calls_made + 1
         with users_code(self.name), limited(f"{self.name}: the model", self.time_limit, "model.time_limit"):
             prepared = x.detach() if self.preprocess is None else self.preprocess.prepared(x.detach())
-            given = np.asarray(self.predict(prepared.cpu().numpy().copy()))
-        if given.dtype.kind not in "fiub":
-            raise UserError(f"{self.name} returned {given.dtype}; (N, K) probabilities are needed")
-        probabilities = given.astype(np.float32)
+            outputs = np.asarray(self.predict(prepared.cpu().numpy().copy()))
+        if outputs.dtype.kind not in "fiub":
+            raise UserError(f"{self.name} returned {outputs.dtype}; (N, K) probabilities are needed")
+        probabilities = outputs.astype(np.float32)
         if self.head is not None:
             low, high = probabilities.min(initial=0), probabilities.max(initial=1)
             if self.head.is_probability and (low < -_PROBABILITY_TOLERANCE or high > 1 + _PROBABILITY_TOLERANCE):

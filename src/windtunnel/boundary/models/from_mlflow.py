@@ -39,20 +39,20 @@ def fetch_model(uri: str, directory: Path, *, allow_pickle: bool, server: str | 
         except Exception as error:  # MLflow, its stores and its HTTP client raise many kinds for "is unavailable"
             where, reason = without_credentials(address), reason_of(error) or type(error).__name__
             raise UserError(f"model.uri: {uri} is unavailable from {where} ({reason})") from error
-        found = next(((local / name, form) for name, form in _FORMS if (local / name).is_file()), None)
-        if found is None:
+        form_file = next(((local / name, form) for name, form in _FORMS if (local / name).is_file()), None)
+        if form_file is None:
             flavours = ", ".join(sorted(packaged.flavors)) or "none"
             raise UserError(f"model.uri: {uri} has flavours {flavours}; log it by mlflow.pytorch or mlflow.onnx")
-        path, form = found
+        path, form = form_file
         if form == "pickle" and not allow_pickle:
             raise UserError(
                 f"model.uri: {uri} holds a pickle, which can run any code when loaded; set model.allow_pickle: true if "
                 f"you trust it, or log it with serialization_format='pt2'"
             )
-        kept = directory / f"weights{path.suffix}"
-        with replacing(kept) as temporary:
+        weights = directory / f"weights{path.suffix}"
+        with replacing(weights) as temporary:
             shutil.copyfile(path, temporary)
         for side in path.parent.glob("*.data"):  # weights that an ONNX graph keeps beside itself, found by their name
             shutil.copyfile(side, directory / side.name)
     facts: dict[str, Json] = {"uri": uri, "run_id": run, "model_id": packaged.model_id}
-    return {**facts, "form": form, "file": kept.name, "sha256": file_digest(kept), "original": uri}
+    return {**facts, "form": form, "file": weights.name, "sha256": file_digest(weights), "original": uri}

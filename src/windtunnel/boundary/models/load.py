@@ -60,8 +60,8 @@ def pick_device(name: str) -> torch.device:
     Says on stderr, once, where no test of ours ran on that kind of device. CUDA is held to deterministic algorithms.
     """
     if name == "auto":
-        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        device = found or torch.device("cpu")
+        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        device = accelerator or torch.device("cpu")
     else:
         try:
             device = torch.device(name)
@@ -186,10 +186,10 @@ def _kept_file(model: Model, directory: Path) -> dict[str, Json]:
     if not path.is_file():
         raise UserError(f"model.path: {path}: no such file")
     _check_sha256(model, file_digest(path), str(path))
-    kept = f"weights{path.suffix}"
-    with replacing(directory / kept) as temporary:
+    name = f"weights{path.suffix}"
+    with replacing(directory / name) as temporary:
         (copy_graph if model.source == "onnx" else shutil.copyfile)(path, temporary)
-    return {"file": kept, "sha256": file_digest(directory / kept), "original": path.name}
+    return {"file": name, "sha256": file_digest(directory / name), "original": path.name}
 
 
 def load_classifier(directory: Path, device: str, dataset: Dataset, trust: Trust = NOTHING) -> Classifier:
@@ -199,9 +199,9 @@ def load_classifier(directory: Path, device: str, dataset: Dataset, trust: Trust
     Raises UserError, in one line, for what is damaged, incomplete, not allowed or does not fit.
     """
     record = read_model(directory)
-    if record.source not in (known := {*LOADERS, *model_sources()}):
+    if record.source not in (sources := {*LOADERS, *model_sources()}):
         raise UserError(
-            unknown_word(f"{directory / MODEL_JSON}: source", record.source, known, what="a source of models")
+            unknown_word(f"{directory / MODEL_JSON}: source", record.source, sources, what="a source of models")
         )
     try:
         loaded = loader_of(record.source, trust)(record, directory, trust)
@@ -273,11 +273,11 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
         module = module_of_logits
         logits = module(fed)
     if not isinstance(logits, Tensor) or logits.ndim != 2 or _holds_no_numbers(logits):
-        given = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        description = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
         if isinstance(logits, Tensor) and _holds_no_numbers(logits):
-            given += f", {logits.layout} on {logits.device},"
+            description += f", {logits.layout} on {logits.device},"
         raise IncompatibleError(
-            f"model: {loaded.source} gives {given} for one sample; logits of shape (N, K) are needed"
+            f"model: {loaded.source} gives {description} for one sample; logits of shape (N, K) are needed"
             + _other_heads(logits)
         )
     if logits.shape[1] != dataset.num_classes:
@@ -300,9 +300,9 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
     pair = _tried(module, sample.expand(2, *shape).contiguous(), f"model: {loaded.source} takes one sample and no batch",
            "export it with dynamic_shapes=({0: torch.export.Dim('n')},), from an example of two samples", trust)  # fmt: skip
     if not isinstance(pair, Tensor) or pair.shape != (2, logits.shape[1]):
-        given = f"shape {tuple(pair.shape)}" if isinstance(pair, Tensor) else type(pair).__name__
+        description = f"shape {tuple(pair.shape)}" if isinstance(pair, Tensor) else type(pair).__name__
         raise IncompatibleError(
-            f"model: {loaded.source} gives {given} for two samples; a row of logits for each, (2, {logits.shape[1]}), is needed"
+            f"model: {loaded.source} gives {description} for two samples; a row of logits for each, (2, {logits.shape[1]}), is needed"
         )
     with torch.no_grad():
         _check_output_kind(loaded, module(dataset.inputs[:32].to(device)))

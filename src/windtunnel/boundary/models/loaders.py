@@ -66,25 +66,25 @@ class Loaded:
 
 def load_trained(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
     """Load the weights that a recipe of ours trained."""
-    kept = narrowed(Trained, record)
-    if kept.architecture == FACTORY:
+    facts = narrowed(Trained, record)
+    if facts.architecture == FACTORY:
         module = own_module(trust, "the model was trained from a factory")
     else:
-        if kept.architecture not in ARCHITECTURES:
+        if facts.architecture not in ARCHITECTURES:
             raise UserError(
-                unknown_word("model.json: architecture", kept.architecture, ARCHITECTURES, what="one of ours")
+                unknown_word("model.json: architecture", facts.architecture, ARCHITECTURES, what="one of ours")
             )
-        module = ARCHITECTURES[kept.architecture](kept.input_shape, kept.num_classes)
+        module = ARCHITECTURES[facts.architecture](facts.input_shape, facts.num_classes)
     load_weights(module, directory / "weights.pt", "the trained weights")
-    return Loaded(module, TORCH, module_digest(module), f"{kept.recipe.recipe} {kept.architecture}")
+    return Loaded(module, TORCH, module_digest(module), f"{facts.recipe.recipe} {facts.architecture}")
 
 
 def load_state_dict(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
     """The user's factory with the user's weights."""
-    kept = narrowed(StateDict, record)
+    facts = narrowed(StateDict, record)
     module = own_module(trust, "the model is a state dict")
-    load_weights(module, directory / kept.file, kept.original)
-    return Loaded(module, TORCH, module_digest(module), f"{type(module).__name__} ({kept.original})")
+    load_weights(module, directory / facts.file, facts.original)
+    return Loaded(module, TORCH, module_digest(module), f"{type(module).__name__} ({facts.original})")
 
 
 def own_module(trust: Trust, why: str) -> nn.Module:
@@ -100,34 +100,34 @@ def own_module(trust: Trust, why: str) -> nn.Module:
 
 def load_export(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
     """A torch.export program: only what can run nothing, unless the user's params allow pickles."""
-    kept = narrowed(KeptFile, record)
+    facts = narrowed(KeptFile, record)
     try:
-        module = read_program(directory / kept.file, allow_pickle=trust.allow_pickle)
+        module = read_program(directory / facts.file, allow_pickle=trust.allow_pickle)
     except Refused as error:
         raise UserError(
-            f"{trust.key}: {kept.original} {error}, which can run any code when loaded; {trust.key}.allow_pickle: true "
+            f"{trust.key}: {facts.original} {error}, which can run any code when loaded; {trust.key}.allow_pickle: true "
             f"loads it if you trust it"
         ) from error
     except Exception as error:  # torch.export.load raises many kinds for what is no program
         raise UserError(
-            f"model.path: {kept.original} is not a torch.export program ({type(error).__name__})"
+            f"model.path: {facts.original} is not a torch.export program ({type(error).__name__})"
         ) from error
     cuts = open_gradients(module)
-    name = f"torch.export program ({kept.original})"
-    return Loaded(Program(module), TORCH, kept.sha256, name, caveats=(opened(cuts),) if cuts else ())
+    name = f"torch.export program ({facts.original})"
+    return Loaded(Program(module), TORCH, facts.sha256, name, caveats=(opened(cuts),) if cuts else ())
 
 
 def load_onnx(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
     """An ONNX graph: its torch form where that was found to agree with onnxruntime, else run by onnxruntime alone."""
     from windtunnel.boundary.models.onnx_gradients import converted
 
-    kept = narrowed(Graph, record)
-    expects = f", {kept.expects}" if kept.expects else ""
-    path, digest, agreement = directory / kept.file, kept.sha256, kept.gradients
-    name = f"ONNX ({kept.original}{expects})"
+    facts = narrowed(Graph, record)
+    expects = f", {facts.expects}" if facts.expects else ""
+    path, digest, agreement = directory / facts.file, facts.sha256, facts.gradients
+    name = f"ONNX ({facts.original}{expects})"
     if agreement.reason:
         with bounded(
-            f"{trust.key}: {kept.original}, read by onnxruntime,", trust.time_limit, f"{trust.key}.time_limit"
+            f"{trust.key}: {facts.original}, read by onnxruntime,", trust.time_limit, f"{trust.key}.time_limit"
         ):
             module = OnnxModule(path)
         return Loaded(module, ONNX, digest, f"{name}, forward pass only: {agreement.reason}", path)
@@ -146,20 +146,20 @@ def load_function(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
 
 def load_pickle(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
     """A whole module as MLflow pickles it: only where the user's params allow it, whatever model.json says."""
-    kept = narrowed(Fetched, record)
+    facts = narrowed(Fetched, record)
     if not trust.allow_pickle:
         raise UserError(
-            f"{trust.key}: {kept.uri} is a pickle, which can run any code when loaded; "
+            f"{trust.key}: {facts.uri} is a pickle, which can run any code when loaded; "
             f"{trust.key}.allow_pickle: true loads it if you trust it"
         )
     find_own_modules()
     try:
-        module = torch.load(directory / kept.file, map_location="cpu", weights_only=False)
+        module = torch.load(directory / facts.file, map_location="cpu", weights_only=False)
     except Exception as error:  # a pickle can raise anything, most often that a class of the user's is not importable
-        raise UserError(f"model.uri: {kept.uri} cannot be unpickled here ({first_line(error)})") from error
+        raise UserError(f"model.uri: {facts.uri} cannot be unpickled here ({first_line(error)})") from error
     if not isinstance(module, nn.Module):
-        raise UserError(f"model.uri: {kept.uri} holds a {type(module).__name__}, not a torch.nn.Module")
-    return Loaded(module, TORCH, module_digest(module), f"pickle ({kept.uri})")
+        raise UserError(f"model.uri: {facts.uri} holds a {type(module).__name__}, not a torch.nn.Module")
+    return Loaded(module, TORCH, module_digest(module), f"pickle ({facts.uri})")
 
 
 def load_mlflow(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:

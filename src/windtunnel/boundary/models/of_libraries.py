@@ -131,8 +131,8 @@ def keep_network(
         if (digest := file_digest(path)) != model.sha256.lower():
             raise UserError(f"model.sha256: {path} has {digest}, not {model.sha256}")
     save_tensors(dict(network.state_dict()), directory / WEIGHTS)
-    kept = {"source": model.source, "file": WEIGHTS, "sha256": file_digest(directory / WEIGHTS)}
-    return kind.model_validate({**kept, **facts, "random": model.weights == RANDOM}).facts
+    record = {"source": model.source, "file": WEIGHTS, "sha256": file_digest(directory / WEIGHTS)}
+    return kind.model_validate({**record, **facts, "random": model.weights == RANDOM}).facts
 
 
 def loaded(network: nn.Module, kept: OfLibrary, directory: Path) -> Loaded:
@@ -151,9 +151,9 @@ def check_folded(
     Raises UserError where they are not the same: then the transforms do something that is no resize, crop or normalisation.
     """
     picture = _test_picture("RGB" if view.channels == 3 else "L")
-    given = whole(picture)
+    transformed = whole(picture)
     ours = Normalised(nn.Identity(), mean, std)(view.image(picture)[None])[0]
-    if given.shape != ours.shape or not torch.allclose(given, ours, atol=_SAME):
+    if transformed.shape != ours.shape or not torch.allclose(transformed, ours, atol=_SAME):
         raise UserError(
             f"model: its transforms ({view.said}) are more than resizing, cropping and a normalisation of each channel; use "
             f"a factory of your own (model.source: state_dict), with data.resize"

@@ -31,8 +31,8 @@ class Converted(nn.Module):
             return self._logits(inputs)
         n = len(inputs)
         lacking = -n % self.batch
-        whole = torch.cat([inputs, inputs[-1:].expand(lacking, *inputs.shape[1:])]) if lacking else inputs
-        return torch.cat([self._logits(part) for part in whole.split(self.batch)])[:n]
+        padded = torch.cat([inputs, inputs[-1:].expand(lacking, *inputs.shape[1:])]) if lacking else inputs
+        return torch.cat([self._logits(part) for part in padded.split(self.batch)])[:n]
 
     def _logits(self, inputs: Tensor) -> Tensor:
         if self.network.dtype is torch.float32:  # a cast to what it is would stand in a verifier's trace

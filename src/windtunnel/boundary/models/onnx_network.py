@@ -117,20 +117,20 @@ class OnnxNetwork(nn.Module):
             raise UserError(
                 f"{path}: has {len(inputs)} inputs and {len(graph.output)} outputs; a classifier has one of each"
             )
-        taken = inputs[0].type.tensor_type
-        declared = [size.dim_value for size in taken.shape.dim]
+        tensor_type = inputs[0].type.tensor_type
+        declared = [size.dim_value for size in tensor_type.shape.dim]
         sizes = declared[1:]
         if not all(sizes) and shape is not None and len(shape) == len(sizes):
             sizes = [own or size for own, size in zip(sizes, shape, strict=True)]
         if not sizes or not all(sizes):
-            text = [size.dim_param or size.dim_value for size in taken.shape.dim]
+            text = [size.dim_param or size.dim_value for size in tensor_type.shape.dim]
             raise UserError(f"{path}: takes {text}; a dimension for the batch, then known sizes, are needed")
         self.input_shape = tuple(sizes)
         self.declared_batch = declared[0] or None
         reader = _Reader(
             path, {entry.domain: entry.version for entry in model.opset_import}, batch, self.declared_batch
         )
-        dtype = torch.from_numpy(np.zeros(0, onnx.helper.tensor_dtype_to_np_dtype(taken.elem_type))).dtype
+        dtype = torch.from_numpy(np.zeros(0, onnx.helper.tensor_dtype_to_np_dtype(tensor_type.elem_type))).dtype
         self.steps, constants = reader.read(graph, inputs[0].name, self.input_shape, dtype)
         self.dtype, self._input, self._output = dtype, inputs[0].name, graph.output[0].name
         for name, tensor in constants.items():
@@ -140,8 +140,8 @@ class OnnxNetwork(nn.Module):
         """Return the logits (N, K)."""
         n, values = x.shape[0], {self._input: x}
         for step in self.steps:
-            given = [self._argument(item, values, n) for item in step.inputs]
-            result = OPERATORS[step.operator].function(step.attributes, *given)
+            arguments = [self._argument(item, values, n) for item in step.inputs]
+            result = OPERATORS[step.operator].function(step.attributes, *arguments)
             if step.operator == "ConstantOfShape":
                 result = result.to(x.device)
             values.update(zip(step.outputs, result if isinstance(result, tuple) else (result,), strict=False))
@@ -205,16 +205,16 @@ class _Reader:
             raise UserError(f"{self.path}: its output does not depend on its input")
         self._simplify(output)
         needed = {output}
-        kept: list[Step] = []
+        steps: list[Step] = []
         for step in reversed(self.steps):
             if needed.isdisjoint(step.outputs):
                 continue
             names = [item.name for item in step.inputs if isinstance(item, Name) and not item.is_constant]
             step.last = tuple(dict.fromkeys(name for name in names if name not in needed))
             needed.update(names)
-            kept.append(step)
-        used = {item.name for step in kept for item in step.inputs if isinstance(item, Name) and item.is_constant}
-        return kept[::-1], {name: tensor for name, tensor in self.constants.items() if name in used}
+            steps.append(step)
+        used = {item.name for step in steps for item in step.inputs if isinstance(item, Name) and item.is_constant}
+        return steps[::-1], {name: tensor for name, tensor in self.constants.items() if name in used}
 
     def _nodes(self, graph: onnx.GraphProto) -> None:
         for tensor in graph.initializer:
@@ -254,8 +254,8 @@ class _Reader:
             self._branch(node, attributes)
             return
         if node.op_type not in OPERATORS or node.domain not in _DOMAINS:
-            known = _REASONS.get(node.op_type, "is not read: export the model with operators that windtunnel reads")
-            raise Unsupported(known)
+            reason = _REASONS.get(node.op_type, "is not read: export the model with operators that windtunnel reads")
+            raise Unsupported(reason)
         attributes |= {
             "operator": node.op_type,
             "opset": self.opsets.get(node.domain, self.opsets.get("ai.onnx", 1)),
@@ -275,8 +275,8 @@ class _Reader:
             results = results * len(self.sizes) if constant else results
             tensors = [result[0] for result in results]
             if len({tensor.shape for tensor in tensors}) == 1:
-                for place, name in enumerate(node.output[: len(results[0])]):
-                    self._set(name, [result[place] for result in results], False)
+                for index, name in enumerate(node.output[: len(results[0])]):
+                    self._set(name, [result[index] for result in results], False)
                 return
         self._step(node, attributes, inputs)
 
@@ -286,10 +286,10 @@ class _Reader:
         if node.op_type == "Reshape" and self.batch is None and self.declared and (shape := self._free(node, inputs)):
             inputs = [inputs[0], shape]
         items: list[Name | Numbers | None] = []
-        for place, (name, value) in enumerate(zip(node.input, inputs, strict=False)):
+        for index, (name, value) in enumerate(zip(node.input, inputs, strict=False)):
             if value is None:
                 items.append(None)
-            elif place in static:
+            elif index in static:
                 items.append(self._numbers(value))
             elif value.is_dynamic:
                 items.append(Name(name, False))
@@ -300,8 +300,8 @@ class _Reader:
         results = [self._call(node, attributes, inputs, h) for h in range(len(self.sizes))]
         outputs = tuple(node.output[: len(results[0])])
         self.steps.append(Step(node.op_type, attributes, tuple(items), outputs))
-        for place, name in enumerate(outputs):
-            self._set(name, [result[place].to("meta") for result in results], True)
+        for index, name in enumerate(outputs):
+            self._set(name, [result[index].to("meta") for result in results], True)
 
     def _call(
         self, node: onnx.NodeProto, attributes: Attributes, inputs: Sequence[Value | None], h: int
@@ -310,10 +310,10 @@ class _Reader:
         static = OPERATORS[node.op_type].static
         dynamic = any(value.is_dynamic for value in inputs if value is not None)
         arguments: list[Any] = []
-        for place, value in enumerate(inputs):
+        for index, value in enumerate(inputs):
             if value is None:
                 arguments.append(None)
-            elif place in static:
+            elif index in static:
                 arguments.append(_static(self._numbers(value, h), self.sizes[h]))
             else:
                 arguments.append(value.tensors[h].to("meta") if dynamic else value.tensors[h])
@@ -323,11 +323,11 @@ class _Reader:
 
     def _changes_nothing(self, node: onnx.NodeProto, attributes: Attributes, inputs: Sequence[Value | None]) -> bool:
         """Give the output of a node that does nothing the value of its input, under its own name."""
-        given = inputs[0]
-        if given is None or not given.is_dynamic:
+        operand = inputs[0]
+        if operand is None or not operand.is_dynamic:
             return False
-        made = self._call(node, attributes, inputs, 0)[0]
-        return made.dtype is given.tensors[0].dtype and self._alias(node.output[0], node.input[0])
+        output = self._call(node, attributes, inputs, 0)[0]
+        return output.dtype is operand.tensors[0].dtype and self._alias(node.output[0], node.input[0])
 
     def _alias(self, name: str, of: str) -> bool:
         self.values[name] = self.values[of]
@@ -374,18 +374,18 @@ class _Reader:
         The dimension that takes the batch has the same place among the strides. Where several have: one of size 1, else one
         that the reshape makes and that is not the last, which layers contract. A wrong choice shows when logits are compared.
         """
-        given, shape = inputs
-        assert given is not None
+        operand, shape = inputs
+        assert operand is not None
         assert shape is not None
-        if not given.is_dynamic or not shape.is_constant:
+        if not operand.is_dynamic or not shape.is_constant:
             return None
-        first, second = (given.tensors[h].shape for h in (0, 1))
-        place = next((i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b), None)
-        if place is None:
+        first, second = (operand.tensors[h].shape for h in (0, 1))
+        index = next((i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b), None)
+        if index is None:
             return None
         target = list(self._call(node, {**_allow_zero(node)}, inputs, 0)[0].shape)
-        low = math.prod(first[place + 1 :])
-        high = low * first[place]
+        low = math.prod(first[index + 1 :])
+        high = low * first[index]
         strides = [math.prod(target[i + 1 :]) for i in range(len(target))]
         places = [i for i, stride in enumerate(strides) if stride <= high and stride * target[i] >= low]
         if not places:
@@ -397,8 +397,8 @@ class _Reader:
 
         chosen = min(places, key=preference)
         shapes = []
-        for tensor in given.tensors:
-            grown, rest = divmod(target[chosen] * tensor.shape[place], first[place])
+        for tensor in operand.tensors:
+            grown, rest = divmod(target[chosen] * tensor.shape[index], first[index])
             if rest:
                 raise Unsupported("mixes the batch with other dimensions: export the model with a dynamic batch")
             shapes.append(torch.tensor([*target[:chosen], grown, *target[chosen + 1 :]]))
@@ -412,7 +412,7 @@ class _Reader:
 
     def _simplify(self, output: str) -> None:
         """Join transpositions in a row, and zero padding with the convolution behind it: verifiers know neither."""
-        made = {name: step for step in self.steps for name in step.outputs}
+        producers = {name: step for step in self.steps for name in step.outputs}
         uses: dict[str, int] = {output: 1}
         for step in self.steps:
             for item in step.inputs:
@@ -420,9 +420,9 @@ class _Reader:
                     uses[item.name] = uses.get(item.name, 0) + 1
 
         def source(name: str) -> tuple[str, Step | None]:
-            while (step := made.get(name)) and step.operator == "Identity":
+            while (step := producers.get(name)) and step.operator == "Identity":
                 name = step.inputs[0].name  # type: ignore[union-attr]
-            return name, made.get(name)
+            return name, producers.get(name)
 
         for step in self.steps:
             if step.operator not in {"Transpose", "Conv"} or not isinstance(step.inputs[0], Name):
@@ -439,9 +439,9 @@ class _Reader:
             elif step.operator == "Conv" and before is not None and before.operator == "Pad":
                 pads = _spatial_pads(before, self.values[name].tensors[0].ndim)
                 if pads and step.attributes.get("auto_pad", "NOTSET") in {"NOTSET", "VALID"}:
-                    own = step.attributes.get("pads") or [0] * len(pads)
-                    own = [0] * len(pads) if step.attributes.get("auto_pad") == "VALID" else own
-                    both = [a + b for a, b in zip(own, pads, strict=True)]
+                    own_pads = step.attributes.get("pads") or [0] * len(pads)
+                    own_pads = [0] * len(pads) if step.attributes.get("auto_pad") == "VALID" else own_pads
+                    both = [a + b for a, b in zip(own_pads, pads, strict=True)]
                     step.attributes = {**step.attributes, "pads": both, "auto_pad": "NOTSET"}
                     step.inputs = (before.inputs[0], *step.inputs[1:])
 
@@ -455,13 +455,13 @@ def _spatial_pads(step: Step, rank: int) -> list[int] | None:
     fill = value.values[0] if isinstance(value, Numbers) and value.values else step.attributes.get("value", 0.0)
     if numbers is None or fill != 0 or any(isinstance(n, Sized) or n < 0 for n in numbers):
         return None
-    whole, half = [0] * 2 * rank, len(numbers) // 2
+    all_pads, half = [0] * 2 * rank, len(numbers) // 2
     for i, axis in enumerate(axes.values if isinstance(axes, Numbers) else range(half)):
-        place = int(axis) % rank  # type: ignore[arg-type]
-        whole[place], whole[place + rank] = int(numbers[i]), int(numbers[i + half])
-    if any(whole[i] for i in (0, 1, rank, rank + 1)):
+        dimension = int(axis) % rank  # type: ignore[arg-type]
+        all_pads[dimension], all_pads[dimension + rank] = int(numbers[i]), int(numbers[i + half])
+    if any(all_pads[i] for i in (0, 1, rank, rank + 1)):
         return None
-    return whole[2:rank] + whole[rank + 2 :]
+    return all_pads[2:rank] + all_pads[rank + 2 :]
 
 
 def _allow_zero(node: onnx.NodeProto) -> Attributes:

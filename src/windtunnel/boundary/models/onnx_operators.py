@@ -129,7 +129,7 @@ def _gelu(attributes: Attributes, x: Tensor) -> Tensor:
 
 @_row("Clip", static=(1, 2))
 def _clip(attributes: Attributes, x: Tensor, low: Static | None = None, high: Static | None = None) -> Tensor:
-    ends = [given[0] if given else attributes.get(key) for given, key in ((low, "min"), (high, "max"))]
+    ends = [bound[0] if bound else attributes.get(key) for bound, key in ((low, "min"), (high, "max"))]
     return x if ends == [None, None] else x.clamp(*ends)
 
 
@@ -365,7 +365,7 @@ def _squeeze(attributes: Attributes, x: Tensor, axes: Static | None = None) -> T
 @_row("Unsqueeze", static=(1,))
 def _unsqueeze(attributes: Attributes, x: Tensor, axes: Static | None = None) -> Tensor:
     places = attributes.get("axes", ()) if axes is None else axes
-    for axis in sorted(place % (x.ndim + len(places)) for place in places):
+    for axis in sorted(position % (x.ndim + len(places)) for position in places):
         x = x.unsqueeze(axis)
     return x
 
@@ -381,8 +381,10 @@ def _concat(attributes: Attributes, *values: Tensor) -> Tensor:
 
 @_row("Split", static=(1,))
 def _split(attributes: Attributes, x: Tensor, sizes: Static | None = None) -> tuple[Tensor, ...]:
-    axis, given = attributes.get("axis", 0), sizes or attributes.get("split")
-    parts: tuple[Tensor, ...] = x.split(list(given) if given else -(-int(x.shape[axis]) // attributes["outputs"]), axis)
+    axis, lengths = attributes.get("axis", 0), sizes or attributes.get("split")
+    parts: tuple[Tensor, ...] = x.split(
+        list(lengths) if lengths else -(-int(x.shape[axis]) // attributes["outputs"]), axis
+    )
     return parts
 
 
@@ -391,17 +393,17 @@ def _slice(
     attributes: Attributes, x: Tensor, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None
 ) -> Tensor:
     starts, ends, axes = (
-        attributes.get(key) if given is None else given
-        for given, key in ((starts, "starts"), (ends, "ends"), (axes, "axes"))
+        attributes.get(key) if values is None else values
+        for values, key in ((starts, "starts"), (ends, "ends"), (axes, "axes"))
     )
     for i, axis in enumerate(axes or range(len(starts))):
-        step, place = (steps[i] if steps else 1), axis % x.ndim
+        step, dimension = (steps[i] if steps else 1), axis % x.ndim
         if step > 0:
-            x = x[(slice(None),) * place + (slice(starts[i], ends[i] if ends[i] < 2**31 else None, step),)]
+            x = x[(slice(None),) * dimension + (slice(starts[i], ends[i] if ends[i] < 2**31 else None, step),)]
         else:
-            size = int(x.shape[place])
+            size = int(x.shape[dimension])
             chosen = range(size)[slice(starts[i], ends[i] if ends[i] >= -size else None, step)]
-            x = x.index_select(place, torch.tensor(list(chosen), device=x.device))
+            x = x.index_select(dimension, torch.tensor(list(chosen), device=x.device))
     return x
 
 
@@ -422,10 +424,10 @@ def _gather(attributes: Attributes, x: Tensor, indices: Static) -> Tensor:
 def _pad(attributes: Attributes, x: Tensor, pads: Any = None, value: Any = None, axes: Any = None) -> Tensor:
     pads = attributes["pads"] if pads is None else pads
     fill = value[0] if value else attributes.get("value", 0.0)
-    whole = [0] * 2 * x.ndim
+    all_pads = [0] * 2 * x.ndim
     for i, axis in enumerate(range(x.ndim) if axes is None else axes):
-        whole[axis % x.ndim], whole[axis % x.ndim + x.ndim] = pads[i], pads[i + len(pads) // 2]
-    order = _torch_order(whole)
+        all_pads[axis % x.ndim], all_pads[axis % x.ndim + x.ndim] = pads[i], pads[i + len(pads) // 2]
+    order = _torch_order(all_pads)
     while order and order[-2:] == [0, 0]:
         order = order[:-2]
     mode = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}[
@@ -440,9 +442,9 @@ def _pad(attributes: Attributes, x: Tensor, pads: Any = None, value: Any = None,
 def _expand(_: Attributes, x: Tensor, shape: Static) -> Tensor:
     rank = max(x.ndim, len(shape))
     sizes = [1] * (rank - x.ndim) + list(x.shape)
-    asked = [1] * (rank - len(shape)) + list(shape)
+    target = [1] * (rank - len(shape)) + list(shape)
     return x.expand(
-        [given if isinstance(new, int) and new == 1 else new for given, new in zip(sizes, asked, strict=True)]
+        [size if isinstance(new, int) and new == 1 else new for size, new in zip(sizes, target, strict=True)]
     )
 
 
@@ -505,29 +507,34 @@ def _space_to_depth(attributes: Attributes, x: Tensor) -> Tensor:
 
 @_row("Resize", "Upsample", static=(1, 2, 3))
 def _resize(attributes: Attributes, x: Tensor, *given: Any) -> Tensor:
-    mode, place = attributes.get("mode", "nearest"), attributes.get("coordinate_transformation_mode", "half_pixel")
+    mode, coordinates = (
+        attributes.get("mode", "nearest"),
+        attributes.get("coordinate_transformation_mode", "half_pixel"),
+    )
     scales = given[1] if len(given) > 1 else given[0] if given else attributes.get("scales")
     sizes = given[2] if len(given) > 2 and given[2] else None
     if sizes is None:
         assert scales is not None
         sizes = [math.floor(n * s) for n, s in zip(x.shape[2:], scales[2:], strict=True)]
-    wanted = [int(size) for size in sizes[-(x.ndim - 2) :]]
+    target = [int(size) for size in sizes[-(x.ndim - 2) :]]
     old = attributes["operator"] == "Upsample" or attributes["opset"] < 11
     if mode == "nearest":
-        exact = place == "half_pixel" and attributes.get("nearest_mode", "round_prefer_floor").startswith("round")
+        exact = coordinates == "half_pixel" and attributes.get("nearest_mode", "round_prefer_floor").startswith("round")
         if (
             old
-            or (place == "asymmetric" and attributes.get("nearest_mode") == "floor")
-            or all(w % int(n) == 0 for w, n in zip(wanted, x.shape[2:], strict=True))
+            or (coordinates == "asymmetric" and attributes.get("nearest_mode") == "floor")
+            or all(w % int(n) == 0 for w, n in zip(target, x.shape[2:], strict=True))
         ):  # for whole factors both give the same
-            return F.interpolate(x, wanted, mode="nearest")
+            return F.interpolate(x, target, mode="nearest")
         if exact:
-            return F.interpolate(x, wanted, mode="nearest-exact")
-    elif mode in {"linear", "cubic"} and place in {"half_pixel", "pytorch_half_pixel", "align_corners"} and not old:
+            return F.interpolate(x, target, mode="nearest-exact")
+    elif (
+        mode in {"linear", "cubic"} and coordinates in {"half_pixel", "pytorch_half_pixel", "align_corners"} and not old
+    ):
         kind = "bicubic" if mode == "cubic" else {1: "linear", 2: "bilinear", 3: "trilinear"}[x.ndim - 2]
-        return F.interpolate(x, wanted, mode=kind, align_corners=place == "align_corners")
+        return F.interpolate(x, target, mode=kind, align_corners=coordinates == "align_corners")
     raise Unsupported(
-        f"with mode {mode} and coordinates {place} is not read; export nearest, linear or cubic of half pixels"
+        f"with mode {mode} and coordinates {coordinates} is not read; export nearest, linear or cubic of half pixels"
     )
 
 
@@ -555,8 +562,8 @@ def _reduce(attributes: Attributes, x: Tensor, axes: Static | None = None) -> Te
     chosen = attributes.get("axes") if axes is None else axes
     if not chosen and attributes.get("noop_with_empty_axes"):
         return x
-    whole = tuple(chosen) if chosen else tuple(range(x.ndim))
-    return _REDUCE[attributes["operator"]](x, whole, bool(attributes.get("keepdims", 1)))
+    dimensions = tuple(chosen) if chosen else tuple(range(x.ndim))
+    return _REDUCE[attributes["operator"]](x, dimensions, bool(attributes.get("keepdims", 1)))
 
 
 @_row("ArgMax", "ArgMin")
@@ -656,8 +663,8 @@ def _q_gemm(
     c: Tensor | None = None, y_scale: Tensor | None = None, y_zero: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     exact = _wide(a, int(a.shape[-1]))
-    left, right = _integers(a, a_zero, -2, exact), _integers(b, b_zero, 0 if attributes.get("transB") else 1, exact)
-    total = (left.T if attributes.get("transA") else left) @ (right.T if attributes.get("transB") else right)
+    first, right = _integers(a, a_zero, -2, exact), _integers(b, b_zero, 0 if attributes.get("transB") else 1, exact)
+    total = (first.T if attributes.get("transA") else first) @ (right.T if attributes.get("transB") else right)
     total = (total * attributes.get("alpha", 1.0) if c is None else total + c.to(exact)).to(a.dtype)
     real = total * _along(a_scale * b_scale, total, 1)
     return (
@@ -670,8 +677,8 @@ def _q_binary(
     attributes: Attributes, a: Tensor, a_scale: Tensor, a_zero: Tensor, b: Tensor, b_scale: Tensor, b_zero: Tensor,
     y_scale: Tensor, y_zero: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    left, right = _dequantize({}, a, a_scale, a_zero), _dequantize({}, b, b_scale, b_zero)
-    return _quantised(left + right if attributes["operator"] == "QLinearAdd" else left * right, y_scale, y_zero, {})
+    first, right = _dequantize({}, a, a_scale, a_zero), _dequantize({}, b, b_scale, b_zero)
+    return _quantised(first + right if attributes["operator"] == "QLinearAdd" else first * right, y_scale, y_zero, {})
 
 
 @_row("QLinearConcat")

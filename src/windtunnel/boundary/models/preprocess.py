@@ -238,7 +238,7 @@ def _insert(
     nodes: list[onnx.NodeProto] = []
     size = taken.type.tensor_type.shape.dim[0]
     batch = size.dim_value or size.dim_param or "batch"
-    own, current = taken.name, f"{_PREFIX}pixels"
+    input_name, current = taken.name, f"{_PREFIX}pixels"
 
     def add(operator: str, *constants: np.ndarray, made: str = "", **attributes: object) -> None:
         nonlocal current
@@ -268,8 +268,8 @@ def _insert(
         add("Round")
     if kind != TensorProto.FLOAT:
         add("Cast", to=kind)
-    add("Identity", made=own)
-    others = [value for value in model.graph.input if value.name != own]
+    add("Identity", made=input_name)
+    others = [value for value in model.graph.input if value.name != input_name]
     del model.graph.input[:]
     pixels = helper.make_tensor_value_info(f"{_PREFIX}pixels", TensorProto.FLOAT, [batch, *shape])
     model.graph.input.extend([pixels, *others])

@@ -15,7 +15,7 @@ def open_gradients(program: nn.Module) -> list[str]:
 
     Every value stays, bit by bit: detach gives its argument, and the mode of autograd decides no number.
     """
-    found = []
+    operators = []
     for part in program.modules():
         if not isinstance(part, fx.GraphModule):
             continue
@@ -24,13 +24,13 @@ def open_gradients(program: nn.Module) -> list[str]:
                 continue
             if str(node.target) == "wrap_with_set_grad_enabled" and node.args[0] is False:
                 node.args = (True, *node.args[1:])
-                found.append("no_grad")
+                operators.append("no_grad")
             elif node.target in _DETACH:
                 node.replace_all_uses_with(node.args[0])
                 part.graph.erase_node(node)
-                found.append("detach")
+                operators.append("detach")
         part.recompile()
-    return sorted(set(found))
+    return sorted(set(operators))
 
 
 def opened(cuts: list[str]) -> Caveat:
@@ -47,10 +47,10 @@ def cutting_operator(module: nn.Module, sample: Tensor) -> str:
     graphs = [part for part in module.modules() if isinstance(part, fx.GraphModule)]
     if not graphs:
         return ""
-    seen = _Cuts(graphs[0])
+    cuts = _Cuts(graphs[0])
     with torch.enable_grad():
-        seen.run(sample.clone().requires_grad_())
-    return seen.first
+        cuts.run(sample.clone().requires_grad_())
+    return cuts.first
 
 
 class _Cuts(fx.Interpreter):
@@ -63,8 +63,8 @@ class _Cuts(fx.Interpreter):
     def run_node(self, n: fx.Node) -> object:
         """Compute the value of a node."""
         value = super().run_node(n)
-        given = [self.env[node] for node in n.all_input_nodes if n.op == "call_function" and node in self.env]
+        inputs = [self.env[node] for node in n.all_input_nodes if n.op == "call_function" and node in self.env]
         cut = isinstance(value, Tensor) and not value.requires_grad
-        if not self.first and cut and any(isinstance(x, Tensor) and x.requires_grad for x in given):
+        if not self.first and cut and any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
             self.first = str(getattr(n.target, "__name__", n.target)).split(".")[0]
         return value

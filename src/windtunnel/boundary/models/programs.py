@@ -159,14 +159,14 @@ def _check_expression(text: str) -> None:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise Refused(f"has a size that is no expression ({text[:60]!r})") from error
     for node in ast.walk(tree):
-        known = isinstance(node, _PLAIN_NODES)
+        is_allowed = isinstance(node, _PLAIN_NODES)
         if isinstance(node, ast.Name):
-            known = node.id in _WORDS or _SYMBOL.fullmatch(node.id) is not None
+            is_allowed = node.id in _WORDS or _SYMBOL.fullmatch(node.id) is not None
         elif isinstance(node, ast.Call):
-            known = isinstance(node.func, ast.Name) and node.func.id in _WORDS
+            is_allowed = isinstance(node.func, ast.Name) and node.func.id in _WORDS
         elif isinstance(node, ast.Constant):
-            known = isinstance(node.value, bool | int | float) or _SYMBOL.fullmatch(str(node.value)) is not None
-        if not known:
+            is_allowed = isinstance(node.value, bool | int | float) or _SYMBOL.fullmatch(str(node.value)) is not None
+        if not is_allowed:
             raise Refused(f"has a size that is more than arithmetic ({text[:60]!r})")
 
 

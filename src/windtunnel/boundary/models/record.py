@@ -90,8 +90,8 @@ class ModelRecord(Record):
     @property
     def facts(self) -> dict[str, Value]:
         """All of it, as the source of a plug-in gave it and gets it."""
-        found: dict[str, Value] = self.model_dump(mode="json")
-        return found
+        content: dict[str, Value] = self.model_dump(mode="json")
+        return content
 
 
 class RecipeRecord(Record):

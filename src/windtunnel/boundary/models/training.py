@@ -34,8 +34,10 @@ def train_classifier(
             f"model.train.recipe: {recipe.recipe} changes images; for tabular data take standard, noise or adversarial"
         )
     with seeded(derive_seed(seed, "train", recipe.architecture)):
-        made = build() if build else ARCHITECTURES[recipe.architecture](tuple(data.inputs.shape[1:]), data.num_classes)
-        module = made.to(device).train()
+        network = (
+            build() if build else ARCHITECTURES[recipe.architecture](tuple(data.inputs.shape[1:]), data.num_classes)
+        )
+        module = network.to(device).train()
     data, held_out = _split(recipe, data, seed)
     best = Best(recipe.patience)
     generator = torch.Generator().manual_seed(derive_seed(seed, "train", recipe.recipe))
@@ -84,8 +86,8 @@ def _split(recipe: Recipe, data: Dataset, seed: int) -> tuple[Dataset, Dataset |
     if recipe.patience is None or len(data) < HELD_OUT:
         return data, None
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(derive_seed(seed, "train", "held out")))
-    held = len(data) // HELD_OUT
-    return data.subset(order[held:]), data.subset(order[:held])
+    held_out = len(data) // HELD_OUT
+    return data.subset(order[held_out:]), data.subset(order[:held_out])
 
 
 @torch.no_grad()

@@ -11,5 +11,5 @@ def view_of(model: Model) -> View | None:
     """Return the image transforms of the model's own library; None where params.yaml alone says how they are prepared."""
     if model.source not in model_sources() or (view := model_source(model.source).view) is None:
         return None
-    found: View = view()(model)
-    return found
+    image_view: View = view()(model)
+    return image_view

@@ -83,8 +83,8 @@ def _keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
 
 def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     """The model that `keep` kept, built from its configuration by a class of transformers' own."""
-    kept = fitting(_Kept, facts, MODEL_JSON, "what `train` wrote")
-    content = {k: v for k, v in kept.config.items() if k not in _DROPPED}
+    record = fitting(_Kept, facts, MODEL_JSON, "what `train` wrote")
+    content = {k: v for k, v in record.config.items() if k not in _DROPPED}
     kind = str(content.pop("model_type", ""))
     transformers = _library()
     with offline(f"{trust.key}: transformers, given the configuration in model.json,", trust.time_limit, trust.key):
@@ -92,7 +92,7 @@ def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
             config = transformers.AutoConfig.for_model(kind, **content)
         except ValueError as error:
             raise UserError(f"model.json: config: transformers knows no model_type '{kind}'") from error
-        return loaded(LogitsOf(_network(config)), kept, directory)
+        return loaded(LogitsOf(_network(config)), record, directory)
 
 
 def _library() -> ModuleType:
@@ -100,8 +100,8 @@ def _library() -> ModuleType:
         import transformers
     except Exception as error:
         raise unavailable("huggingface", error) from error
-    found: ModuleType = transformers
-    return found
+    module: ModuleType = transformers
+    return module
 
 
 def _place(model: Model) -> str:
@@ -219,11 +219,13 @@ def _view(processor: Any, config: Any) -> View:
     kept = ("do_resize", "size", "crop_pct", "resample", "do_center_crop", "crop_size", "do_rescale", "rescale_factor",
             "do_normalize", "image_mean", "image_std")  # fmt: skip
     options = {name: value for name in kept if (value := getattr(processor, name, None)) is not None}
-    said = f"transformers {type(processor).__name__}: {' '.join(str(options).split())}"
+    description = f"transformers {type(processor).__name__}: {' '.join(str(options).split())}"
     labels = dict(config.id2label)
     names = [str(labels[key]) for key in sorted(labels, key=int)]
-    known = names if any(not name.startswith("LABEL_") for name in names) else []
-    return View(image, int(getattr(config, "num_channels", 3)), said, (distinct(known),) if known else ())
+    label_names = names if any(not name.startswith("LABEL_") for name in names) else []
+    return View(
+        image, int(getattr(config, "num_channels", 3)), description, (distinct(label_names),) if label_names else ()
+    )
 
 
 def _normalisation(processor: Any, channels: int) -> tuple[list[float], list[float]]:

@@ -64,8 +64,8 @@ def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
 
 
 def _keep(model: Model, name: str, directory: Path, seed: int) -> dict[str, Json]:
-    if given := given_weights(model, name, seed, lambda: _network(name, model.kwargs)):
-        network, original = given
+    if weights := given_weights(model, name, seed, lambda: _network(name, model.kwargs)):
+        network, original = weights
     else:
         network = _network(name, model.kwargs, pretrained=True)
         original = f"{name} ({_config(network).get('tag') or PRETRAINED})"
@@ -82,11 +82,11 @@ def _keep(model: Model, name: str, directory: Path, seed: int) -> dict[str, Json
 
 def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     """The model that `keep` kept; its architecture by its name, which no file can make anything else of."""
-    kept = fitting(_Kept, facts, MODEL_JSON, "what `train` wrote")
-    if kept.name.startswith(_HUB):  # a name that model.json is not to have: nothing is fetched for a file's sake
-        raise UserError(f"model.json: name: '{kept.name}' is a place on a hub, not an architecture of timm")
-    with offline(f"{trust.key}: timm's {kept.name}", trust.time_limit, trust.key):
-        return loaded(_network(kept.name, {"num_classes": kept.num_classes, **trust.kwargs}), kept, directory)
+    record = fitting(_Kept, facts, MODEL_JSON, "what `train` wrote")
+    if record.name.startswith(_HUB):  # a name that model.json is not to have: nothing is fetched for a file's sake
+        raise UserError(f"model.json: name: '{record.name}' is a place on a hub, not an architecture of timm")
+    with offline(f"{trust.key}: timm's {record.name}", trust.time_limit, trust.key):
+        return loaded(_network(record.name, {"num_classes": record.num_classes, **trust.kwargs}), record, directory)
 
 
 def _library() -> ModuleType:
@@ -95,8 +95,8 @@ def _library() -> ModuleType:
         import timm.data
     except Exception as error:  # torchvision below it raises RuntimeError beside another build of torch
         raise unavailable("timm", error) from error
-    found: ModuleType = timm
-    return found
+    module: ModuleType = timm
+    return module
 
 
 def _network(name: str, kwargs: Mapping[str, Any], *, pretrained: bool = False) -> nn.Module:
@@ -123,8 +123,8 @@ def _config(network: nn.Module) -> dict[str, Any]:
 
 
 def _data_config(network: nn.Module) -> dict[str, Any]:
-    found: dict[str, Any] = _library().data.resolve_model_data_config(network)
-    return found
+    config: dict[str, Any] = _library().data.resolve_model_data_config(network)
+    return config
 
 
 def _transforms(config: Mapping[str, Any]) -> Any:
@@ -135,8 +135,8 @@ def _view(network: nn.Module) -> View:
     config = _data_config(network)
     channels = int(config["input_size"][0])
     plain = _transforms({**config, "mean": (0.0,) * channels, "std": (1.0,) * channels})
-    said = f"timm {_config(network).get('architecture')}: {' '.join(str(_transforms(config)).split())}"
-    return View(plain, channels, said, _names(network))
+    description = f"timm {_config(network).get('architecture')}: {' '.join(str(_transforms(config)).split())}"
+    return View(plain, channels, description, _names(network))
 
 
 def _names(network: nn.Module) -> tuple[tuple[str, ...], ...]:
