@@ -55,8 +55,11 @@ def keep_images(result: AssessmentResult, wanted: Wanted) -> AssessmentResult:
         f"dropped, but pictures, and checks that look at images again, are of those alone.",
     )
     return replace(
-        result, data={**data, **_measured(result.data), **images, KEPT: image_indices}, caveats=(*result.caveats, caveat), pictured=None
-    )  # fmt: skip
+        result,
+        data={**data, **_measured(result.data), **images, KEPT: image_indices},
+        caveats=(*result.caveats, caveat),
+        pictured=None,
+    )
 
 
 def distances_of(data: Mapping[str, Tensor | dict[str, Tensor]], norm: Norm) -> Tensor:

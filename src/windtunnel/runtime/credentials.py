@@ -57,9 +57,11 @@ def secrets_in(address: str) -> set[str]:
         parsed = make_url(address)
         secrets |= {str(parsed.password or "")}
         secrets |= {
-            text for key, value in parsed.query.items() if _SECRET_KEY.fullmatch(key)
+            text
+            for key, value in parsed.query.items()
+            if _SECRET_KEY.fullmatch(key)
             for text in (value if isinstance(value, tuple) else (value,))
-        }  # fmt: skip
+        }
     except (ArgumentError, ValueError):
         pass
     try:
@@ -74,8 +76,11 @@ def secrets_in(address: str) -> set[str]:
     elif match := _TOKEN.match(rest):
         secrets.add(match[0][:-1])
     for text in list(secrets):  # an ODBC connection string holds its password among harmless settings
-        secrets |= {value for key, _, value in (part.partition("=") for part in text.split(";"))
-                  if _SECRET_KEY.fullmatch(key.strip())}  # fmt: skip
+        secrets |= {
+            value
+            for key, _, value in (part.partition("=") for part in text.split(";"))
+            if _SECRET_KEY.fullmatch(key.strip())
+        }
     secrets |= {unquote(text) for text in secrets}
     return {text for text in secrets if text}
 

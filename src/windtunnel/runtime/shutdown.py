@@ -34,9 +34,18 @@ _SAME_SIGNAL = 0.5
 _MARK = "WINDTUNNEL_STARTED_BY"  # an environment variable: daemons leave the tree of processes, not their environment
 # Of the disk or the rights on it, not of our making.
 _DISK = {
-    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE,
-    errno.EFBIG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST,
-}  # fmt: skip
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.EMFILE,
+    errno.EFBIG,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+}
 
 
 class Interrupted(KeyboardInterrupt):
