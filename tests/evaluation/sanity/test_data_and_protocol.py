@@ -127,6 +127,17 @@ def test_a_class_answered_by_a_constant_is_named(tmp_path: Path) -> None:
     assert said.severity is Severity.INFO
 
 
+def test_the_zero_logit_of_a_binary_head_is_no_constant_class(tmp_path: Path) -> None:
+    data = digits(100)
+    data = dataset_of(data.inputs, (data.targets >= 5).long(), classes=2)
+    z = torch.randn(100, generator=torch.Generator().manual_seed(0)) + 9 * (2 * data.targets - 1)
+    for name, k in (("binary", 2), ("three", 3)):
+        logits = torch.stack([torch.zeros(100), z, -z][:k], 1)
+        answers = {"clean_logits": logits, "clean_predictions": logits.argmax(1)}
+        said = finding("A25", tmp_path / name, data, **answers)
+        assert ("is the same for every sample" in said.reason) is (k == 3)
+
+
 def logits_with_margins(targets: Tensor, margins: Tensor) -> dict[str, Tensor]:
     """Logits whose margins are these; an own class of margin m beside zeros."""
     logits = nn.functional.one_hot(targets, 10) * margins[:, None]

@@ -265,7 +265,7 @@ def every_class_is_assessed(evidence: Evidence, limit: float) -> CheckResult:
         severity = Severity.INFO if not varying and len(constant) > 1 else Severity.WARN
         reasons.append(f"equal logits for {', '.join(constant[:5])}")
     blind = [names[i] for i in (logits == logits[:1]).all(0).nonzero().flatten().tolist()]
-    if blind and not constant and int(different.sum()) >= REPEATED:
+    if k > 2 and blind and not constant and int(different.sum()) >= REPEATED:  # [0, z] is a binary head
         severity = Severity.WARN
         reasons.append(f"the logit of class {', '.join(blind[:5])} is the same for every sample")
     return CheckResult(
