@@ -150,7 +150,7 @@ def test_all_right_is_a_note_and_a_distribution_cut_at_zero_a_warning(tmp_path: 
         margins = draws + mean
         said = finding("A10", tmp_path / name, data, **logits_with_margins(data.targets, margins[margins > 0][:80]))
         assert (said.status, said.severity) == (Status.WARN, wanted)
-        assert "selected by correctness, or labelled by the model" in said.reason
+        assert "selected by correctness or labelled by the model" in said.reason
 
 
 def test_fifty_right_samples_are_no_sign(tmp_path: Path) -> None:
