@@ -479,7 +479,7 @@ def test_nothing_else_in_the_code_loads_what_can_run():
         "boundary/models/programs.py": "weights_only=True",
         "boundary/discovery/weights.py": "weights_only=True",
         # What a worker of ours sent, over a pipe or a cluster that this process opened: never a file, never a stranger's.
-        "runtime/executors/payload.py": "what a worker is sent once",
+        "runtime/executors/payload.py": "sent to each worker once",
         "runtime/executors/processes.py": "of our own worker",
         "runtime/executors/ray_cluster.py": "of our own worker",
     }

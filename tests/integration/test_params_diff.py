@@ -25,5 +25,5 @@ def test_params_diff_shows_the_epsilon_behind_the_name_of_a_budget(tmp_path):
             clone.commit("tight")
     lines = [line.split() for line in clone.run("dvc", "params", "diff").splitlines()]
     file = "reports/resolved/budget.yaml"
-    assert [file, "budget.epsilon", "0.03", "0.5"] in lines
-    assert [file, "budget.norm", "Linf", "L2"] in lines
+    assert [file, "resolved.budget.epsilon", "0.03", "0.5"] in lines
+    assert [file, "resolved.budget.norm", "Linf", "L2"] in lines

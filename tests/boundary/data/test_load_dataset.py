@@ -303,7 +303,7 @@ def test_bad_folders_are_refused_in_one_line(tmp_path):
     (tmp_path / "l.csv").write_text("001.png,a\na/000.png,b\nlost.png,b\n")
     assert "names lost.png" in the_line(with_csv)
     (tmp_path / "l.csv").write_bytes(b"\xff\xfe\x00")
-    assert "not a CSV in UTF-8" in the_line(with_csv)
+    assert "is no text in UTF-8" in the_line(with_csv)
 
 
 def test_a_folder_that_is_no_class_is_refused_with_the_nearest_name(tmp_path):

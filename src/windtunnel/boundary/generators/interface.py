@@ -76,8 +76,8 @@ class Generators:
     @torch.no_grad()
     def require_length_matters(self, where: str) -> None:
         """Raise IncompatibleError where the decoder normalises codes: decaying a code then leaves its image unchanged."""
-        codes = torch.randn(8, self.latent_dim, generator=torch.Generator().manual_seed(0))
-        classes = torch.arange(8) % self.num_classes
+        classes = torch.arange(self.num_classes).repeat(4)
+        codes = torch.randn(len(classes), self.latent_dim, generator=torch.Generator().manual_seed(0))
         if isinstance(self.model, nn.Module):
             device = next((tensor.device for tensor in self.model.state_dict().values()), codes.device)
             codes, classes = codes.to(device), classes.to(device)

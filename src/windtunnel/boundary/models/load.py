@@ -304,8 +304,7 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
         raise IncompatibleError(
             f"model: {loaded.source} gives {description} for two samples; a row of logits for each, (2, {logits.shape[1]}), is needed"
         )
-    with torch.no_grad():
-        _check_output_kind(loaded, module(dataset.inputs[:32].to(device)))
+    _check_output_kind(loaded, module, dataset.inputs[:32].to(device))
     capabilities, source = loaded.capabilities, loaded.source
     if Capability.AUTOGRAD in capabilities and not _differentiable(module, sample):
         capabilities = capabilities - {Capability.AUTOGRAD}
@@ -335,7 +334,7 @@ def _other_heads(logits: object) -> str:
     return ""
 
 
-def _check_output_kind(loaded: Loaded, logits: Tensor) -> None:
+def _check_output_kind(loaded: Loaded, module: torch.nn.Module, inputs: Tensor) -> None:
     """Raise UserError where outputs that are read as logits by default look like probabilities.
 
     A probability that is read as a logit is never below 0, so every answer would be yes.
@@ -343,7 +342,8 @@ def _check_output_kind(loaded: Loaded, logits: Tensor) -> None:
     head = loaded.head
     if head is None or head.outputs is None or head.is_output_stated:
         return
-    z = logits[:, 1] + head.criterion.shift
+    with torch.no_grad():
+        z = module(inputs)[:, 1] + head.criterion.shift
     if len(z) >= 8 and ((z >= 0) & (z <= 1)).all():
         raise UserError(
             f"model.head.output: all outputs lie in [{float(z.min()):.3g}, {float(z.max()):.3g}], as probabilities do; "

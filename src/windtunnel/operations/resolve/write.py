@@ -23,7 +23,7 @@ def write_all(stages: Iterable[Resolved], root: Path = RESOLVED) -> list[str]:
     for stage in paths.values():
         if stage.stage == "summary":
             # A params file of dvc.yaml, so that `dvc params diff` shows the epsilon behind the name of a budget.
-            write_json({"budget": stage.work.entry["budget"]}, root / "budget.yaml")
+            write_json({"resolved": {"budget": stage.work.entry["budget"]}}, root / "budget.yaml")
     return [stage.label for stage in paths.values() if stage.write(root)]
 
 
