@@ -75,7 +75,7 @@ def test_what_was_flagged_is_answered_by_attacks_that_break_what_the_others_left
     for name in added:
         found = json.loads(Path("reports", "robustness", name, "metadata.json").read_text())["metrics"]
         rate, attacked = found["attack_success_rate"], found["n_attacked"]
-        assert f"{name}: broke {round(rate * attacked)} of {attacked} samples" in said
+        assert f"{name}: broke {round(rate * attacked)} of {attacked} surviving samples" in said
         assert rate >= 0.1, name
     run_stage("resolve")
     run_stage("sanity")

@@ -205,8 +205,8 @@ ROWS = {
     ),
     "the other adapter": (append(f"{A}/attacks/foolbox/adapter.py", "\nX = 1\n"), {"attack@deepfool"}),
     "a search of our own": (append(f"{A}/queries/evoba.py", "\nX = 1\n"), {"query@evoba"}),
-    "the solver's process": (append(f"{A}/verification/solver_process.py", "\nX = 1\n"), {"verify@marabou"}),
-    "what bounds": (append(f"{A}/verification/bound_step.py", "\nX = 1\n"), {"verify@crown"}),
+    "the solver's process": (append(f"{A}/verification/marabou/worker.py", "\nX = 1\n"), {"verify@marabou"}),
+    "what bounds": (append(f"{A}/verification/cascade/bound_step.py", "\nX = 1\n"), {"verify@crown"}),
     "what corrupts": (append(f"{A}/corruptions/corrupt.py", "\nX = 1\n"), {"corrupt@blur", "corrupt@against"}),
     "a sanity check": (append(f"{PACKAGE}/evaluation/sanity/masking.py", "\nX = 1\n"), {"sanity"}),
     "the explanation of a check": (  # which is shown beside its result
@@ -246,7 +246,7 @@ ROWS = {
     "a progress bar": (version("rich", "99"), set()),
     # Params
     "a default in the schema": (
-        edit(f"{PACKAGE}/params/verification.py", "PositiveInt = Field(20_000", "PositiveInt = Field(9000"),
+        edit(f"{PACKAGE}/params/verification.py", "iterations: PositiveInt = Field(8", "iterations: PositiveInt = Field(9"),
         {*VERIFY, *WHOLE, "report"},
     ),
     "an unused budget": (edit("params.yaml", "epsilon: 0.12", "epsilon: 0.2"), set()),
