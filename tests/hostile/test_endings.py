@@ -203,7 +203,7 @@ def test_a_model_that_raises_later_is_one_line_with_its_own_words(project, place
 
 ENDLESS = {
     "data": {"samples": {"n": 60}},
-    "attacks": {"a": {"library": "torchattacks", "algorithm": "PGD", "batch_size": 4, "params": {"steps": 500_000}}},
+    "attacks": {"a": {"library": "torchattacks", "algorithm": "MIFGSM", "batch_size": 4, "params": {"steps": 500_000}}},
     "corruptions": {"c": {"algorithm": "glass_blur", "upsample": 512, "severities": [5]}},
     "verification": {"v": {"library": "Marabou", "algorithm": "linf-box", "timeout": 100, "budget": {"epsilon": 0.2}}},
 }
