@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.check import Severity, Status
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.run import Finding, registry, run_check
+from windtunnel.evaluation.witness.surrogate import train_student
 
 pytestmark = pytest.mark.slow
 
@@ -70,10 +70,10 @@ def test_a_tenth_of_a_grey_level_of_budget_is_enough(mlp_subject: Subject, tmp_p
     assert look(evidence).status is Status.PASS
 
 
-def test_the_student_of_c6_learns_without_importing_a_compiler() -> None:
+def test_the_witness_s_student_learns_without_importing_a_compiler() -> None:
     """Torch's first optimiser object imports its compiler: twice as long as the whole check."""
     code = (
-        "import sys, torch; from torch import nn; from windtunnel.evaluation.sanity.student import _teach\n"
+        "import sys, torch; from torch import nn; from windtunnel.evaluation.witness.surrogate import _teach\n"
         "_teach(nn.Linear(4, 2), torch.rand(200, 4), torch.arange(200) % 2, torch.Generator().manual_seed(0))\n"
         "print('torch._dynamo' in sys.modules)"
     )
@@ -82,8 +82,7 @@ def test_the_student_of_c6_learns_without_importing_a_compiler() -> None:
 
 
 def test_the_student_answers_as_the_model(evidence: Evidence) -> None:
-    from windtunnel.evaluation.sanity.student import student_of
-
-    student = student_of(replace(evidence, notes={}), 0.1)
-    same = student.predict(evidence.subject.dataset.inputs) == evidence.subject.clean_predictions
-    assert float(same.double().mean()) > 0.9
+    subject = evidence.subject
+    inputs, predictions = subject.dataset.inputs, subject.clean_predictions
+    student = train_student(inputs, predictions, subject.dataset, subject.classifier.device, 0, 0.1)
+    assert float((student.predict(inputs) == predictions).double().mean()) > 0.9

