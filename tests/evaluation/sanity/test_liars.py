@@ -29,6 +29,7 @@ from windtunnel.boundary.data.load import load_dataset
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Verdict
 from windtunnel.core.criterion import SOFTMAX
+from windtunnel.core.errors import UnsoundError
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.sanity.check import Severity, Status
 from windtunnel.evaluation.sanity.evidence import Evidence
@@ -95,8 +96,11 @@ def test_model_that_lies_is_caught(liar: str, few: Subject, tmp_path: Path) -> N
 
 
 def test_normalisation_outside_the_model_is_caught(few: Subject, tmp_path: Path) -> None:
+    """Without a sweep: its clipped inputs lie beyond the epsilon of inputs out of range, and writing them raises."""
     subject = normalised_inputs(few)
-    assert "A5" in flagged(findings_of(subject, tmp_path))
+    assert "A5" in flagged(findings_of(subject, tmp_path / "attacks", {**SHORT, "sweeps": {}}))
+    with pytest.raises(UnsoundError, match="outside of epsilon"):
+        findings_of(subject, tmp_path / "sweeps", {**SHORT, "attacks": {}})
 
 
 @pytest.mark.parametrize(("picked", "wanted"), [(True, Status.WARN), (False, Status.PASS)])
