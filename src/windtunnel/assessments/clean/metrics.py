@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from sklearn.metrics import precision_recall_fscore_support, roc_auc_score
 from torch import Tensor, nn
 
 from windtunnel.assessments.clean.reliability import ConfidenceBins
@@ -74,6 +73,8 @@ def precision_recall_f1(predictions: Tensor, targets: Tensor) -> dict[str, float
 
     A class that is never predicted has precision 0. Classes without samples and predictions do not count.
     """
+    from sklearn.metrics import precision_recall_fscore_support  # half a second, which stages that read metrics save
+
     found: dict[str, float] = {}
     for average in ("micro", "macro", "weighted"):
         scores = precision_recall_fscore_support(targets, predictions, average=average, zero_division=0)
@@ -87,6 +88,8 @@ def area_under_roc(logits: Tensor, targets: Tensor) -> dict[str, float]:
     """Return the area under the ROC curve of two logits; empty for more classes, and where a class has no sample."""
     if logits.shape[1] != 2 or len(targets.unique()) < 2:
         return {}
+    from sklearn.metrics import roc_auc_score
+
     return {"auroc": float(roc_auc_score(targets, (logits[:, 1] - logits[:, 0]).double()))}
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import Field
 
 from windtunnel.core.contracts import Caveat
-from windtunnel.core.criterion import Criterion
 from windtunnel.records.files import read_json, write_json
 from windtunnel.records.metadata import Record, Value, fitting
+
+if TYPE_CHECKING:
+    from windtunnel.core.criterion import Criterion  # it imports torch, and this module is read without
 
 MODEL_JSON = "model.json"
 LIMIT = 1e-4  # of the logits' largest spread, as graphs for a verifier are held to
@@ -66,6 +68,8 @@ class HeadRecord(Record):
     @property
     def criterion(self) -> Criterion:
         """Return how logits are read under this head."""
+        from windtunnel.core.criterion import Criterion
+
         return Criterion(self.kind, self.top_k, self.threshold)
 
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from windtunnel.boundary.models.loaders import Loaded
 from windtunnel.boundary.models.record import TwinAgreement
-from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Caveat
 
@@ -59,6 +58,8 @@ def with_twin(loaded: Loaded, twin: Classifier, agreement: TwinAgreement | None)
     parts: Sequence[str] = (loaded.digest, twin.digest)
     said = "how often they agree was not measured"
     if agreement:
+        from windtunnel.core.binomial import binomial_rate  # scipy, which `train` needs for nothing else
+
         rate = binomial_rate(agreement.agree, agreement.samples)
         said = f"they agree on {agreement.agree} of {agreement.samples} samples ({rate.low:.1%} to {rate.high:.1%})"
     caveat = Caveat(
