@@ -65,6 +65,8 @@ def test_the_answers_break_a_model_whose_gradient_has_the_wrong_sign(digits_subj
     weak = assess("pgd", PGD, BUDGET, liar).metrics["attack_success_rate"]
     assert weak < 0.1
     for name, entry in stronger(MASKED, {"pgd": PGD}, BUDGET).items():
+        if name.startswith("more_steps"):  # more steps along a wrong gradient break nothing more
+            continue
         alone = AttackEntry.model_validate({**entry, "on": None})
         assert assess(name, alone, BUDGET, liar).metrics["attack_success_rate"] > weak + 0.1, name
 
