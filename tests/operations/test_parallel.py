@@ -4,16 +4,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from windtunnel.core import machine
 from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.operations import parallel
 
 
 @pytest.mark.parametrize(("text", "expected"), [("max 100000", 8), ("150000 100000", 1), ("300000 100000", 3)])
 def test_the_limit_of_a_container_bounds_the_processors(tmp_path, monkeypatch, text, expected):
-    monkeypatch.setattr(parallel.os, "sched_getaffinity", lambda _: set(range(8)))
-    monkeypatch.setattr(parallel, "_CPU_LIMIT", tmp_path / "cpu.max")
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
     (tmp_path / "cpu.max").write_text(text)
-    assert parallel.usable_processors() == expected
+    assert machine.usable_processors() == expected
 
 
 def test_each_chosen_gpu_has_its_name(monkeypatch):

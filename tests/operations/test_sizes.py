@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 
 from windtunnel.cli import needs
+from windtunnel.core import machine
 from windtunnel.core.contracts import Caveat
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.validate import validate
@@ -184,7 +185,7 @@ def test_each_worker_gets_an_equal_part_of_the_memory():
 
 def test_the_memory_limit_of_the_container_counts(tmp_path, monkeypatch):
     (tmp_path / "memory.max").write_text(str(10 * 2**20))
-    monkeypatch.setattr(trial, "_LIMIT_OF_CONTAINER", tmp_path / "memory.max")
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
     assert trial.memory_of_a_worker(torch.device("cpu"), 1) == 10 * 2**20
 
 

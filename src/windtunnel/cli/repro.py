@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from windtunnel.operations.parallel import reproduce, usable_processors, visible_gpus
+from windtunnel.core.machine import usable_processors
+from windtunnel.operations.parallel import reproduce, visible_gpus
 from windtunnel.runtime.placement import require_placement
 
 

@@ -51,9 +51,9 @@ def sweep(
       windtunnel sweep --set model.train.recipe=standard,adversarial --html recipes.html
     """  # noqa: D301
     from windtunnel.cli.compare import show_comparison
+    from windtunnel.core.machine import usable_processors
     from windtunnel.operations.dvc_files import require_whole_files
     from windtunnel.operations.experiments import grid, run_experiments
-    from windtunnel.operations.parallel import usable_processors
     from windtunnel.operations.revisions import run_at
     from windtunnel.reporting.compare.comparison import compare_runs
 

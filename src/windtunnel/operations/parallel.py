@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from windtunnel.core.errors import USER_ERROR, InfrastructureError, UserError
+from windtunnel.core.machine import free_memory
 from windtunnel.operations.dvc_lock import read_lock
 from windtunnel.records.layout import HERE, LOCK, ROBUSTNESS
 from windtunnel.records.run_times import read_runtime
@@ -46,19 +47,6 @@ _POLL = 0.05  # seconds
 _TELL_EVERY = 60.0  # seconds between lines where there is no terminal
 _MEMORY_OF_A_STAGE = 2**30  # bytes, until a stage has shown what it takes
 _USUAL_SECONDS = 3.0  # of a stage that has not run yet, for the order in which stages start
-_CPU_LIMIT, _MEMORY_LIMIT, _MEMORY_USED = (
-    Path("/sys/fs/cgroup") / name for name in ("cpu.max", "memory.max", "memory.current")
-)
-
-
-def usable_processors() -> int:
-    """Return how many processors this process may use, by its affinity and the limit of its container."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = map(int, _CPU_LIMIT.read_text(encoding="ascii").split())
-    except (OSError, ValueError):  # no container, another version of cgroups, or no limit (`max`)
-        return count
-    return max(1, min(count, quota // period))
 
 
 def visible_gpus(device: str) -> list[str]:
@@ -308,15 +296,6 @@ def _order_lock(labels: Sequence[str]) -> None:
     if order != present:
         with modify_yaml(LOCK) as content:
             content["stages"] = {label: content["stages"][label] for label in order}
-
-
-def free_memory() -> int:
-    """Return the bytes that may be allocated: of the machine, and of the container if it has a limit."""
-    free = int(psutil.virtual_memory().available)
-    try:
-        return min(free, int(_MEMORY_LIMIT.read_text()) - int(_MEMORY_USED.read_text()))
-    except (OSError, ValueError):  # no container, another version of cgroups, or no limit (`max`)
-        return free
 
 
 def _expected_seconds(label: str) -> float:

@@ -15,6 +15,7 @@ from windtunnel.assessments.run import result_of, task_on
 from windtunnel.assessments.verification.bound_propagation.memory import counts_its_own
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
+from windtunnel.core.machine import whole_memory
 from windtunnel.core.subject import subject_of
 from windtunnel.operations.api.pipeline import resolved_directly
 from windtunnel.params.entry import Entry, Storage
@@ -24,7 +25,6 @@ from windtunnel.records.layout import Layout
 from windtunnel.registry.plugins import families
 
 _SAMPLED = 0.005  # seconds between looks at the memory
-_LIMIT_OF_CONTAINER = Path("/sys/fs/cgroup/memory.max")
 _IN_HALVES = frozenset({"batch_halved", "smaller_batch"})  # caveats
 
 
@@ -76,15 +76,8 @@ def memory_of_a_worker(device: torch.device, workers: int) -> int:
     if counts_its_own(device):
         total: int = torch.get_device_module(device).mem_get_info(device)[1]
     else:
-        total = min(int(psutil.virtual_memory().total), _limit_of_container())
+        total = whole_memory()
     return total // workers
-
-
-def _limit_of_container() -> int:
-    try:
-        return int(_LIMIT_OF_CONTAINER.read_text(encoding="ascii"))
-    except (OSError, ValueError):  # no container, another version of cgroups, or no limit (`max`)
-        return 2**62
 
 
 class _Accelerator:

@@ -15,6 +15,7 @@ from windtunnel.assessments.verification.bound_propagation import bounder as bou
 from windtunnel.assessments.verification.bound_propagation import lirpa, memory
 from windtunnel.assessments.verification.bound_propagation.bounder import Bounder
 from windtunnel.assessments.verification.preflight import preflight
+from windtunnel.core import machine
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import IncompatibleError
 
@@ -196,13 +197,13 @@ def test_a_search_is_bounded_in_memory_and_its_time_ends_inside_a_bound_too(digi
 
 def test_what_the_system_has_read_of_files_counts_as_free_in_a_container(tmp_path, monkeypatch):
     """Mapped data and results fill the cache of files: counted as used, they would halve every batch of a large run."""
-    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
     (tmp_path / "memory.max").write_text("8000000000\n")
     (tmp_path / "memory.current").write_text("7900000000\n")
     (tmp_path / "memory.stat").write_text(
         "anon 900000000\nfile 7000000000\ninactive_file 6000000000\nactive_file 900000000\n"
     )
-    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=2**50))
+    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: SimpleNamespace(available=2**50))
     assert memory.free_memory(torch.device("cpu")) == 7_000_000_000
     (tmp_path / "memory.max").write_text("max\n")
     assert memory.free_memory(torch.device("cpu")) == 2**50

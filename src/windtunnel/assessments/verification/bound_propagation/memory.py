@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import psutil
 import torch
 from torch import nn
+
+from windtunnel.core import machine
 
 _SHARE = 0.5  # of the free memory: allocators fragment, and other processes grow
 _ACTIVATIONS = 100_000  # of all samples of a batch together
 _ON_ACCELERATOR = 4  # times as many there, which computes a small batch as long as a large one
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 def samples_that_suit(module: nn.Module, sample: torch.Tensor) -> int:
@@ -53,19 +51,4 @@ def free_memory(device: torch.device) -> int:
     if counts_its_own(device):
         free: int = torch.get_device_module(device).mem_get_info(device)[0]
         return free
-    return min(int(psutil.virtual_memory().available), _left_in_container())
-
-
-def _left_in_container() -> int:
-    """The limit less what is used; not counted is what the system has read of files, which it drops where memory is asked for.
-
-    Mapped data and results fill that cache: counted, they would leave no room after a few gigabytes, and halve every batch.
-    """
-    try:
-        limit, used, reported = (
-            (_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current", "memory.stat")
-        )
-        kinds = dict(line.split(maxsplit=1) for line in reported.splitlines())
-        return int(limit) - int(used) + sum(int(kinds.get(kind, 0)) for kind in ("active_file", "inactive_file"))
-    except (OSError, ValueError):  # no container, another version of cgroups, or no limit (`max`)
-        return 2**62
+    return machine.free_memory()
