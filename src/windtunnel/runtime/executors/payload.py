@@ -16,6 +16,7 @@ from typing import Any
 
 from windtunnel.core.errors import UserError
 from windtunnel.core.threads import compute_with_one_torch_thread
+from windtunnel.runtime.console import warn
 from windtunnel.runtime.executors import inside_a_unit
 from windtunnel.runtime.executors.allocator import retain_freed_memory
 from windtunnel.runtime.executors.mapped_tensors import mapped, mapped_location
@@ -69,6 +70,15 @@ def pack(work: Callable[[Any], Any], *, for_this_machine: bool = False) -> Paylo
     except Exception as error:  # whatever a model of the user's raises when it is pickled
         raise NotPicklableError(str(error) or type(error).__name__) from error
     return Payload(tuple(sys.path), content)
+
+
+def pack_or_warn(work: Callable[[Any], Any], name: str, *, for_this_machine: bool = False) -> Payload | None:
+    """Pickle as `pack` does; None after a warning for work of the assessment `name` that only this process can do."""
+    try:
+        return pack(work, for_this_machine=for_this_machine)
+    except NotPicklableError as error:
+        warn(f"{name}: runs in one process: {error}")
+        return None
 
 
 class WorkerServer:

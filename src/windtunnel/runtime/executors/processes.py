@@ -18,10 +18,9 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import TypeVar
 
-from windtunnel.runtime.console import warn
 from windtunnel.runtime.executors import Lost, SerialExecutor
 from windtunnel.runtime.executors.dispatcher import Dispatcher, WorkerEvent
-from windtunnel.runtime.executors.payload import NotPicklableError, Payload, WorkerServer, pack
+from windtunnel.runtime.executors.payload import Payload, WorkerServer, pack_or_warn
 from windtunnel.runtime.shutdown import deaf_children, no_main_module
 
 U = TypeVar("U")
@@ -44,10 +43,8 @@ class ProcessExecutor:
         """Yield results as `Executor.results` does."""
         if not units:
             return
-        try:
-            payload = pack(work, for_this_machine=True)
-        except NotPicklableError as error:
-            warn(f"{name}: runs in one process: {error}")
+        payload = pack_or_warn(work, name, for_this_machine=True)
+        if payload is None:
             yield from SerialExecutor().results(work, units, name)
             return
         yield from Dispatcher(_pool_of(self.workers), payload, units, name, limit).results()

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from windtunnel.core.errors import UserError
-from windtunnel.runtime.console import warn
 from windtunnel.runtime.executors import Lost, SerialExecutor
 from windtunnel.runtime.executors.dispatcher import Dispatcher, WorkerEvent
-from windtunnel.runtime.executors.payload import NotPicklableError, Payload, WorkerServer, pack, require_equal, versions
+from windtunnel.runtime.executors.payload import Payload, WorkerServer, pack_or_warn, require_equal, versions
 
 U = TypeVar("U")
 R = TypeVar("R")
@@ -50,10 +49,8 @@ class RayExecutor:
         if not units:
             return
         ray = _connect()
-        try:
-            payload = pack(work)
-        except NotPicklableError as error:
-            warn(f"{name}: runs in one process: {error}")
+        payload = pack_or_warn(work, name)
+        if payload is None:
             yield from SerialExecutor().results(work, units, name)
             return
         processors = max(1, int(ray.cluster_resources().get("CPU", 1)))
