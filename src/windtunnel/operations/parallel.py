@@ -35,6 +35,7 @@ from windtunnel.records.layout import HERE, LOCK, ROBUSTNESS
 from windtunnel.records.run_times import read_runtime
 from windtunnel.runtime.placement import PROGRESS_FILE
 from windtunnel.runtime.shutdown import deaf_children, no_main_module
+from windtunnel.runtime.supervised import end_with_parent
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
@@ -328,7 +329,7 @@ def _start(stage: Stage, environment: dict[str, str], log: Path) -> mp.process.B
 
 def _run_module(module: str, arguments: Sequence[str], environment: dict[str, str], log: Path) -> None:
     """Run `python -m module arguments` in this process, which was forked for it."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent(lambda: os.kill(os.getpid(), signal.SIGTERM))
     os.environ.update(environment)
     with log.open("wb") as file:
         os.dup2(file.fileno(), 1)
@@ -339,13 +340,6 @@ def _run_module(module: str, arguments: Sequence[str], environment: dict[str, st
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     finally:
         atexit._run_exitfuncs()  # a forked process of multiprocessing ends without them
-
-
-def _end_with_parent() -> None:
-    parent = mp.parent_process()
-    if parent is not None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _print_log(job: _Running) -> None:

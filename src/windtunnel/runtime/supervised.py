@@ -6,6 +6,7 @@ The user's model may sleep for ever in C, call `os._exit(0)` or crash the interp
 from __future__ import annotations
 
 import multiprocessing as mp
+import os
 import signal
 import sys
 import threading
@@ -124,7 +125,7 @@ def _watched(
     theirs.close()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent(lambda: os._exit(USER_ERROR))
     _Watcher.connection = connection
     try:
         returned = work(*args, **kwargs)
@@ -139,11 +140,14 @@ def _watched(
         connection.send(("refused", str(user_error), isinstance(user_error, InfrastructureError)))
 
 
-def _end_with_parent() -> None:
-    """The watching process was killed: nobody waits for this one."""
-    import os
-
+def end_with_parent(end: Callable[[], None]) -> None:
+    """Call `end` in a thread once the process that started this one by multiprocessing has died: nobody waits for it."""
     parent = mp.parent_process()
-    if parent is not None:
+    if parent is None:
+        return
+
+    def wait() -> None:
         parent.join()
-        os._exit(USER_ERROR)
+        end()
+
+    threading.Thread(target=wait, daemon=True).start()
