@@ -34,7 +34,7 @@ from windtunnel.boundary.models.preprocess import Preprocessed, adapt_graph, ste
 from windtunnel.boundary.models.program_gradients import cutting_operator
 from windtunnel.boundary.models.record import MODEL_JSON, Steps, read_model, write_model
 from windtunnel.boundary.models.training import train_classifier
-from windtunnel.boundary.models.trust import NOTHING, Trust, trust_of
+from windtunnel.boundary.models.trust import NOTHING, Trust, require_sha256, trust_of
 from windtunnel.boundary.models.twin import TWIN, agreement_of, with_twin
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Json
@@ -128,7 +128,7 @@ def import_model(
 
         uri = _required(model.uri, "uri")
         facts |= fetch_model(uri, directory, allow_pickle=model.allow_pickle, server=server)
-        _check_sha256(model, str(facts["sha256"]), uri)
+        require_sha256(model, str(facts["sha256"]), uri)
     else:
         facts |= _kept_file(model, directory)
         if model.source == "state_dict":
@@ -185,7 +185,7 @@ def _kept_file(model: Model, directory: Path) -> dict[str, Json]:
     path = Path(_required(model.path, "path"))
     if not path.is_file():
         raise UserError(f"model.path: {path}: no such file")
-    _check_sha256(model, file_digest(path), str(path))
+    require_sha256(model, file_digest(path), str(path))
     name = f"weights{path.suffix}"
     with replacing(directory / name) as temporary:
         (copy_graph if model.source == "onnx" else shutil.copyfile)(path, temporary)
@@ -417,11 +417,6 @@ def _labelled(train: Dataset | None) -> Dataset:
     if not train.labelled:
         raise UserError("model.source: train needs labels, and the training split has none; give data.train_labels")
     return train
-
-
-def _check_sha256(model: Model, digest: str, what: str) -> None:
-    if model.sha256 and digest != model.sha256.lower():
-        raise UserError(f"model.sha256: {what} has {digest}, not {model.sha256}")
 
 
 def _required(value: str | None, key: str) -> str:

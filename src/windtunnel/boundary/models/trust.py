@@ -46,3 +46,9 @@ def trust_of(model: Model | OtherModel, key: str = "model") -> Trust:
     other = model.twin_model if isinstance(model, Model) else None
     twin = trust_of(other, f"{key}.twin") if other else None
     return Trust(model.factory, model.function, model.kwargs, model.allow_pickle, plugin, key, limit, twin)
+
+
+def require_sha256(model: Model, digest: str, what: str) -> None:
+    """Raise UserError unless `digest`, that of the file `what`, is the one that `model.sha256` asks for."""
+    if model.sha256 and digest != model.sha256.lower():
+        raise UserError(f"model.sha256: {what} has {digest}, not {model.sha256}")

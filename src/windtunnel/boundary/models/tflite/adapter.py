@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from windtunnel.boundary.models.loaders import Loaded
 from windtunnel.boundary.models.of_libraries import unavailable, wanted
 from windtunnel.boundary.models.record import MODEL_JSON, KeptFile
-from windtunnel.boundary.models.trust import Trust
+from windtunnel.boundary.models.trust import Trust, require_sha256
 from windtunnel.core.contracts import Capability, Json
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.references import first_line
@@ -26,7 +25,7 @@ from windtunnel.records.metadata import fitting
 _FILE = "weights.tflite"
 
 
-class _Kept(KeptFile):
+class _TfliteFile(KeptFile):
     # True if inputs in [0, 1] are stretched over the range of an integer input
     stretches: bool = False
 
@@ -37,22 +36,21 @@ def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
     if not path.is_file():
         raise UserError(f"model.path: {path}: no such file")
     digest = file_digest(path)
-    if model.sha256 and digest != model.sha256.lower():
-        raise UserError(f"model.sha256: {path} has {digest}, not {model.sha256}")
+    require_sha256(model, digest, str(path))
     shutil.copyfile(path, directory / _FILE)
     stretches = not model.preprocess.model_fields_set & {"range", "mean", "std"}
     return {"source": "tflite", "file": _FILE, "sha256": digest, "original": path.name, "stretches": stretches}
 
 
 def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
-    """Return the model that `keep` kept."""
-    kept = fitting(_Kept, facts, MODEL_JSON, "what `train` wrote")
-    path = directory / kept.file
+    """Return the model that `keep` copied."""
+    record = fitting(_TfliteFile, facts, MODEL_JSON, "what `train` wrote")
+    path = directory / record.file
     if not path.is_file():
         raise UserError(f"model.path: {path}: no such file")
-    module = TfliteModule(path.read_bytes(), kept.original, stretches=kept.stretches)
-    name = f"TFLite ({kept.original}{module.expects})"
-    return Loaded(module, frozenset({Capability.FORWARD}), hashlib.sha256(path.read_bytes()).hexdigest(), name)
+    module = TfliteModule(path.read_bytes(), record.original, stretches=record.stretches)
+    name = f"TFLite ({record.original}{module.expects})"
+    return Loaded(module, frozenset({Capability.FORWARD}), file_digest(path), name)
 
 
 class TfliteModule(nn.Module):
@@ -106,7 +104,7 @@ class TfliteModule(nn.Module):
     def _in_layout(self, x: Tensor) -> Tensor:
         for candidate in (x.permute(0, 2, 3, 1), x) if x.ndim == 4 else (x,):
             if len(self.shape) == candidate.ndim - 1 and all(
-                size in (-1, given) for size, given in zip(self.shape, candidate.shape[1:], strict=True)
+                size in (-1, actual) for size, actual in zip(self.shape, candidate.shape[1:], strict=True)
             ):
                 return candidate
         raise IncompatibleError(
