@@ -82,6 +82,8 @@ def test_no_honest_model_fails_a_hard_check_and_at_most_one_warns() -> None:
         # One entry alone that leaves far more than another one broke states too much, and a hard check is right.
         if found.robust - lowest[found.case, epsilon] <= OVERSTATED:
             assert not found.hard, (found.case, epsilon, entry, found.profile, found.hard)
+        else:
+            assert set(found.hard) <= {"D15"}, (found.case, epsilon, entry, found.profile, found.hard)
         assert len(set(found.warn) - EVERYWHERE) <= 1, (found.case, epsilon, entry, found.profile, found.warn)
 
 
