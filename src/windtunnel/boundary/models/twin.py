@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -55,23 +54,24 @@ def agreement_of(deployed: Classifier, twin: Classifier, inputs: Tensor) -> Twin
 
 def with_twin(loaded: Loaded, twin: Classifier, agreement: TwinAgreement | None) -> Loaded:
     """Return the deployed model with the gradients of its twin, and a caveat on how often the two agree."""
-    parts: Sequence[str] = (loaded.digest, twin.digest)
-    said = "how often they agree was not measured"
+    agreement_text = "how often they agree was not measured"
     if agreement:
         from windtunnel.core.binomial import binomial_rate  # scipy, which `train` needs for nothing else
 
         rate = binomial_rate(agreement.agree, agreement.samples)
-        said = f"they agree on {agreement.agree} of {agreement.samples} samples ({rate.low:.1%} to {rate.high:.1%})"
+        agreement_text = (
+            f"they agree on {agreement.agree} of {agreement.samples} samples ({rate.low:.1%} to {rate.high:.1%})"
+        )
     caveat = Caveat(
         "twin",
         f"Gradient attacks search with the gradients of {twin.source}; every result is of {loaded.source}. On the assessed "
-        f"samples {said}. A certificate of the twin says nothing of the deployed file.",
+        f"samples {agreement_text}. A certificate of the twin says nothing of the deployed file.",
     )
     return replace(
         loaded,
         module=WithTwin(loaded.module, twin.module).eval(),
         capabilities=frozenset({Capability.FORWARD, Capability.AUTOGRAD}),
-        digest=hashlib.sha256(" ".join(parts).encode()).hexdigest(),
+        digest=hashlib.sha256(f"{loaded.digest} {twin.digest}".encode()).hexdigest(),
         source=f"{loaded.source} with the twin {twin.source}",
         onnx_path=None,
         caveats=(*loaded.caveats, caveat),

@@ -77,24 +77,22 @@ class SequentialGate:
     gate: Gate
     champion: Record | None = None
     conditions: list[SequentialCondition] = field(default_factory=list)
-    history: list[dict[str, tuple[float, float, float]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """List the conditions. Raises UserError where there is none."""
-        asked = [(name, floor, (0.0, 1.0)) for name, floor in self.gate.minimum.items()]
+        requested = [(name, floor, (0.0, 1.0)) for name, floor in self.gate.minimum.items()]
         if self.champion is not None:
-            asked += [(name, -margin, (-1.0, 1.0)) for name, margin in self.gate.maximum_regression.items()]
-        if not asked:
+            requested += [(name, -margin, (-1.0, 1.0)) for name, margin in self.gate.maximum_regression.items()]
+        if not requested:
             raise UserError("gate --sequential: no condition is set; add gate.minimum, e.g. worst_case/accuracy: 0.3")
-        for name, threshold, span in asked:
-            sequences = BettingSequence(LEVEL), BettingSequence(LEVEL / len(asked))
+        for name, threshold, span in requested:
+            sequences = BettingSequence(LEVEL), BettingSequence(LEVEL / len(requested))
             self.conditions.append(SequentialCondition(name, threshold, span, *sequences))
 
     def add(self, record: Record) -> Decision | None:
         """Continue by the outcomes of a batch; return the decision where there is one."""
         for condition in self.conditions:
             condition.add(self._values(condition, record))
-        self.history.append({c.title: (c.value, *c.interval) for c in self.conditions})
         if any(condition.holds is False for condition in self.conditions):
             return Decision.FAILED
         enough = all(c.passing.n >= self.gate.minimum_samples for c in self.conditions)

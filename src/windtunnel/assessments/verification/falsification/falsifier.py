@@ -42,13 +42,24 @@ def falsify(
     restarts: int = RESTARTS,
     deadline: float = float("inf"),
 ) -> tuple[Tensor, Tensor]:
-    """(found (n,) bool, examples (n, ...)): misclassified points of the ball inside [0, 1].
+    """Search misclassified points of the ball inside [0, 1], by the margin of the label: a saturated softmax hides nothing.
 
-    epsilon: one for all, or one a sample (n,). deadline: time.monotonic() at which the search ends, with what it has.
-    Objective: the margin logit(target) - max of the others, so that a saturated softmax hides nothing.
+    Args:
+        classifier: Model with gradients.
+        inputs: float32 (n, ...), centres of the balls.
+        targets: int64 (n,), the labels.
+        epsilon: Radius, one for all or one a sample (n,).
+        seed: Of the starting points.
+        norm: Of the ball.
+        steps: Gradient steps of each restart.
+        restarts: Searches, each from points of its own.
+        deadline: time.monotonic() at which the search ends, with what it has.
+
+    Returns:
+        is_broken (n,) bool, and examples (n, ...): the point found, or the input itself.
+
     """
-    is_broken, examples = torch.zeros(len(inputs), dtype=torch.bool), inputs.clone()
-    generator, region = torch.Generator().manual_seed(seed), Region.around(inputs, norm, epsilon, torch.device("cpu"))
+    is_broken, examples, generator, region = _unbroken(inputs, epsilon, seed, norm)
     for _ in range(restarts):
         remaining = (~is_broken).nonzero().flatten()
         if not len(remaining) or time.monotonic() > deadline:
@@ -57,6 +68,14 @@ def falsify(
         points, _ = _descend(classifier, start, targets, region, remaining, None, steps, deadline)
         _keep(classifier, points, remaining, targets, is_broken, examples)
     return is_broken, examples
+
+
+def _unbroken(
+    inputs: Tensor, epsilon: float | Tensor, seed: int, norm: Norm
+) -> tuple[Tensor, Tensor, torch.Generator, Region]:
+    """Return the state before a search: no sample is broken, examples are the inputs; with its generator and region."""
+    generator, region = torch.Generator().manual_seed(seed), Region.around(inputs, norm, epsilon, torch.device("cpu"))
+    return torch.zeros(len(inputs), dtype=torch.bool), inputs.clone(), generator, region
 
 
 def falsify_targeted(
@@ -72,8 +91,7 @@ def falsify_targeted(
     deadline: float = float("inf"),
 ) -> tuple[Tensor, Tensor]:
     """Falsify as `falsify` does, aimed at each other class in turn; then `restarts` more searches for those that came nearest."""
-    is_broken, examples = torch.zeros(len(inputs), dtype=torch.bool), inputs.clone()
-    generator, region = torch.Generator().manual_seed(seed), Region.around(inputs, norm, epsilon, torch.device("cpu"))
+    is_broken, examples, generator, region = _unbroken(inputs, epsilon, seed, norm)
     margins = torch.full((len(inputs), classifier.num_classes), torch.inf)
 
     def aim(sample: Tensor, other: Tensor) -> None:
