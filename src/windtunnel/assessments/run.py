@@ -104,7 +104,7 @@ def _failed(
 ) -> AssessmentResult:
     failed = failed_result(task, family.name, failure_of(error, task.where, is_quiet=is_quiet))
     # The single corruptions of a suite, as far as it came.
-    shutil.rmtree(task.place.robustness / task.name, ignore_errors=True)
+    shutil.rmtree(task.layout.robustness / task.name, ignore_errors=True)
     return _as_written(failed, family, task)
 
 

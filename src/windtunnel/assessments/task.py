@@ -17,7 +17,7 @@ E = TypeVar("E", bound=Entry)
 class Task(Generic[E]):
     """One entry of params.yaml as it is run. budget: the norm and epsilon it runs under.
 
-    subject: the model beside the samples that the entry asks for; everyone: beside all assessed samples. place: where the
+    subject: the model beside the samples that the entry asks for; all_samples: beside all assessed samples. layout: where the
     run keeps what it makes.
     """
 
@@ -26,6 +26,6 @@ class Task(Generic[E]):
     entry: E
     budget: Budget
     subject: Subject
-    everyone: Subject
+    all_samples: Subject
     resolved: Resolved
-    place: Layout = HERE
+    layout: Layout = HERE

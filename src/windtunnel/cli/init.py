@@ -127,11 +127,11 @@ def _choose(
     return Choice(chosen, samples, name, inputs.root.name, store or "", size if resized else None)
 
 
-def _model(inputs: Found, place: str) -> Weights:
-    chosen = inputs.model_at(place)
+def _model(inputs: Found, reference: str) -> Weights:
+    chosen = inputs.model_at(reference)
     if chosen is None:
         raise UserError(
-            f"init: --model {place}: is no state dict that loads without running code, torch.export program, ONNX file, folder "
+            f"init: --model {reference}: is no state dict that loads without running code, torch.export program, ONNX file, folder "
             f"of save_pretrained, name of a library's (torchvision:resnet50) or function (function:api:predict)"
         )
     return chosen

@@ -62,11 +62,11 @@ def _on_all_samples(params: Params) -> Params:
     """Return the params with every entry on all samples, without those that need generative models."""
     changed = {}
     for name, family in families().items():
-        kept = {} if family.generators else {
+        remaining = {} if family.generators else {
             entry: block.model_copy(update={"samples": block.samples.model_copy(update={"n": None})})
             for of, entry, block in entries(params) if of == name
         }  # fmt: skip
-        changed[name] = kept
+        changed[name] = remaining
     return params.model_copy(update=changed)
 
 
@@ -98,8 +98,8 @@ def _joined(records: Sequence[Record]) -> Record:
 def _at_the_largest_n(params: Params, gate: SequentialGate, record: Record, champion: Record | None) -> Decision:
     """Return the decision of the gate's ordinary rule on all samples."""
     if champion is not None:  # pairs need one order
-        place = {name: i for i, name in enumerate(record.samples)}
-        order = [place[name] for name in champion.samples]
+        positions = {name: i for i, name in enumerate(record.samples)}
+        order = [positions[name] for name in champion.samples]
         record = replace(
             record,
             samples=champion.samples,

@@ -104,8 +104,8 @@ class Head(Block):
             "multi_label": {"output", "threshold", "labels", "label"},
         }[self.kind]
         # Resolved entries name every key, with its default where the user gave none.
-        given = {key for key, field in type(self).model_fields.items() if getattr(self, key) != field.default}
-        if other := sorted(given - allowed - {"kind"}):
+        changed = {key for key, field in type(self).model_fields.items() if getattr(self, key) != field.default}
+        if other := sorted(changed - allowed - {"kind"}):
             raise ValueError(f"{other[0]} is no key of kind: {self.kind}; {', '.join(sorted(allowed)) or 'none'}")
         if self.kind == "top_k" and self.top_k is None:
             raise ValueError("kind: top_k needs top_k, how many of the largest logits count, as in {top_k: 5}")

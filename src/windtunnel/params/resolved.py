@@ -16,7 +16,7 @@ from windtunnel.records.layout import RESOLVED
 
 
 class Work(Block):
-    """Everything that decides the numbers of a stage beside the outputs of earlier stages; nothing of the machine.
+    """Inputs that decide the numbers of a stage beside the outputs of earlier stages; none is of the machine.
 
     entry: its block of params.yaml with every default and the budget filled in. inputs: what other blocks say of code of
     the user's that may be called for the model and the generators. files: digests of the user's own files,
@@ -43,7 +43,7 @@ class FigureSpec(Block):
 
 
 class Drawing(Block):
-    """Everything that decides the figures beside the result."""
+    """Settings that decide the figures, beside the result."""
 
     figures: tuple[FigureSpec, ...] = ()
     code: dict[str, str] = Field(default_factory=dict)

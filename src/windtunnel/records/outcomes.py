@@ -64,8 +64,8 @@ class Shares:
 
     def damage(self, n: int) -> str:
         """Why this is no row of `n` samples; empty where it is one."""
-        whole = len(self.right) == n and all(count is None or 0 <= count <= self.images for count in self.right)
-        return "" if whole else f"a row is not one of 0 to {self.images}, null for each sample"
+        is_valid = len(self.right) == n and all(count is None or 0 <= count <= self.images for count in self.right)
+        return "" if is_valid else f"a row is not one of 0 to {self.images}, null for each sample"
 
 
 class Origin(SparseRecord):

@@ -116,8 +116,8 @@ def _local() -> dict[str, str]:
     if node is None:  # comments alone
         return {}
     if not isinstance(node, MappingNode):
-        given = shown(node.value) if isinstance(node, ScalarNode) else "a list"
-        raise UserError(f"{file}: holds {given} and no keys; write `{KEY}: processes:4`")
+        content_text = shown(node.value) if isinstance(node, ScalarNode) else "a list"
+        raise UserError(f"{file}: holds {content_text} and no keys; write `{KEY}: processes:4`")
     content: dict[str, str] = {}
     for key, value in node.value:
         if not isinstance(key, ScalarNode) or key.value not in _KEYS:

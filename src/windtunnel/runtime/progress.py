@@ -32,15 +32,15 @@ TELL_EVERY = 60.0  # seconds between lines of progress where there is no termina
 _WRITE_EVERY = 0.5  # seconds between writes of the progress file
 
 
-class _Told(Progress):
+class _LoggedProgress(Progress):
     """A bar on a terminal; elsewhere (a log, a scheduler) a line a minute, for work that takes long; none before a batch is done."""
 
-    _began = _told = 0.0
+    _began = _last_log = 0.0
     _before = _written = 0.0
 
     def add_task(self, description: str, *, total: float, completed: float = 0) -> TaskID:  # type: ignore[override]
         """Add a task and start the clock of the log lines."""
-        self._began = self._told = time.perf_counter()
+        self._began = self._last_log = time.perf_counter()
         self._before = completed
         return super().add_task(description, total=total, completed=int(completed))
 
@@ -52,10 +52,10 @@ class _Told(Progress):
             self._written, task = now, self._tasks[task_id]
             rate = (task.completed - self._before) / (now - self._began)
             Path(file).write_text(json.dumps({"completed": task.completed, "total": task.total, "rate": rate}))
-        if not self.disable or is_inside_a_unit() or now - self._told < TELL_EVERY:
+        if not self.disable or is_inside_a_unit() or now - self._last_log < TELL_EVERY:
             return
         # By the clock and not by the last line, so that batches of 35 s do not make it a line every 70.
-        self._told += (now - self._told) // TELL_EVERY * TELL_EVERY
+        self._last_log += (now - self._last_log) // TELL_EVERY * TELL_EVERY
         task = self._tasks[task_id]
         total, rate = task.total or 0.0, (task.completed - self._before) / (now - self._began)
         remaining = timedelta(seconds=round((total - task.completed) / rate)) if rate else "an unknown time"
@@ -70,18 +70,24 @@ class _Told(Progress):
             self.advance(task)
 
 
-class _Rate(ProgressColumn):
+class _RateColumn(ProgressColumn):
     """Samples a second, over all workers."""
 
     def render(self, task: Task) -> Text:
         return Text(f"{task.speed:.3g}/s" if task.speed else "", style="progress.data.speed")
 
 
-def progress_bar() -> _Told:
+def progress_bar() -> _LoggedProgress:
     """The one progress bar of the project: name, bar, samples done, rate, time left; a line a minute where there is no terminal.
 
     Silent inside a unit, whose progress is that of the whole.
     """
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _RateColumn(),
+        TimeRemainingColumn(),
+    )
     silent = is_inside_a_unit() or not sys.stderr.isatty()
-    return _Told(*columns, transient=True, disable=silent, console=Console(stderr=True))
+    return _LoggedProgress(*columns, transient=True, disable=silent, console=Console(stderr=True))

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def run(task: Task[AttackEntry]) -> AssessmentResult:
     """Run one attack."""
     names = task.entry.on.survivors_of if task.entry.on else ()
-    before = {name: read_resolved("attack", name, task.place.resolved).work.entry for name in names}
+    before = {name: read_resolved("attack", name, task.layout.resolved).work.entry for name in names}
     earlier = {n: AttackEntry.model_validate(entry) for n, entry in before.items()}
-    prior = read_prior(task.where, task.entry, task.place.robustness, earlier, task.budget)
+    prior = read_prior(task.where, task.entry, task.layout.robustness, earlier, task.budget)
     others = {
         key: named_classifier(
             f"{task.where}.transfer_to.{key}",

@@ -75,13 +75,13 @@ def precision_recall_f1(predictions: Tensor, targets: Tensor) -> dict[str, float
     """
     from sklearn.metrics import precision_recall_fscore_support  # half a second, which stages that read metrics save
 
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for average in ("micro", "macro", "weighted"):
         scores = precision_recall_fscore_support(targets, predictions, average=average, zero_division=0)
-        found |= {
+        metrics |= {
             f"{name}_{average}": float(v) for name, v in zip(("precision", "recall", "f1"), scores[:3], strict=True)
         }
-    return found
+    return metrics
 
 
 def area_under_roc(logits: Tensor, targets: Tensor) -> dict[str, float]:

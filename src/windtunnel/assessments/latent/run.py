@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 def run(task: Task[LatentEntry]) -> AssessmentResult:
     """Run one entry for this run's classifier and for its `models`."""
     subject = task.subject
-    others = load_models(task.where, task.entry, task.everyone.dataset, task.resolved.work.device, configured_server())
+    others = load_models(
+        task.where, task.entry, task.all_samples.dataset, task.resolved.work.device, configured_server()
+    )
     block = generators_in(task.resolved.work.inputs["generators"])
-    generators = load_generators(task.place.generators, subject.classifier.device, task.everyone.dataset, block)
-    quality = read_quality(task.place.generators)
-    return assess(task.name, task.entry, subject, generators, quality, others, task.everyone)
+    generators = load_generators(task.layout.generators, subject.classifier.device, task.all_samples.dataset, block)
+    quality = read_quality(task.layout.generators)
+    return assess(task.name, task.entry, subject, generators, quality, others, task.all_samples)

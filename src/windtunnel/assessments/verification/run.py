@@ -15,5 +15,5 @@ if TYPE_CHECKING:
 
 def run(task: Task[VerificationEntry]) -> AssessmentResult:
     """Run one verification."""
-    results = read_examples(task.where, task.entry.examples_from, task.place.robustness)
+    results = read_examples(task.where, task.entry.examples_from, task.layout.robustness)
     return assess(task.name, task.entry, task.budget, task.subject, results)

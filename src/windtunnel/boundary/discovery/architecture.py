@@ -51,16 +51,16 @@ def _likeness(name: str, file_name: str) -> int:
     return len(short) if short in file else 0
 
 
-def _head(expected: Shapes, given: Shapes) -> int | None:
-    """Return the classes of the given state dict where it fits but for the number of classes; None where it does not."""
-    if expected.keys() != given.keys():
+def _head(expected: Shapes, actual: Shapes) -> int | None:
+    """Return the classes of the actual state dict where it fits but for the number of classes; None where it does not."""
+    if expected.keys() != actual.keys():
         return None
-    others = [name for name, shape in expected.items() if shape != given[name]]
+    others = [name for name, shape in expected.items() if shape != actual[name]]
     if not others:
         return IMAGENET_CLASSES
-    rows = {given[name][0] if given[name] else 0 for name in others}
+    rows = {actual[name][0] if actual[name] else 0 for name in others}
     resized = all(
-        expected[name][:1] == (IMAGENET_CLASSES,) and expected[name][1:] == given[name][1:] and given[name]
+        expected[name][:1] == (IMAGENET_CLASSES,) and expected[name][1:] == actual[name][1:] and actual[name]
         for name in others
     )
     return rows.pop() if resized and len(rows) == 1 else None

@@ -135,10 +135,10 @@ def _tensors(file: Path, path: Path, made_by: str) -> Weights | None:
     weights = {
         name: value for name, value in state.items() if isinstance(value, torch.Tensor)
     }  # quantized layers have others
-    if found := fitting_architecture(weights, path.name):
-        classes = found.classes or IMAGENET_CLASSES
-        kwargs = {"num_classes": found.classes} if found.classes else {}
-        return Weights(path, found.source, made_by, classes=classes, name=found.name, kwargs=kwargs)
+    if architecture := fitting_architecture(weights, path.name):
+        classes = architecture.classes or IMAGENET_CLASSES
+        kwargs = {"num_classes": architecture.classes} if architecture.classes else {}
+        return Weights(path, architecture.source, made_by, classes=classes, name=architecture.name, kwargs=kwargs)
     tensors = list(weights.values())
     kernels = [tensor for tensor in tensors if tensor.ndim == 4]
     return Weights(

@@ -34,11 +34,11 @@ def quality(generators: Generators, train: Dataset | None, seed: int, device: to
     codes = generators.draw(len(first_half), generator).to(device)
     with torch.no_grad():
         generated = generators.decode(codes, train.targets[first_half].to(device))
-        reference, real, made = (
+        reference, real, decoded = (
             features(x.to(device)).cpu() for x in (train.inputs[first_half], train.inputs[other], generated)
         )
     return Quality(
-        frechet_distance=frechet_distance(made, real),
+        frechet_distance=frechet_distance(decoded, real),
         frechet_distance_of_real=frechet_distance(reference, real),
         frechet_images=len(first_half),
     )

@@ -64,9 +64,9 @@ def joined(first: Preprocess, second: Preprocess, shape: Sequence[int]) -> Prepr
         )
     a, b = steps_of(first, shape), steps_of(second, shape)
     order = -1 if second.channels == "BGR" else 1
-    scale, shift = (np.array(values)[::order] for values in (a.scale, a.shift))
+    scale, offset = (np.array(values)[::order] for values in (a.scale, a.shift))
     factor = np.array(b.scale) * scale
-    mean = -(np.array(b.scale) * shift + np.array(b.shift)) / factor
+    mean = -(np.array(b.scale) * offset + np.array(b.shift)) / factor
     channels = second.channels if second.channels == "gray" else "RGB" if first.channels == second.channels else "BGR"
     values = {key: [float(f"{v:.4g}") for v in array] for key, array in (("mean", mean), ("std", 1 / factor))}
     layout = first.layout or second.layout
@@ -75,7 +75,7 @@ def joined(first: Preprocess, second: Preprocess, shape: Sequence[int]) -> Prepr
     )
 
 
-def as_yaml(given: Preprocess) -> str:
+def as_yaml(preprocess: Preprocess) -> str:
     """Return the keys that are set, as a line of params.yaml."""
 
     def text(value: object) -> str:
@@ -83,7 +83,9 @@ def as_yaml(given: Preprocess) -> str:
             return f"[{', '.join(map(text, value))}]"
         return "1/255" if value == 1 / 255 else f"{value:g}" if isinstance(value, int | float) else str(value)
 
-    return f"{{{', '.join(f'{key}: {text(value)}' for key, value in given.model_dump(exclude_unset=True).items())}}}"
+    return (
+        f"{{{', '.join(f'{key}: {text(value)}' for key, value in preprocess.model_dump(exclude_unset=True).items())}}}"
+    )
 
 
 class Preprocessed(nn.Module):
@@ -115,7 +117,7 @@ class Preprocessed(nn.Module):
         return logits
 
 
-def adapt_graph(path: Path, given: Preprocess, shape: Sequence[int], name: str) -> str:
+def adapt_graph(path: Path, preprocess: Preprocess, shape: Sequence[int], name: str) -> str:
     """Rewrite the ONNX file at `path` so that it takes images of `shape` (C, H, W) in [0, 1].
 
     The layout comes from `model.preprocess.layout`, else from the shape that the graph declares. A file that takes such
@@ -123,7 +125,7 @@ def adapt_graph(path: Path, given: Preprocess, shape: Sequence[int], name: str) 
 
     Args:
         path: The file, which is overwritten.
-        given: What params.yaml says of the preprocessing.
+        preprocess: What params.yaml says of the preprocessing.
         shape: Shape of a sample of the data.
         name: What the user calls the file, for messages.
 
@@ -145,11 +147,11 @@ def adapt_graph(path: Path, given: Preprocess, shape: Sequence[int], name: str) 
         return ""
     declared = [size.dim_value or None for size in inputs[0].type.tensor_type.shape.dim][1:]
     kind = inputs[0].type.tensor_type.elem_type
-    if kind == TensorProto.UINT8 and given.range is None:
-        given = given.model_copy(update={"range": (0.0, 255.0)})
-    sample = (1, *shape[1:]) if given.channels == "gray" and len(shape) == 3 else tuple(shape)
-    layout = layout_of(declared, sample, given.layout, name, path)
-    steps = steps_of(given.model_copy(update={"layout": layout if len(shape) == 3 else None}), shape)
+    if kind == TensorProto.UINT8 and preprocess.range is None:
+        preprocess = preprocess.model_copy(update={"range": (0.0, 255.0)})
+    sample = (1, *shape[1:]) if preprocess.channels == "gray" and len(shape) == 3 else tuple(shape)
+    layout = layout_of(declared, sample, preprocess.layout, name, path)
+    steps = steps_of(preprocess.model_copy(update={"layout": layout if len(shape) == 3 else None}), shape)
     if not steps.label and kind != TensorProto.UINT8:
         return ""
     _insert(model, inputs[0], steps, shape, declared, kind)
@@ -217,12 +219,12 @@ def _runs(path: Path, sizes: Sequence[int]) -> bool:
     return True
 
 
-def same_pixels(given: Sequence[int], declared: Sequence[int]) -> bool:
+def same_pixels(preprocess: Sequence[int], declared: Sequence[int]) -> bool:
     """Return True if a reshape from one sample shape to the other keeps the meaning of each pixel.
 
     So it is where the two differ by sizes of 1, and where one of them is a flat vector but for such sizes.
     """
-    ours, theirs = ([size for size in sizes if size != 1] for sizes in (given, declared))
+    ours, theirs = ([size for size in sizes if size != 1] for sizes in (preprocess, declared))
     return ours == theirs or ((len(ours) < 2 or len(theirs) < 2) and np.prod(ours) == np.prod(theirs))
 
 

@@ -33,17 +33,17 @@ def certificates_stand(evidence: Evidence, limit: float) -> CheckResult:
     counter-example to a certificate, and any pair of opposite verdicts, flags. `windtunnel verify --audit NAME` does the same now,
     for more samples.
     """
-    bad, ids, seen, agreed, n_checked = list[str](), list[str](), 0, 0, 0
+    bad, ids, attacked, agreed, n_checked = list[str](), list[str](), 0, 0, 0
     for verification, ball in balls(evidence):
         audit = audited(evidence.subject, verification, ball, evidence.params.sanity.samples)
-        seen, agreed, n_checked = seen + audit.attacked, agreed + audit.agreed, n_checked + audit.asked
+        attacked, agreed, n_checked = attacked + audit.attacked, agreed + audit.agreed, n_checked + audit.asked
         if audit.broken or audit.contradicted:
             bad.append(verification.name)
             ids += [*audit.broken, *audit.contradicted]
-    if not seen and not n_checked:
+    if not attacked and not n_checked:
         raise NotApplicable("no verification decided anything")
     return CheckResult(
-        bool(bad), len(set(ids)), n=seen + n_checked, samples=sorted(set(ids)), assessments=bad,
+        bool(bad), len(set(ids)), n=attacked + n_checked, samples=sorted(set(ids)), assessments=bad,
         reason=f"{len(set(ids))} verdicts are contradicted",
-        note=f"{seen} certified samples attacked; {agreed} of {n_checked} verdicts confirmed by another implementation",
+        note=f"{attacked} certified samples attacked; {agreed} of {n_checked} verdicts confirmed by another implementation",
     )  # fmt: skip

@@ -21,7 +21,7 @@ _METHODS = tuple(sorted({*WEAKER, *WEAKER.values()}))
 
 
 @dataclass(frozen=True, slots=True)
-class Bounded:
+class BoundedBatch:
     """Bounds of some samples: indices int64 (n,), the method that ran, its bounds (None where it failed), seconds of each."""
 
     indices: Tensor
@@ -39,7 +39,7 @@ def bound_all(
     name: str,
     checkpoint: Checkpoint | None = None,
     logits: bool = True,
-) -> Iterator[Bounded]:
+) -> Iterator[BoundedBatch]:
     """Run `Bounder.bound` batch by batch on the executor; record fallbacks in `bounder`. name: for the progress bar.
 
     Where the workers of a batch were lost, its samples have no bounds.
@@ -59,7 +59,7 @@ def bound_all(
             at = (kinds == kind).all(1)
             bounds = Bounds(result["margins"][at], result["lower"][at], result["upper"][at])
             seconds = float(result["seconds"][0]) / len(batch.indices)
-            yield Bounded(batch.indices[at], _METHODS[int(kind[0])], None if kind[1] else bounds, seconds)
+            yield BoundedBatch(batch.indices[at], _METHODS[int(kind[0])], None if kind[1] else bounds, seconds)
 
 
 @dataclass(slots=True)

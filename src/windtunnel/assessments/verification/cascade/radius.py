@@ -82,20 +82,20 @@ def broken_radius(broken: Decide, high: Tensor, low: Tensor, tolerance: float) -
     return torch.where(low < 0, 0.0, largest)
 
 
-def raise_radius(verified: Decide, known: RadiusBounds, largest: float, tolerance: float) -> None:
-    """Raise what is `known` to hold, up to `largest`, by at most the tolerance less than `verified` allows.
+def raise_radius(verified: Decide, radii: RadiusBounds, largest: float, tolerance: float) -> None:
+    """Raise the lower ends of `radii` up to `largest`, to at most the tolerance below what `verified` allows.
 
     Upwards from what holds, by the tolerance and then by twice as much each time, but never beyond a third of what is open: for a
     `verified` that takes longest where it fails, and whose time may end.
     """
-    decide, failing = known.certified_by(verified), known.broken.clone()
+    decide, failing = radii.certified_by(verified), radii.broken.clone()
     step = torch.full_like(failing, tolerance)
-    while len(open_ := ((known.holds < largest) & (failing - known.holds > tolerance)).nonzero().flatten()):
-        holding = known.holds[open_]
+    while len(open_ := ((radii.holds < largest) & (failing - radii.holds > tolerance)).nonzero().flatten()):
+        holding = radii.holds[open_]
         probes = (holding + step[open_].minimum(_SHARE * (failing[open_] - holding))).clamp(max=largest)
         good = decide(open_, probes)
         failing[open_[~good]] = probes[~good]
-        failing = failing.minimum(known.broken)  # an example may lie nearer than what was tried
+        failing = failing.minimum(radii.broken)  # an example may lie nearer than what was tried
         step[open_[good]] *= 2
 
 

@@ -27,52 +27,52 @@ from windtunnel.params.verification import Radius
 from windtunnel.runtime.batch_runner import each_batch
 
 
-def search_radii(step: str, known: RadiusBounds, ledger: Ledger, task: Task) -> Tensor:
-    """Raise what is `known` to hold of the samples that are classified correctly; (N,) bool, whose search was not finished.
+def search_radii(step: str, radii: RadiusBounds, ledger: Ledger, task: Task) -> Tensor:
+    """Raise the lower ends of `radii` for correctly classified samples; return (N,) bool, whose search was not finished.
 
     What has no bound for an operator here, or too little memory, gives way to the next method down, as where verdicts are sought.
     """
     right = task.subject.clean_correct
     try:
-        unfinished, weaker = _search(step, known, ledger, task)
+        unfinished, weaker = _search(step, radii, ledger, task)
     except IncompatibleError as error:
         ledger.caveats.append(Caveat("weaker_method", f"{WEAKER} searched radii instead of {step}: {error}."))
         unfinished, weaker = torch.zeros_like(right), right
     radius = task.entry.radius
     assert radius is not None
     if weaker.any():
-        low = torch.where(weaker, known.holds, -1.0)
-        certified_radius(known.certified_by(proves(WEAKER, task)), low, radius.max, radius.tolerance)
+        low = torch.where(weaker, radii.holds, -1.0)
+        certified_radius(radii.certified_by(proves(WEAKER, task)), low, radius.max, radius.tolerance)
         unfinished |= weaker & (task.time_left <= 0)
     return unfinished
 
 
-def _search(step: str, known: RadiusBounds, ledger: Ledger, task: Task) -> tuple[Tensor, Tensor]:
+def _search(step: str, radii: RadiusBounds, ledger: Ledger, task: Task) -> tuple[Tensor, Tensor]:
     """(whose search was not finished, for whom memory was too short), both (N,) bool."""
     subject, entry, radius = task.subject, task.entry, task.entry.radius
     assert radius is not None
     params = entry.branch_and_bound
     seconds = torch.full((len(subject.dataset),), float("inf") if entry.timeout is None else entry.timeout)
     searcher = Searcher(subject, task.norm, task.lead(ROUNDING), params, seconds, Deadline(task.deadline))
-    open_ = subject.clean_correct & known.open(radius.max, radius.tolerance)
+    open_ = subject.clean_correct & radii.open(radius.max, radius.tolerance)
     unfinished, short = torch.zeros_like(open_), torch.zeros_like(open_)
     try:
         with time_limit(task.deadline):
             device = searcher.network().device
     except OutOfTimeError:
         return open_, short
-    work = _Radii(searcher, radius, known)
+    work = _Radii(searcher, radius, radii)
     parts = groups(open_.nonzero().flatten(), device)
     for batch, result in each_batch(
         [Batch(number, part, 0) for number, part in enumerate(parts)], work,
         name=f"{task.name} radius",
-        checkpoint=task.checkpoint(ledger, step, "radius", known.holds.tolist(), known.broken.tolist()),
+        checkpoint=task.checkpoint(ledger, step, "radius", radii.holds.tolist(), radii.broken.tolist()),
         without=work.nothing, incidents=task.bounder.incidents,
     ):  # fmt: skip
         members = batch.indices
-        known.holds[members], known.broken[members] = result["holds"], result["broken"]
+        radii.holds[members], radii.broken[members] = result["holds"], result["broken"]
         unfinished[members], short[members] = result["unfinished"], result["short"]
-    remaining = (open_ & known.open(radius.max, radius.tolerance) & ~unfinished & ~short).nonzero().flatten().tolist()
+    remaining = (open_ & radii.open(radius.max, radius.tolerance) & ~unfinished & ~short).nonzero().flatten().tolist()
     if remaining:
         text = (
             f"{len(remaining)} samples: larger radii may hold: the certified one and the nearest counter-example known, if any, are "
@@ -86,36 +86,36 @@ def _search(step: str, known: RadiusBounds, ledger: Ledger, task: Task) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class _Radii:
-    """A unit of work: the radii of a group of samples, from what is `known` of all N."""
+    """A unit of work: the radii of a group of samples, from the `radii` of all N."""
 
     searcher: Searcher
     radius: Radius
-    known: RadiusBounds
+    radii: RadiusBounds
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
-        known = RadiusBounds(self.known.holds[batch.indices], self.known.broken[batch.indices])
+        radii = RadiusBounds(self.radii.holds[batch.indices], self.radii.broken[batch.indices])
         session = self.searcher.session(batch.indices)
-        raise_radius(_Probe(session, known, {}), known, self.radius.max, self.radius.tolerance)
-        unfinished = known.open(self.radius.max, self.radius.tolerance) & session.late
+        raise_radius(_Probe(session, radii, {}), radii, self.radius.max, self.radius.tolerance)
+        unfinished = radii.open(self.radius.max, self.radius.tolerance) & session.late
         short = torch.full((len(batch.indices),), session.short)
-        return {"holds": known.holds, "broken": known.broken, "unfinished": unfinished, "short": short}
+        return {"holds": radii.holds, "broken": radii.broken, "unfinished": unfinished, "short": short}
 
     def nothing(self, batch: Batch) -> dict[str, Tensor]:
         """Return the previous bounds for a group that no worker finished."""
         no = torch.zeros(len(batch.indices), dtype=torch.bool)
-        known = {"holds": self.known.holds[batch.indices], "broken": self.known.broken[batch.indices]}
-        return {**known, "unfinished": ~no, "short": no}
+        radii = {"holds": self.radii.holds[batch.indices], "broken": self.radii.broken[batch.indices]}
+        return {**radii, "unfinished": ~no, "short": no}
 
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """Return whether branch and bound verifies a group's samples at epsilons of their own; enters in `known` what it learns besides.
+    """Return whether branch and bound verifies a group's samples at epsilons of their own; enters in `radii` what it learns besides.
 
     inside: what holds inside the network in the ball that was not verified last, by sample: the next are smaller.
     """
 
     session: Session
-    known: RadiusBounds
+    radii: RadiusBounds
     inside: dict[int, Inner]
 
     def __call__(self, at: Tensor, epsilons: Tensor) -> Tensor:
@@ -134,5 +134,5 @@ class _Probe:
         for k, point in decided.examples.items():
             norm, example = self.session.searcher.norm, point.float().cpu()[None]
             away = distance(norm, example, region.centre[k].float().cpu()[None])
-            self.known.broken[places[k]] = self.known.broken[places[k]].minimum(away[0])
+            self.radii.broken[places[k]] = self.radii.broken[places[k]].minimum(away[0])
         return decided.verified

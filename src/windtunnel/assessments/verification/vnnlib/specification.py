@@ -107,8 +107,8 @@ def _specification(path: Path, case: Any) -> Specification:  # vnnlib's own type
 def _mistake(text: str) -> str:
     """Return the first mistake of vnnlib's message, which is a JSON object or a sentence, on one line."""
     parts = dict(re.findall(r'"(hint|line|message)": "?([^"\n]*[^",\s])', text[:2000])[:3])
-    told = f"line {parts.get('line')}: {parts['message']}: {parts.get('hint', '')}" if "message" in parts else text
-    return " ".join(told.split())[:200]
+    reason = f"line {parts.get('line')}: {parts['message']}: {parts.get('hint', '')}" if "message" in parts else text
+    return " ".join(reason.split())[:200]
 
 
 def _count_terms(text: str) -> int:

@@ -67,8 +67,8 @@ def _keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
     whole = row.transforms()
     check_folded(_view(model), whole, whole.mean, whole.std)
     facts: dict[str, Json] = {"name": name, "mean": list(whole.mean), "std": list(whole.std)}
-    if given := given_weights(model, name, seed, lambda: architecture(name, model.kwargs)):
-        network, original = given
+    if loaded := given_weights(model, name, seed, lambda: architecture(name, model.kwargs)):
+        network, original = loaded
     else:
         network, original = _downloaded(name, row, model.kwargs), f"{name} ({row.name})"
         facts["transform_input"] = bool(getattr(network, "transform_input", False))
