@@ -25,9 +25,6 @@ class Ledger:
     (N,), best proven lower bound of the smallest margin, NaN where none was computed. examples: float32 (N, ...), NaN
     rows where there is no counter-example. seconds: float32 (N,). lower, upper: float32 (N, K), NaN where no bound.
     timed_out: bool (N,), left undecided because time was over. subdomains: int64 (N,), that branch and bound has bounded.
-    inner: {sample: float32 (4, m) of each layer of activations of the canonical network, in the order they run}: lower and upper
-    bounds of their inputs, what those are at the clean sample and at `solver_process.corner`; of samples that branch and bound
-    left undecided to a later step that takes them.
     """
 
     subject: Subject
@@ -40,7 +37,6 @@ class Ledger:
     upper: Tensor
     timed_out: Tensor
     subdomains: Tensor
-    inner: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     caveats: list[Caveat] = field(default_factory=list)
 

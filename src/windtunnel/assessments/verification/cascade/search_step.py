@@ -9,24 +9,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.session import WEAKER, Searcher, groups, network_of
 from windtunnel.assessments.verification.cascade.bound_step import bound
 from windtunnel.assessments.verification.cascade.ledger import Ledger
 from windtunnel.assessments.verification.cascade.search_radii import search_radii
-from windtunnel.assessments.verification.cascade.step import Step, Trial, step_of
+from windtunnel.assessments.verification.cascade.step import Step, Trial
 from windtunnel.assessments.verification.cascade.task import Task
 from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.falsification.falsifier import ROUNDING
-from windtunnel.assessments.verification.marabou.worker import corner
-from windtunnel.assessments.verification.regions import Region
 from windtunnel.core.batches import Batch
 from windtunnel.core.contracts import Caveat
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.limits import time_limit
 from windtunnel.runtime.batch_runner import each_batch
 
-_MOST_INNER = 4096  # units: a solver decides nothing larger, and bounds are kept of every sample
 _FLAGS = ("verified", "exhausted", "late", "undecidable", "short")
 
 
@@ -52,9 +48,8 @@ def search(step: str, ledger: Ledger, task: Task) -> None:
     indices, seconds_left = ledger.undecided, ledger.seconds_left(ledger.undecided, task.entry.timeout)
     seconds = torch.full((len(data),), torch.inf)
     seconds[indices] = seconds_left.to(seconds)
-    units = sum(network.sizes) if _taken_later(step, task) else 0
     searcher = Searcher(task.subject, task.norm, task.lead(ROUNDING), params, seconds, Deadline(task.deadline))
-    work = _Decide(searcher, task.epsilon, units if units <= _MOST_INNER else 0)
+    work = _Decide(searcher, task.epsilon)
     parts = groups(indices, network.device)
     exhausted, undecidable, short = list[int](), list[int](), list[int]()
     for batch, result in each_batch(
@@ -63,7 +58,7 @@ def search(step: str, ledger: Ledger, task: Task) -> None:
         incidents=task.bounder.incidents,
     ):  # fmt: skip
         members = batch.indices
-        _enter(result, members, step, ledger, network.sizes)
+        _enter(result, members, step, ledger)
         ledger.timed_out[members[result["late"]]] = True
         exhausted += members[result["exhausted"] & ~result["late"]].tolist()
         undecidable += members[result["undecidable"]].tolist()
@@ -82,22 +77,12 @@ def search(step: str, ledger: Ledger, task: Task) -> None:
         bound(WEAKER, ledger, task, torch.tensor(short))
 
 
-def _taken_later(step: str, task: Task) -> bool:
-    """Return whether a step after this one goes on from bounds of the inputs of activations."""
-    later = task.steps[task.steps.index(step) + 1 :] if step in task.steps else ()
-    return any(step_of(name).takes_inner for name in later)
-
-
 @dataclass(frozen=True, slots=True)
 class _Decide:
-    """A unit of work: branch and bound of a group of samples.
-
-    inner: how many units' bounds it gives, all of the network's or 0 for none.
-    """
+    """A unit of work: branch and bound of a group of samples."""
 
     searcher: Searcher
     epsilon: float
-    inner: int
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         results, n = self.nothing(batch), len(batch.indices)
@@ -111,8 +96,6 @@ class _Decide:
             return results
         for i, point in decided.examples.items():
             results["examples"][i] = point.float().cpu().view(results["examples"].shape[1:])
-        if self.inner:
-            _look_inside(results["inner"], decided.inner, self.searcher.network(), region)
         broken = results["examples"].flatten(1).isfinite().all(1)
         bounds = decided.bounds.amin(1).cpu()
         return {
@@ -136,23 +119,11 @@ class _Decide:
             "margins": torch.full((n,), torch.nan),
             "examples": torch.full((n, *inputs.shape[1:]), torch.nan),
             "domains": torch.zeros(n, dtype=torch.int64),
-            "inner": torch.full((n, 4, self.inner), torch.nan),
             "seconds": torch.zeros(n),
         }
 
 
-def _look_inside(
-    into: Tensor, inner: Mapping[int, list[tuple[Tensor, Tensor]]], network: Network, region: Region
-) -> None:
-    """Write bounds of the inputs of all activations, and those inputs at two points by which others know the layers, as `Ledger.inner`."""
-    for i, layers in inner.items():
-        far = corner(*(ends[i].cpu().numpy() for ends in (region.low, region.high)))
-        points = torch.stack([region.centre[i], torch.from_numpy(far).to(region.centre)])
-        values = network.inputs_of_activations(points.view(-1, *network.input_shape)).cpu()
-        into[i] = torch.stack([*(torch.cat(ends) for ends in zip(*layers, strict=True)), *values]).float()
-
-
-def _enter(results: Mapping[str, Tensor], indices: Tensor, step: str, ledger: Ledger, sizes: list[int]) -> None:
+def _enter(results: Mapping[str, Tensor], indices: Tensor, step: str, ledger: Ledger) -> None:
     no_bounds = torch.full((len(indices), ledger.lower.shape[1]), torch.nan)
     ledger.bound(indices, results["margins"], no_bounds, no_bounds)
     ledger.verify(indices[results["verified"]], step)
@@ -160,10 +131,6 @@ def _enter(results: Mapping[str, Tensor], indices: Tensor, step: str, ledger: Le
     if broken.any():
         ledger.falsify(indices[broken], results["examples"][broken], step)
     ledger.subdomains[indices] += results["domains"]
-    undecided = set(ledger.undecided.tolist())
-    for index, inner in zip(indices.tolist(), results["inner"], strict=True):
-        if index in undecided and inner.numel() and bool(inner.isfinite().all()):
-            ledger.inner[index] = inner.split(sizes, 1)
     ledger.seconds[indices] += results["seconds"]
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from windtunnel.assessments.verification.canonical.subject import MEASURED, Canonical
@@ -30,7 +29,7 @@ from windtunnel.assessments.verification.marabou.queries import (
     replay,
     solve_all,
 )
-from windtunnel.assessments.verification.marabou.worker import Answer, Inner, Query
+from windtunnel.assessments.verification.marabou.worker import Answer, Query
 from windtunnel.boundary.models.load import export_onnx
 from windtunnel.core.chunks import of_shape_for
 from windtunnel.core.classifier import Classifier
@@ -70,7 +69,6 @@ def solve(step: str, ledger: Ledger, task: Task) -> None:
         all_queries = [
             replace(query, seconds=seconds) for query, seconds in zip(all_queries, seconds_left.tolist(), strict=True)
         ]
-        all_queries = [replace(q, inner=tuple(map(_with_room, ledger.inner.get(q.index, ())))) for q in all_queries]
         if entry.output_bounds:
             all_queries = [replace(query, bounds=True) for query in all_queries]
         queries = {query.index: query for query in all_queries}
@@ -90,15 +88,6 @@ def solve(step: str, ledger: Ledger, task: Task) -> None:
             answers = [clear.get(a.index, a) for a in answers]
         for answer in answers:
             _enter(answer, step, ledger, subject, onnx, queries[answer.index])
-
-
-def _with_room(layer: torch.Tensor) -> Inner:
-    """Return the ledger's bounds of a layer (4, m), with room for the solver's tolerances and for what rounding parts its graph from ours.
-
-    So a unit whose sign is known by less than that is open to it.
-    """
-    low, up, *values = layer.double().numpy()
-    return Inner(low - MARABOU_TOLERANCE * (1 + abs(low)), up + MARABOU_TOLERANCE * (1 + abs(up)), np.stack(values))
 
 
 def _tie(answer: Answer) -> Answer:
@@ -186,4 +175,4 @@ def _call(step: str, task: Task) -> Mapping[str, object]:
 
 
 _OPTIONS = frozenset({"timeout", "other_classes", "output_bounds"})
-MARABOU = Step(solve, _call, MARABOU_TOLERANCE, _attempt, takes_inner=True, options=_OPTIONS)
+MARABOU = Step(solve, _call, MARABOU_TOLERANCE, _attempt, options=_OPTIONS)

@@ -48,7 +48,6 @@ class Step:
     load: imports what it would import at its first use, which no time budget is to pay for.
     radii: (step, known, ledger, task) -> bool (N,), searches certified radii where bounds alone do not, sample by sample: raises
     what is known to hold, and gives whose search was not finished.
-    takes_inner: whether it goes on from bounds of the inputs of activations (`Ledger.inner`) that a step before it has found.
     options: the keys of the entry that the step reads, beside `params`; `metadata.json` records these alone.
     """
 
@@ -59,7 +58,6 @@ class Step:
     bounds: bool = False
     cheap: bool = False
     radii: Callable[[str, RadiusBounds, Ledger, Task], Tensor] | None = None
-    takes_inner: bool = False
     load: Callable[[], object] | None = None
     options: frozenset[str] = frozenset()
 

@@ -21,24 +21,6 @@ from windtunnel.core.contracts import Verdict
 _FIRST_STEP, _MAX_STEP = 0.5, 512.0
 _BOUND_TOLERANCE = 0.05  # logits
 _READING_TOLERANCE = 1e-3  # of the largest logit
-_LAYER_TOLERANCE = 2e-5  # of a value inside: two roads to the same value differ by less; the room of a bound is larger
-
-
-@dataclass(frozen=True, slots=True)
-class Inner:
-    """Bounds of the inputs of one layer of activations, low and up, (m,), that hold in a query's whole box.
-
-    values: (2, m), what they are at the clean sample and at `corner`, by which the layer is known in the solver's graph.
-    """
-
-    low: np.ndarray
-    up: np.ndarray
-    values: np.ndarray
-
-
-def corner(lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
-    """The corner of the box [lower, upper], (d,), at which a fixed half of the pixels is at its lower end."""
-    return np.where(np.random.default_rng(0).random(lower.shape) < 0.5, lower, upper)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +29,7 @@ class Query:
 
     lower, upper, clean: float32, flat. logits: (K,), of the clean sample. other classes: in the order in which they are asked about,
     each in a query of its own where `one_by_one`, all in one disjunction otherwise. bounds: bound every logit too. seconds: what
-    the sample has left, where that is less than every query has. inner: what is known of the layers inside, in their order.
+    the sample has left, where that is less than every query has.
     """
 
     index: int
@@ -61,7 +43,6 @@ class Query:
     one_by_one: bool = False
     bounds: bool = False
     seconds: float = float("inf")
-    inner: tuple[Inner, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +116,7 @@ class _Solver:
         self._network: Any = Marabou.read_onnx(onnx)  # maraboupy has no types
         self._inputs = self._network.inputVars[0].flatten()
         self._outputs = self._network.outputVars[0].flatten()
-        # The parser sets bounds of its own, such as 0 below a ReLU; every query starts from them, and from what it was handed.
+        # The parser sets bounds of its own, such as 0 below a ReLU; every query starts from them.
         self._known = (dict(self._network.lowerBounds), dict(self._network.upperBounds))
 
     def decide(self) -> tuple[Verdict, np.ndarray | None, str]:
@@ -143,8 +124,6 @@ class _Solver:
         query = self._query
         read = self._read(query.clean)
         self._check_reading(read)
-        if query.inner and read:
-            self._take(query.inner, [read, self._read(corner(query.lower, query.upper))])
         groups = (
             [[other_class] for other_class in query.other_classes] if query.one_by_one else [list(query.other_classes)]
         )
@@ -172,32 +151,6 @@ class _Solver:
             off = float(np.abs(np.array([read[v] for v in self._outputs]) - self._query.logits).max())
             if off > _READING_TOLERANCE * max(1.0, float(np.abs(self._query.logits).max())):
                 raise ValueError(f"Marabou reads another graph: a logit of the clean sample differs by {off:.3g}")
-
-    def _take(self, layers: Sequence[Inner], read: Sequence[Mapping[int, float]]) -> None:
-        """Start every query from the bounds of `layers`, each of which is the next ReLUs here by its values at two points, `read`.
-
-        What is not, as the steps that max pooling is written with elsewhere, or values at another scale, is left out. Raises ValueError
-        for bounds that exclude one of the points: they are wrong.
-        """
-        if not all(read):
-            return
-        relus = list(self._network.reluList)
-        for number, layer in enumerate(layers):
-            layer_relus = relus[: len(layer.low)]
-            values_at = np.array([[values[before] for before, _ in layer_relus] for values in read])
-            if (
-                values_at.shape != layer.values.shape
-                or (np.abs(values_at - layer.values) > _LAYER_TOLERANCE * (1 + np.abs(layer.values))).any()
-            ):
-                continue
-            if (values_at < layer.low).any() or (values_at > layer.up).any():
-                raise ValueError(f"the bounds of activations {number} exclude a point of the box: they are wrong")
-            relus = relus[len(layer_relus) :]
-            lower, upper = self._known
-            for (before, after), low, up in zip(layer_relus, layer.low.tolist(), layer.up.tolist(), strict=True):
-                for variable, least, most in ((before, low, up), (after, max(low, 0.0), max(up, 0.0))):
-                    lower[variable] = max(least, lower.get(variable, least))
-                    upper[variable] = min(most, upper.get(variable, most))
 
     def logit_bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """(lower, upper), float32 (1, K): the tightest bounds that were verified in the time left."""
