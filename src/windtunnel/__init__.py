@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from windtunnel.core.errors import UserError
     from windtunnel.core.subject import Subject, subject_of
     from windtunnel.operations.api.result import Result
-    from windtunnel.operations.api.run import assess, attack, corrupt, read, verify
+    from windtunnel.operations.api.run import assess, attack, autoattack, corrupt, read, verify
     from windtunnel.records.artifacts import Artifacts, AssessmentResult, read_artifacts, write_artifacts
 
 _HOME = {
@@ -31,6 +31,7 @@ _HOME = {
     "subject_of": "core.subject",
     "assess": "operations.api.run",
     "attack": "operations.api.run",
+    "autoattack": "operations.api.run",
     "corrupt": "operations.api.run",
     "read": "operations.api.run",
     "verify": "operations.api.run",
@@ -47,6 +48,7 @@ __all__ = [
     "UserError",
     "assess",
     "attack",
+    "autoattack",
     "corrupt",
     "load_params",
     "read",

@@ -15,6 +15,7 @@ from windtunnel.boundary import door
 from windtunnel.core.errors import UserError
 from windtunnel.core.sample_states import SampleState
 from windtunnel.core.subject import Subject
+from windtunnel.operations.api.result import in_arguments
 from windtunnel.operations.stages.run import run_stage
 
 BUDGET = "Linf 0.06"
@@ -261,3 +262,67 @@ def test_functions_by_name_are_attacks(few):
 
 def _stay(model, inputs, labels, budget, seed):
     return inputs
+
+
+def test_what_is_printed_is_short(few, result):
+    """Every result prints a few lines with its rates, and a table in a notebook; the summary names all caveats."""
+    alone = wt.attack(*few, "FGSM", budget=BUDGET)
+    for shown in (alone, *(result[name] for name in result)):
+        assert len(repr(shown).splitlines()) < 20
+        assert shown.headline in repr(shown)
+        assert "clean accuracy: 9" in repr(shown)
+        assert "<td>clean accuracy</td>" in shown._repr_html_()
+    assert {*(c.text for c in result["summary"].caveats)} <= {*result.caveats}
+    assert any(line.startswith("pgd: PGD is randomised") for line in result.caveats)
+    advice = next(line for line in result.caveats if line.startswith("F2"))
+    assert "a larger x" in advice
+    assert not any("data.samples" in line or "dvc repro" in line for line in (*result.caveats, result.summary()))
+
+
+def test_advice_speaks_of_arguments():
+    said = in_arguments("Set sanity.adaptive: true, raise budget.steps, or run dvc repro.")
+    assert (
+        said
+        == "Set sanity={'adaptive': ...}, raise the attack's budget={'steps': ...}, or call windtunnel.assess again."
+    )
+
+
+def test_a_result_is_plotted(result):
+    """A matplotlib figure, which a notebook shows."""
+    sandwich = result.plot()
+    assert sandwich.axes[0].patches
+    assert sandwich._repr_png_().startswith(b"\x89PNG")
+    assert result.plot("pgd").axes[0].images
+    with pytest.raises(UserError, match=r"'ImagePair' is not a visualiser of pgd.*'ImagePairVisualiser'"):
+        result.plot("pgd", "ImagePair")
+
+
+def test_an_unknown_tensor_names_the_known_ones(result):
+    with pytest.raises(KeyError, match=r"'verdict' is not a tensor.*Did you mean 'verdicts'.*clean_inputs"):
+        result["pgd"].tensor("verdict")
+
+
+@pytest.mark.parametrize("algorithm", ["pgd", "LinfPGD"])
+def test_an_attack_maximises_another_loss(few, algorithm):
+    """By name or as a function; one that is constant moves no sample towards an error."""
+    model, x, y = few
+
+    def accuracy(**loss: object) -> float:
+        return float(wt.attack(model, x, y, algorithm, budget="Linf 0.1", **loss).metrics["adversarial_accuracy"])
+
+    assert accuracy(loss="margin") < 0.9
+    assert accuracy(loss=lambda logits, labels: 0 * logits[:, 0]) > accuracy(loss="dlr")
+    with pytest.raises(UserError, match=r"'mragin'.*'margin'"):
+        accuracy(loss="mragin")
+    with pytest.raises(UserError, match="CW has a loss of its own"):
+        wt.attack(model, x, y, "CW", budget="L2 1", loss="dlr")
+
+
+@pytest.mark.slow
+def test_autoattack_changes_one_line_of_a_script(few):
+    """The accuracy is that of the model on what it returns, which lies within epsilon."""
+    model, x, y = few
+    examples, accuracy = wt.autoattack(model, x, y, eps=0.06)
+    assert accuracy == pytest.approx(float((model(examples).argmax(1) == y).float().mean()))
+    assert accuracy < float((model(x).argmax(1) == y).float().mean())
+    assert float((examples - x).abs().max()) <= 0.06 + 1e-6

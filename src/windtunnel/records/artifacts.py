@@ -30,7 +30,8 @@ from windtunnel.core.contracts import (
     Semantics,
 )
 from windtunnel.core.dataset import Dataset
-from windtunnel.core.errors import UserError
+from windtunnel.core.epsilons import budget_text
+from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.randomness import random_runs
 from windtunnel.core.subject import Subject
 from windtunnel.records.any_distance import search_form, stored_form
@@ -42,7 +43,16 @@ from windtunnel.records.files import (
     plain_json,
     write_json,
 )
-from windtunnel.records.metadata import Failure, FigureRecord, Metadata, Metrics, SemanticsRecord, read_metadata
+from windtunnel.records.metadata import (
+    Failure,
+    FigureRecord,
+    Metadata,
+    Metrics,
+    Rate,
+    SemanticsRecord,
+    rate,
+    read_metadata,
+)
 from windtunnel.records.run_times import RUN_TIMES, Runtime, commit, measured_run_times, run_time_metrics
 from windtunnel.records.storage import IMAGES, KEPT, distances_of, of_samples
 
@@ -54,7 +64,9 @@ Tensors = dict[str, "Tensor | dict[str, Tensor]"]
 
 
 def tensor_in(data: Mapping[str, Tensor | dict[str, Tensor]], key: str) -> Tensor:
-    """The tensor under `key`. Raises KeyError where there is none."""
+    """The tensor under `key`. Raises KeyError, with the names that there are, where there is none."""
+    if key not in data:
+        raise KeyError(unknown_word("tensor", str(key), sorted(data), what="a tensor of this assessment"))
     value = data[key]
     if not isinstance(value, Tensor):
         raise KeyError(f"'{key}' holds tensors by name and is none")
@@ -88,20 +100,20 @@ class AssessmentResult:
 
     name: str
     semantics: Semantics
-    data: Tensors
+    data: Tensors = field(repr=False)
     metrics: dict[str, Json]
     caveats: tuple[Caveat, ...] = ()
     kwargs: Mapping[str, object] = field(default_factory=dict)
-    call_kwargs: Mapping[str, object] = field(default_factory=dict)
+    call_kwargs: Mapping[str, object] = field(default_factory=dict, repr=False)
     library_package: str | None = None
     provenance: Mapping[str, Json] = field(default_factory=dict)
     family: str = ""
     draws: int = 1
-    pictured: Tensor | None = None
+    pictured: Tensor | None = field(default=None, repr=False)
     failure: Failure | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Artifacts:
     """One assessment directory, read back: `data` as in robustness_data.pt, `metadata` as in metadata.json.
 
@@ -191,6 +203,31 @@ class Artifacts:
     def caveats(self) -> tuple[Caveat, ...]:
         """The caveats of metadata.json."""
         return self.metadata.all_caveats
+
+    @property
+    def headline(self) -> str:
+        """Return what ran, at which budget and on how many samples, in one line."""
+        m = self.metadata
+        region = m.semantics.perturbation
+        limits = region.corruption_name or ""
+        if region.norm is not None:
+            limits = f"{region.norm}, no bound" if region.epsilon is None else budget_text(region.norm, region.epsilon)
+        budget = f", {limits}" if limits and self.name != "clean" else ""
+        return f"{self.name}: {m.algorithm} ({m.library}){budget}, {len(self.sample_names)} samples"
+
+    @property
+    def rates(self) -> dict[str, Rate]:
+        """Return every share of samples that has an interval, by the name of its metric."""
+        keys = (key.removesuffix("_ci_low") for key in self.metrics if key.endswith("_ci_low"))
+        numbers = (key for key in keys if isinstance(self.metrics.get(key), int | float))
+        return {key: share for key in numbers if (share := rate(self.metrics, key))}
+
+    def __repr__(self) -> str:
+        lines = [f"{key.replace('_', ' ')}: {value}" for key, value in self.rates.items()]
+        if self.metadata.failure:
+            lines.append(f"failed: {self.metadata.failure.reason}")
+        limits = [f"- {caveat.text}" for caveat in self.caveats]
+        return "\n  ".join([self.headline, *lines, f"tensors: {', '.join(sorted(self.data))}", *limits])
 
 
 def provenance(subject: Subject, packages: Sequence[str] = ()) -> dict[str, Json]:

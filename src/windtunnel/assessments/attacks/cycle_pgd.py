@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import numpy as np
 import torch
@@ -24,10 +25,12 @@ class CyclePGD(torchattacks.PGD):  # type: ignore[misc]  # torchattacks has no t
 
     Attributes:
         gradients: how many gradients of single samples the last call computed.
+        loss: from logits (B, K) and labels (B,) to the sum over the samples of what is maximised, ().
 
     """
 
     gradients = 0
+    loss = staticmethod(partial(cross_entropy, reduction="sum"))
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
         """Return the perturbed inputs, float32 (B, C, H, W).
@@ -50,7 +53,7 @@ class CyclePGD(torchattacks.PGD):  # type: ignore[misc]  # torchattacks has no t
             self.gradients += len(x)
             x = x.detach().requires_grad_()
             # The library's mean over the whole batch, whatever is left of it: a factor may round a gradient to 0.
-            cost = sign * (cross_entropy(self.get_logits(x), labels[rows], reduction="sum") / size)
+            cost = sign * (self.loss(self.get_logits(x), labels[rows]) / size)
             return torch.autograd.grad(cost, x)[0]
 
         result, rows = x.clone(), torch.arange(size, device=x.device)

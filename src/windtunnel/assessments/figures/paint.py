@@ -40,14 +40,29 @@ _CELL, _SMALL, _LEADING = 96.0, 8.0, 11.0
 _LEAST = 340.0  # points: a title has room above a narrow chart
 
 
+class Plot(Figure):
+    """A matplotlib figure that a notebook shows also where pyplot was never imported."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png")
+        return buffer.getvalue()
+
+
 def paint(title: str, drawings: Sequence[Scene | PictureGrid], path: Path, empty: str = "") -> None:
     """Write a PNG of the drawings below their title; of the words `empty` where there are none. Equal bytes for equal drawings."""
+    # No software version in the file.
+    plot(title, drawings, empty).savefig(path, format="png", metadata={"Software": None})
+
+
+def plot(title: str, drawings: Sequence[Scene | PictureGrid], empty: str = "") -> Plot:
+    """Return the drawings below their title as a figure; the words `empty` where there are none."""
     drawn = [Label(0, 12, line, "soft") for line in wrapped(empty, 460, 10)] if not drawings else []
     scenes = [_laid_out(d) if isinstance(d, PictureGrid) else (d, []) for d in drawings]
     scenes += [(Scene(480, 24, (label,), empty), []) for label in drawn]
     places, width, height = _places([scene for scene, _ in scenes])
     width = max(_LEAST, width, text_width(title, 11)) + 2 * _MARGIN
-    figure = Figure((width / 72, height / 72), dpi=_DPI, facecolor=_colour("paper"))
+    figure = Plot((width / 72, height / 72), dpi=_DPI, facecolor=_colour("paper"))
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
@@ -59,8 +74,7 @@ def paint(title: str, drawings: Sequence[Scene | PictureGrid], path: Path, empty
             axes.add_artist(shape)
         for x_left, top, picture in pictures:
             axes.add_artist(_image(AxesImage(axes, interpolation="nearest"), x + x_left, y + top, picture))
-    # No software version in the file.
-    figure.savefig(path, format="png", metadata={"Software": None})
+    return figure
 
 
 def _places(scenes: Sequence[Scene]) -> tuple[list[tuple[float, float]], float, float]:

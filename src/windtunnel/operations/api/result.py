@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import html
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from windtunnel.assessments.clean.table import VISUALISERS as OF_CLEAN
-from windtunnel.assessments.figures.base import VISUALISERS, draw_figures
+from windtunnel.assessments.figures.base import VISUALISERS, draw_figures, drawn
+from windtunnel.assessments.figures.paint import Plot, plot
 from windtunnel.assessments.figures.registry import register_figures, visualisers_of
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import UserError, unknown_word
@@ -27,13 +29,103 @@ from windtunnel.params.schema import Params
 from windtunnel.records.artifacts import Artifacts, read_artifacts
 from windtunnel.records.files import read_block
 from windtunnel.records.layout import Layout
+from windtunnel.registry.plugins import families
 from windtunnel.reporting.report.build import build_report
+from windtunnel.reporting.report.collect import findings_in
 from windtunnel.reporting.report.html import render_html
 from windtunnel.reporting.report.model import Report
 from windtunnel.reporting.report.pdf import render_pdf
+from windtunnel.reporting.report.sections.sanity import warnings_of
+from windtunnel.reporting.report.sections.statement import hard_failures
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# Advice is written for params.yaml and its commands; in a notebook the same is said of arguments.
+_IN_ARGUMENTS = (
+    (r"[Rr]un dvc repro(?: again)?", "call windtunnel.assess again"),
+    (r"`?\bdata\.samples\.n\b`?", "a larger x"),
+    (r"`?\bdata\.labels\b`?", "y"),
+    (r"`?\bsanity\.(\w+)(?::? (true|false))?`?", r"sanity={'\1': ...}"),
+    (r"`?\bbudget\.(steps|step_size)\b`?", r"the attack's budget={'\1': ...}"),
+)
+
+
+def in_arguments(advice: str) -> str:
+    """Return advice with the arguments of `windtunnel.assess` in place of keys of params.yaml."""
+    for key, argument in _IN_ARGUMENTS:
+        advice = re.sub(key, argument, advice)
+    return advice[:1].upper() + advice[1:] if advice.startswith("call ") else advice.replace(". call ", ". Call ")
+
+
+@dataclass(frozen=True, repr=False)
+class EntryResult(Artifacts):
+    """The artifacts of one assessment, to look at in a notebook."""
+
+    @classmethod
+    def of(cls, artifacts: Artifacts) -> EntryResult:
+        """Return the same artifacts with the methods of this class."""
+        return cls(artifacts.name, artifacts.directory, artifacts.data, artifacts.metadata, artifacts.numbers)
+
+    def plot(self, figure: str | None = None) -> Plot:
+        """Return a matplotlib figure: the first that shows something of this assessment, or the visualiser named `figure`.
+
+        Raises UserError, with the visualisers that draw it, for another name.
+        """
+        register_figures()
+        family = self.metadata.family or self.name
+        names = OF_CLEAN if family == "clean" else families()[family].visualisers if family in families() else ()
+        if family == "summary":
+            names = ("SandwichVisualiser",)
+        possible = [
+            n for n, v in VISUALISERS.items() if self.kind in v.kinds and (not v.families or family in v.families)
+        ]
+        if figure is not None and figure not in possible:
+            raise UserError(unknown_word("plot", figure, possible, what=f"a visualiser of {self.name}"))
+        reason = ""
+        for visualiser in (VISUALISERS[n] for n in ([figure] if figure else names)):
+            drawings, empty = drawn(visualiser(), self)
+            if drawings:
+                return plot(f"{self.name}: {visualiser.title}", drawings)
+            reason = reason or empty
+        return plot(self.headline, (), reason or "There is nothing to draw.")
+
+    def broken(self) -> pd.DataFrame:
+        """Return the adversarial examples: a row per sample that was broken, none that was misclassified.
+
+        Columns: `label`, `adversarial_prediction` (empty where the logits are not finite), `distance` from the clean input, in the
+        norm of the assessment, and `index` of the sample in the tensors.
+        """
+        import pandas as pd
+
+        classes, targets = self.class_names, self.tensor("targets")
+        broken = (self.tensor("clean_predictions") == targets) & examples_of(self)
+        broken &= torch.isin(self.tensor("verdicts"), torch.tensor([Verdict.ATTACK_SUCCEEDED, Verdict.FALSIFIED]))
+        indices = broken.nonzero().flatten().tolist()
+        columns = ("perturbed_predictions", "perturbation_distance")
+        answers, distances = (self.tensor(key).tolist() if indices else [] for key in columns)
+        return pd.DataFrame(
+            {
+                "label": [classes[int(targets[i])] for i in indices],
+                "adversarial_prediction": [classes[int(answers[i])] if answers[i] >= 0 else "" for i in indices],
+                "distance": [float(distances[i]) for i in indices],
+                "index": indices,
+            },
+            index=pd.Index([self.sample_names[i] for i in indices], name="sample"),
+        )
+
+    def _repr_html_(self) -> str:
+        """In a notebook: what ran, its rates with their intervals, and what limits them."""
+        rows = "".join(
+            f"<tr><td>{key.replace('_', ' ')}</td><td>{value}</td></tr>" for key, value in self.rates.items()
+        )
+        return (
+            f"<p><b>{html.escape(self.headline)}</b></p><table>{rows}</table>{_bullets([c.text for c in self.caveats])}"
+        )
+
+
+def _bullets(lines: Sequence[str]) -> str:
+    return f"<ul>{''.join(f'<li>{html.escape(in_arguments(line))}</li>' for line in lines)}</ul>" if lines else ""
 
 
 @dataclass(frozen=True)
@@ -47,10 +139,11 @@ class Result(Mapping[str, Artifacts]):
     place: Layout
     folder: tempfile.TemporaryDirectory[str] | None = None
 
-    def __getitem__(self, name: str) -> Artifacts:
+    def __getitem__(self, name: str) -> EntryResult:
         if name not in self._names:
             raise KeyError(unknown_word("result", name, self._names, what="an assessment of this result"))
-        return read_artifacts(self.place.summary if name == "summary" else self.place.robustness / name, search=False)
+        directory = self.place.summary if name == "summary" else self.place.robustness / name
+        return EntryResult.of(read_artifacts(directory, search=False))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -69,10 +162,15 @@ class Result(Mapping[str, Artifacts]):
         """The numbers of metrics.json, flat: `worst_case/accuracy`, `certified/accuracy`, `pgd/adversarial_accuracy`, ..."""
         return flatten(read_block(self.place.metrics))
 
-    @property
+    @cached_property
     def caveats(self) -> tuple[str, ...]:
-        """Return the caveats of these numbers, flagged sanity checks included."""
-        return tuple(caveat.text for caveat in self["summary"].caveats)
+        """List what limits these numbers: of the run, of each assessment (`pgd: ...`), and each flagged sanity check."""
+        summary = self["summary"]
+        lines = [f"This number is not valid: {line}" for line in hard_failures(summary)]
+        lines += [caveat.text for caveat in summary.caveats if caveat.code != "hard_failure"]
+        lines += [f"{name}: {c.text}" for name in self if name != "summary" for c in self[name].caveats]
+        lines += warnings_of(findings_in(self.place.reports / "sanity", []))
+        return tuple(dict.fromkeys(in_arguments(line) for line in lines))
 
     @cached_property
     def per_sample(self) -> pd.DataFrame:
@@ -103,35 +201,18 @@ class Result(Mapping[str, Artifacts]):
         return frame
 
     def broken(self, name: str) -> pd.DataFrame:
-        """Return the adversarial examples of an assessment: a row per sample that it broke, none that was misclassified.
+        """Return the adversarial examples of an assessment; see `EntryResult.broken`. Raises KeyError for an unknown name."""
+        return self[name].broken()
 
-        Columns: `label`, `adversarial_prediction` (empty where the logits are not finite), `distance` from the clean input, in the
-        norm of the assessment, and `index` of the sample in its tensors. Raises KeyError for an unknown name.
-        """
-        import pandas as pd
-
-        artifacts = self[name]
-        classes, targets = artifacts.class_names, artifacts.tensor("targets")
-        broken = (artifacts.tensor("clean_predictions") == targets) & examples_of(artifacts)
-        broken &= torch.isin(artifacts.tensor("verdicts"), torch.tensor([Verdict.ATTACK_SUCCEEDED, Verdict.FALSIFIED]))
-        indices = broken.nonzero().flatten().tolist()
-        columns = ("perturbed_predictions", "perturbation_distance")
-        answers, distances = (artifacts.tensor(key).tolist() if indices else [] for key in columns)
-        return pd.DataFrame(
-            {
-                "label": [classes[int(targets[i])] for i in indices],
-                "adversarial_prediction": [classes[int(answers[i])] if answers[i] >= 0 else "" for i in indices],
-                "distance": [float(distances[i]) for i in indices],
-                "index": indices,
-            },
-            index=pd.Index([artifacts.sample_names[i] for i in indices], name="sample"),
-        )
+    def plot(self, name: str = "summary", figure: str | None = None) -> Plot:
+        """Return a matplotlib figure of an assessment, of the sandwich where none is named; see `EntryResult.plot`."""
+        return self[name].plot(figure)
 
     def summary(self) -> str:
         """The answer in a few lines: the sentence of the report's first page, the sandwich, and what limits it."""
         front = self._report.front
         tiles = [f"  {tile.label}: {tile.value} {tile.interval}".rstrip() for tile in front.tiles]
-        limits = [f"  - {finding.text}" for finding in (*front.alarms, *front.caveats)]
+        limits = [f"  - {in_arguments(finding.text)}" for finding in (*front.alarms, *front.caveats)]
         return "\n".join([front.statement, *tiles, *(["Limits:", *limits] if limits else [])])
 
     def save(self, directory: Path | str) -> Path:
@@ -167,11 +248,11 @@ class Result(Mapping[str, Artifacts]):
     def _repr_html_(self) -> str:
         """In a notebook: the sentence, the sandwich as a picture, and what limits it."""
         front = self._report.front
-        limits = "".join(f"<li>{html.escape(caveat.text)}</li>" for caveat in (*front.alarms, *front.caveats))
+        limits = _bullets([caveat.text for caveat in (*front.alarms, *front.caveats)])
         picture = base64.b64encode((self.place.summary / "SandwichVisualiser_0.png").read_bytes()).decode()
         statement = html.escape(front.statement)
         image = f'<img alt="{statement}" style="max-width: 44rem" src="data:image/png;base64,{picture}">'
-        return f"<p><b>{statement}</b></p>{image}<ul>{limits}</ul>"
+        return f"<p><b>{statement}</b></p>{image}{limits}"
 
     def __repr__(self) -> str:
         return self.summary()

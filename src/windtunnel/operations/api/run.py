@@ -23,9 +23,9 @@ from windtunnel.core.errors import UserError, shown
 from windtunnel.core.subject import subject_of
 from windtunnel.evaluation.validate import validate
 from windtunnel.operations.api.pipeline import GIVEN, assess_subject
-from windtunnel.operations.api.result import Result
+from windtunnel.operations.api.result import EntryResult, Result
 from windtunnel.operations.api.shorthand import Given, budget_block, entries_of, entry_of, epsilon_of
-from windtunnel.records.artifacts import Artifacts, read_artifacts
+from windtunnel.records.artifacts import read_artifacts
 from windtunnel.records.layout import Layout
 
 # Images (n, C, H, W) or (n, H, W) in [0, 1], or uint8; tabular (n, F). Labels (n,).
@@ -43,7 +43,7 @@ def assess(
     sweeps: Given = None,
     verify: Given = None,
     corrupt: Given = None,
-    sanity: str | None = "standard",
+    sanity: str | Mapping[str, object] | None = "standard",
     class_names: Sequence[str] | None = None,
     train: tuple[Array, Array] | None = None,
     seed: int = 0,
@@ -59,7 +59,7 @@ def assess(
     model's own predictions are the reference, and a caveat says so. budget: a norm and an epsilon, or the block of
     params.yaml. attacks, queries, sweeps, verify, corrupt: an algorithm's name, several of them, or entries by name as in
     params.yaml; among attacks also a function of your own (docs/attacks.md). sanity: the profile of the checks (stored,
-    standard, full), None for none. train: the training split, for checks of leakage. seed: every unit of work
+    standard, full) or the block of params.yaml, None for none. train: the training split, for checks of leakage. seed: every unit of work
     derives its own from it.
 
     Raises UserError, in one line and before anything is computed, for what cannot be run.
@@ -82,9 +82,39 @@ def attack(
     *,
     budget: str | Mapping[str, object],
     **entry: object,
-) -> Artifacts:
-    """One attack, with further keys of its entry as keywords (`params={"steps": 40}`, `restarts=5`); see `assess`."""
+) -> EntryResult:
+    """One attack, with further keys of its entry as keywords (`params={"steps": 40}`, `restarts=5`); see `assess`.
+
+    loss: for PGD of torchattacks and the gradient descents of foolbox, `"margin"`, `"dlr"` or a function from logits (n, K) and
+    labels (n,) to a loss a sample, (n,), in place of cross-entropy.
+    """
     return _one("attacks", algorithm, entry, model, x, y, budget)
+
+
+def autoattack(model: nn.Module, x: Array, y: Array, eps: float, norm: str = "Linf") -> tuple[Tensor, float]:
+    """Run the ensemble `standard` (APGD with two losses, FAB and Square on what is left, as AutoAttack does) in one line.
+
+        x_adv, accuracy = windtunnel.autoattack(model, x, y, eps=8/255)
+
+    Args:
+        model: a torch module from float32 (n, C, H, W) in [0, 1] to logits (n, K).
+        x: images (n, C, H, W) in [0, 1].
+        y: labels, int64 (n,).
+        eps: the largest distance, in the units of x.
+        norm: Linf or L2.
+
+    Returns:
+        The adversarial examples, float32 like x and on its device (the clean image where none is known), and the robust accuracy.
+
+    Source: Croce and Hein 2020, arXiv 2003.01690.
+
+    """
+    artifacts = attack(model, x, y, "standard", budget={"norm": norm, "epsilon": eps})
+    examples = artifacts.tensor("clean_inputs").clone()
+    rows = artifacts.broken()["index"].tolist()
+    if rows:
+        examples[rows] = artifacts.tensor("perturbed_inputs")[rows]
+    return examples.to(x.device if isinstance(x, Tensor) else "cpu"), artifacts.rates["adversarial_accuracy"].value
 
 
 def verify(
@@ -95,7 +125,7 @@ def verify(
     *,
     budget: str | Mapping[str, object],
     **entry: object,
-) -> Artifacts:
+) -> EntryResult:
     """One verification, with further keys of its entry as keywords (`timeout=10`); see `assess`."""
     return _one("verification", algorithm, entry, model, x, y, budget)
 
@@ -106,7 +136,7 @@ def corrupt(
     y: Array | None = None,
     algorithm: str = "common",
     **entry: object,
-) -> Artifacts:
+) -> EntryResult:
     """One corruption, or a suite of them, with further keys of its entry as keywords (`severities=[1, 3, 5]`); see `assess`."""
     # Corruptions have severities; the budget is only there because params.yaml has one.
     return _one("corruptions", algorithm, entry, model, x, y, "Linf 1")
@@ -114,7 +144,7 @@ def corrupt(
 
 def _one(
     family: str, algorithm: object, more: Mapping[str, object], model: object, x: object, y: object, budget: object
-) -> Artifacts:
+) -> EntryResult:
     block = budget_block(budget)
     with CallersFunctions() as functions:
         name, entry = entry_of(family, algorithm, epsilon_of(block), functions, more)
@@ -129,19 +159,21 @@ def _assess(
     x: object,
     y: object,
     budget: Mapping[str, object],
-    given: Mapping[str, Any],
+    shorthand: Mapping[str, Any],
     run: Mapping[str, object],
     *,
     is_alone: bool = False,
 ) -> Result:
-    """Assess a caller's model; see `assess`. `given`: words by family. `run`: seed, device, sanity, class_names, train.
+    """Assess a caller's model; see `assess`. `shorthand`: the entries by family. `run`: seed, device, sanity, class_names, train.
 
     is_alone: True for one entry, whose failure the caller raises.
     """
     loaded = model_of(model)
     assessed, split = _raw(x, y, "x"), _split(run.get("train"))
     with CallersFunctions() as functions:
-        entries = {family: entries_of(family, items, epsilon_of(budget), functions) for family, items in given.items()}
+        entries = {
+            family: entries_of(family, items, epsilon_of(budget), functions) for family, items in shorthand.items()
+        }
         names = _class_names(loaded, assessed, run.get("class_names"))
         sanity, device = run["sanity"], run.get("device", "auto")
         params = validate(
@@ -151,7 +183,9 @@ def _assess(
                 "data": {"source": "function", "function": GIVEN, "class_names": names},
                 "model": {"source": "function", "function": GIVEN},
                 "budget": budget,
-                "sanity": {"profile": "stored" if sanity is None else sanity},
+                "sanity": plain_value(sanity, "sanity")
+                if isinstance(sanity, Mapping)
+                else {"profile": sanity or "stored"},
                 **entries,
             },
             "windtunnel.assess",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import TypeAlias
 
@@ -61,7 +62,10 @@ def entries_of(family: str, given: Given, epsilon: float | None, functions: Call
         for name, item in islice(given.items(), _MOST):
             if not isinstance(name, str):
                 raise UserError(f"{family}: {shown(name)} is no name of an entry; names are text")
-            if isinstance(item, Mapping):
+            if isinstance(item, Mapping) and "loss" in item and "algorithm" in item:
+                algorithm = _algorithm(family, item["algorithm"], str(item.get("library", "")))
+                entries[name] = plain_value(_with_loss(algorithm, item, functions), f"{family}.{name}")
+            elif isinstance(item, Mapping):
                 entries[name] = plain_value(item, f"{family}.{name}")
             else:
                 entries[name] = entry_of(family, item, epsilon, functions, name=name)[1]
@@ -99,7 +103,10 @@ def entry_of(
 
     """
     where = f"{family}.{name}" if name else family
-    extra = plain_value(written or {}, where)
+    written = written or {}
+    if family == "attacks" and "loss" in written and isinstance(item, str):
+        written = _with_loss(_algorithm(family, item), written, functions)
+    extra = plain_value(written, where)
     assert isinstance(extra, dict)
     if callable(item) and family == "attacks" and not isinstance(item, type):
         name = name or name_of(item)
@@ -113,6 +120,27 @@ def entry_of(
     if family == "attacks" and epsilon and (budget := _default_search(algorithm, epsilon, extra.get("params"))):
         entry["budget"] = budget
     return name or _plain(item), {**entry, **extra}
+
+
+def _with_loss(algorithm: Algorithm, entry: Mapping[str, object], functions: CallersFunctions) -> dict[str, object]:
+    """Return an entry of `attacks` whose `loss`, a name or a function of logits and labels, is an invoker (APGD: a parameter)."""
+    from windtunnel.assessments.attacks.losses import LOSSES, maximised, takes_loss  # imports both libraries
+
+    loss, row = entry["loss"], ROWS[algorithm.key]
+    changed = {key: value for key, value in entry.items() if key != "loss"}
+    if loss in ("ce", "dlr") and "loss" in parameters_of(row):
+        params = changed.get("params")
+        return {**changed, "params": {**(params if isinstance(params, Mapping) else {}), "loss": loss}}
+    if not takes_loss(row):
+        raise UserError(
+            f"attacks: {algorithm.name} has a loss of its own; PGD of torchattacks and the gradient descents of foolbox "
+            f"(LinfPGD, L2PGD, ...) maximise any, APGD also ce and dlr"
+        )
+    if callable(loss):
+        return {**changed, "invoker": functions.reference(partial(maximised, loss), "loss")}
+    if loss not in LOSSES:
+        raise UserError(f"{unknown_word('loss', str(loss), LOSSES)}, or a function of logits and labels")
+    return {**changed, "invoker": f"{maximised.__module__}:{loss}"}
 
 
 def _default_search(algorithm: Algorithm, epsilon: float, params: object) -> dict[str, object]:
@@ -137,12 +165,12 @@ def _check_keys(family: str, algorithm: Algorithm, extra: Mapping[str, object]) 
             )
 
 
-def _algorithm(family: str, word: str) -> Algorithm:
+def _algorithm(family: str, word: str, library: str = "") -> Algorithm:
     """The algorithm of this name, however its letters are cased, of several libraries' the first in their order.
 
-    Or the one algorithm of a library of this name, as of Marabou.
+    Or the one algorithm of a library of this name, as of Marabou. `library`: of which alone; empty for any.
     """
-    available = algorithms(family)
+    available = [row for row in algorithms(family) if library in ("", row.library)]
     for row in available:
         if _plain(row.name) == _plain(word):
             return row

@@ -110,7 +110,7 @@ def collect(
         clean, summary = (numbered_samples(a, numbers) if a else None for a in (clean, summary))
     requested = list(names) if names is not None else _in_order(known_assessments(reports), summary)
     requested = [name for name in requested if name != "clean"]
-    checks = _checks(reports / "sanity", problems)
+    checks = findings_in(reports / "sanity", problems)
     pictures = plan_pictures(summary or clean, len(requested))
     run = _run(summary) if summary and measured else None
     figures = {clean.name: figures_of(clean)} if clean else {}
@@ -234,7 +234,8 @@ def _kept(path: Path, read: Callable[[Path], T], problems: list[str]) -> T | Non
         return None
 
 
-def _checks(directory: Path, problems: list[str]) -> tuple[FindingRecord, ...] | None:
+def findings_in(directory: Path, problems: list[str]) -> tuple[FindingRecord, ...] | None:
+    """Return the outcome of every sanity check, None where none ran; why not is added to `problems`."""
     try:
         recorded = read_sanity(directory)
     except UserError:
