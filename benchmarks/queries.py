@@ -34,10 +34,10 @@ from windtunnel.boundary.models.training import train_classifier
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.subject import Subject, subject_of
+from windtunnel.params.attacks import QueryEntry
 from windtunnel.params.data import Data
 from windtunnel.params.entry import Budget
 from windtunnel.params.model import Recipe
-from windtunnel.params.queries import QueryEntry
 
 PATCH = 4
 BATCH = 256

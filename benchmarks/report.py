@@ -23,8 +23,7 @@ from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject, subject_of
-from windtunnel.evaluation.summary.summarise import summarise
-from windtunnel.evaluation.summary.table import SUMMARY
+from windtunnel.evaluation.summary.summarise import SUMMARY, summarise
 from windtunnel.params.results import Clean
 from windtunnel.records.artifacts import AssessmentResult, base_data, base_kwargs, write_artifacts
 

@@ -18,9 +18,9 @@ from typing import cast
 import torch
 
 from windtunnel.assessments.clean.subject import current_subject
+from windtunnel.boundary.params import load_params
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, collect
 from windtunnel.evaluation.sanity.run import registry, run_checks
-from windtunnel.params.load import load_params
 from windtunnel.records.artifacts import Artifacts, Tensors, read_artifacts
 from windtunnel.records.files import RUNTIME_FILE, read_json
 from windtunnel.records.layout import CLEAN, REPORTS, ROBUSTNESS

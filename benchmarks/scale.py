@@ -40,10 +40,9 @@ from windtunnel.assessments.queries.assess import assess as assess_query
 from windtunnel.assessments.verification.assess import assess as assess_verification
 from windtunnel.core.batches import batches_of
 from windtunnel.core.subject import Subject
-from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.attacks import AttackEntry, QueryEntry
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.entry import Budget
-from windtunnel.params.queries import QueryEntry
 from windtunnel.params.verification import VerificationEntry
 from windtunnel.records.artifacts import AssessmentResult
 from windtunnel.runtime.batch_runner import run_batches

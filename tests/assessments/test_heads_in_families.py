@@ -20,12 +20,11 @@ from windtunnel.core.contracts import Norm
 from windtunnel.core.criterion import Criterion
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.subject import subject_of
-from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.attacks import AttackEntry, QueryEntry
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.entry import Budget, BudgetOverride
 from windtunnel.params.latent import LatentEntry
 from windtunnel.params.model import Model
-from windtunnel.params.queries import QueryEntry
 from windtunnel.params.sweeps import SweepEntry
 from windtunnel.params.verification import VerificationEntry
 

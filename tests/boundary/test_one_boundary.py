@@ -33,7 +33,7 @@ EXEMPT: dict[str, tuple[set[str], str]] = {
         "robustness_data.pt, the type of our own file",
     ),
     "records/files.py": ({".open", "json.loads", ".read_text"}, "JSON files of ours, and digests of any bytes"),
-    "records/series.py": ({".open"}, "writes CSV files of ours"),
+    "records/tables.py": ({".open"}, "writes CSV files of ours"),
     "core/scratch.py": ({"numpy.memmap"}, "a temporary file of ours without a name"),
     "core/limits.py": ({".read_text"}, "/proc of the system"),
     "core/machine.py": ({".read_text"}, "/sys of the system"),
@@ -47,13 +47,12 @@ EXEMPT: dict[str, tuple[set[str], str]] = {
         "the one place that imports module:function of a user; registry.plugins needs it",
     ),
     "runtime/executors/dispatcher.py": ({".open"}, "opens work of ours in a worker"),
-    "runtime/executors/mapped_tensors.py": (
-        {".read_text", "numpy.memmap"},
-        "/proc of the system, and scratch files of ours",
-    ),
     "runtime/executors/ray_cluster.py": ({".open", "pickle.loads"}, "messages of our own workers"),
     "runtime/executors/processes.py": ({".open", "pickle.loads"}, "messages of our own workers"),
-    "runtime/executors/payload.py": ({".open", "pickle.loads", "cloudpickle.loads"}, "messages of our own workers"),
+    "runtime/executors/payload.py": (
+        {".open", "pickle.loads", "cloudpickle.loads", ".read_text", "numpy.memmap"},
+        "messages of our own workers; /proc of the system, and scratch files of ours",
+    ),
     "assessments/figures/paint.py": ({"PIL.Image.open"}, "a PNG that it has just drawn"),
     "assessments/figures/registry.py": ({"importlib.import_module"}, "modules of ours, by the records of families"),
     "assessments/run.py": ({"importlib.import_module"}, "figures by the registry, which knows them"),
@@ -87,7 +86,7 @@ EXEMPT: dict[str, tuple[set[str], str]] = {
         {".open", ".read_text", ".read_bytes", "json.loads", "runpy.run_module"},
         "logs and progress of stages that it has started, and our own stages",
     ),
-    "operations/params_file.py": (
+    "operations/strengthen.py": (
         {"ruamel.yaml.YAML", "json.loads"},
         "keeps comments of a text that boundary has read",
     ),
@@ -99,7 +98,7 @@ EXEMPT: dict[str, tuple[set[str], str]] = {
     ),
     "operations/redaction.py": ({"ruamel.yaml.YAML", "json.loads"}, "texts of ours that are packed or logged"),
     "operations/resolve/memory.py": ({".read_bytes", ".model_validate_json"}, "a file of ours below .cache"),
-    "operations/resolve/redraw.py": ({".read_bytes"}, "a file of ours"),
+    "operations/resolve/write.py": ({".read_bytes"}, "a file of ours"),
     "operations/resolve/source.py": ({".read_bytes"}, "source code of installed packages"),
     "operations/resolve/status.py": ({".read_bytes", "json.loads"}, "resolved files"),
     "operations/retrain/champion.py": (

@@ -10,10 +10,9 @@ from tests.conftest import classifier_of
 from windtunnel.assessments.clean.assess import assess_clean
 from windtunnel.assessments.corruptions.assess import assess_suite
 from windtunnel.core.subject import subject_of
-from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.attacks import AttackEntry, QueryEntry
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.entry import Budget
-from windtunnel.params.queries import QueryEntry
 from windtunnel.params.results import Clean
 from windtunnel.params.sweeps import SweepEntry
 from windtunnel.params.verification import VerificationEntry

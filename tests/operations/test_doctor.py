@@ -13,8 +13,7 @@ from windtunnel.cli.doctor import doctor
 from windtunnel.core.errors import UserError
 from windtunnel.operations import doctor as operations
 from windtunnel.operations.doctor import chosen, companions, lacking, shown, steps
-from windtunnel.registry.libraries import Install
-from windtunnel.registry.plugins import Lazy, Library, families, libraries, model_source, model_sources
+from windtunnel.registry.plugins import Install, Lazy, Library, families, libraries, model_source, model_sources
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from windtunnel.operations.dvc_lock import read_lock
-from windtunnel.operations.tracking.stages import read_stages
+from windtunnel.operations.tracking.state import read_stages
 
 LOCK = """\
 schema: '2.0'

@@ -4,7 +4,7 @@ import pytest
 
 from windtunnel.boundary.params_file import read_params
 from windtunnel.core.errors import UserError
-from windtunnel.operations.params_file import rewrite
+from windtunnel.operations.strengthen import rewrite
 
 TEXT = """\
 data: {source: digits}

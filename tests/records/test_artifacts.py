@@ -10,7 +10,7 @@ from windtunnel.core.contracts import Capability, PerturbationBudget, Semantics
 from windtunnel.core.dataset import Dataset, select
 from windtunnel.core.errors import UserError
 from windtunnel.core.subject import subject_of
-from windtunnel.evaluation.summary.table import SUMMARY
+from windtunnel.evaluation.summary.summarise import SUMMARY
 from windtunnel.records.artifacts import (
     AssessmentResult,
     base_data,

@@ -4,13 +4,12 @@ import json
 
 import pytest
 
-from windtunnel.assessments.clean.reliability import ConfidenceBins
 from windtunnel.assessments.latent.tables import ClassifierMetrics, Correlation
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.errors import UserError
 from windtunnel.records.files import plain_json
 from windtunnel.records.metadata import limits, number
-from windtunnel.records.tables import ClassShare, Share, table, written
+from windtunnel.records.tables import ClassShare, ConfidenceBins, Share, table, written
 
 CLASSES = [
     {"class": "a", "n": 2, "accuracy": 0.5, "accuracy_ci_low": 0.1, "accuracy_ci_high": 0.9},

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 
 from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.assessments.failures import failed_result, failure_of, may_run_again
-from windtunnel.assessments.kept import take_back
 from windtunnel.assessments.task import Task
 from windtunnel.boundary.params_file import configured_time_limit
 from windtunnel.core.contracts import Norm
@@ -23,12 +23,21 @@ from windtunnel.params.entry import Budget, Entry
 from windtunnel.params.model import Model
 from windtunnel.params.resolved import FigureSpec, Resolved
 from windtunnel.records.any_distance import require_inside
-from windtunnel.records.artifacts import Artifacts, AssessmentResult, write_artifacts, write_metadata
+from windtunnel.records.artifacts import (
+    Artifacts,
+    AssessmentResult,
+    provenance,
+    read_artifacts,
+    write_artifacts,
+    write_metadata,
+)
 from windtunnel.records.digests import write_digests
+from windtunnel.records.files import METADATA_FILE
 from windtunnel.records.layout import HERE, ROBUSTNESS, Layout
 from windtunnel.records.metadata import FigureRecord
-from windtunnel.records.series import write_csv
+from windtunnel.records.redraw_cache import KEPT
 from windtunnel.records.storage import keep_images
+from windtunnel.records.tables import write_csv
 from windtunnel.registry.plugins import Family
 from windtunnel.runtime.console import warn
 
@@ -140,3 +149,20 @@ def budget_of(entry: Entry) -> Budget:
     if norm is None or epsilon is None:
         return Budget.model_construct(norm=norm or Norm.LINF, epsilon=math.nan)
     return Budget(norm=norm, epsilon=epsilon)
+
+
+# What must be as it was beside what was resolved.
+_SAME = ("dataset_digest", "model_digest", "device")
+
+
+def take_back(digest: str, directory: Path, subject: Subject) -> Artifacts | None:
+    """Put the result kept under `digest` into `directory`; None where there is none of this model on these samples."""
+    source = KEPT / digest
+    if not (source / METADATA_FILE).is_file():
+        return None
+    stored, now = read_artifacts(source).metadata.provenance, provenance(subject)
+    if any(getattr(stored, key) != now[key] for key in _SAME):
+        return None
+    shutil.copytree(source, directory, dirs_exist_ok=True)
+    shutil.rmtree(source)
+    return read_artifacts(directory)

@@ -234,7 +234,7 @@ def _generator_mistakes(params: Params, assessed: Dataset, train: Dataset | None
     """List the mistakes in `generators` and in the further models of `latent`; empty where nothing uses them."""
     if not params.latent:
         return []
-    from windtunnel.assessments.latent.models import load_models
+    from windtunnel.assessments.latent.assess import load_models
     from windtunnel.boundary.generators.load import check_generators
 
     mistakes = []

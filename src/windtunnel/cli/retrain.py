@@ -47,8 +47,8 @@ def retrain(ctx: click.Context, *, summary: Path | None, force: bool, allow_dirt
     from windtunnel.boundary.mlflow_server import main_root
     from windtunnel.operations.dvc_files import require_whole_files
     from windtunnel.operations.retrain.flow import retrain as flow
+    from windtunnel.operations.retrain.flow import summary_markdown
     from windtunnel.operations.retrain.lock import only_one
-    from windtunnel.operations.retrain.summary import summary_markdown
     from windtunnel.operations.tracking.registry import open_registry
 
     require_whole_files()

@@ -23,8 +23,7 @@ from packaging.utils import canonicalize_name
 
 from windtunnel.core.errors import InfrastructureError, UserError, unknown_word
 from windtunnel.core.references import first_line
-from windtunnel.registry.libraries import Install
-from windtunnel.registry.plugins import Library, ModelSource, families, libraries, model_source, model_sources
+from windtunnel.registry.plugins import Install, Library, ModelSource, families, libraries, model_source, model_sources
 
 PACKAGE = "windtunnel"
 

@@ -15,7 +15,7 @@ from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
-from windtunnel.evaluation.witness.budget import PASSES_AT_LEAST, SHARE_OF_THE_RUN
+from windtunnel.evaluation.witness.search import PASSES_AT_LEAST, SHARE_OF_THE_RUN
 from windtunnel.operations.sizes import Size, gigabytes, sizes_of
 from windtunnel.operations.trial import Trial, memory_of_a_worker, tried
 from windtunnel.params.entry import Entry

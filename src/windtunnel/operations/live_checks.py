@@ -7,8 +7,10 @@ import subprocess
 from collections.abc import Callable
 from typing import NamedTuple
 
+from windtunnel.boundary.mlflow_server import connect, tracking_uri
 from windtunnel.core.errors import UserError
 from windtunnel.records.findings import FindingRecord, Status
+from windtunnel.runtime.credentials import reason_of, without_credentials
 
 
 class LiveOutcome(NamedTuple):
@@ -37,7 +39,6 @@ def committed() -> LiveOutcome:
 def tracked() -> LiveOutcome:
     """G5: whether the metrics of this state's MLflow run are those of the files; not run where there is no such run."""
     from windtunnel.boundary.params import load_params
-    from windtunnel.operations.tracking.look import logged_metrics
     from windtunnel.operations.tracking.state import read_state
 
     try:
@@ -74,3 +75,16 @@ def paired() -> LiveOutcome:
 
 
 ASKED_NOW: dict[str, Callable[[], LiveOutcome]] = {"F3": paired, "G5": tracked, "G6": committed}
+
+
+def logged_metrics(digest: str, experiment: str, configured_uri: str | None) -> dict[str, float] | None:
+    """The metrics of the parent run of the state `digest`; None where it is not logged. Raises UserError for a dead server."""
+    uri = tracking_uri(configured_uri)
+    try:
+        client = connect(uri)
+        experiment_record = client.get_experiment_by_name(experiment)
+        query = f"tags.`windtunnel.state` = '{digest}' and tags.`windtunnel.role` = 'parent'"
+        runs = client.search_runs([experiment_record.experiment_id], query, max_results=1) if experiment_record else []
+    except Exception as error:  # MLflow, SQLAlchemy and requests raise what they like
+        raise UserError(f"tracking: {without_credentials(uri)}: {type(error).__name__}: {reason_of(error)}") from error
+    return dict(runs[0].data.metrics) if runs else None

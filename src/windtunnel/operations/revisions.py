@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from windtunnel.boundary.params_file import entry_names, read_params
 from windtunnel.core.errors import UserError
 from windtunnel.operations.dvc_lock import read_lock
-from windtunnel.operations.tracking.stages import read_stages
+from windtunnel.operations.tracking.state import read_stages
 from windtunnel.records.files import DATA_FILE, METADATA_FILE
 from windtunnel.records.layout import LOCK
 from windtunnel.registry.plugins import families

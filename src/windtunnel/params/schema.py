@@ -10,13 +10,12 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, create_model
 
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.attacks import AttackEntry, QueryEntry
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.data import Data
 from windtunnel.params.entry import Block, Budget, Storage
 from windtunnel.params.latent import Generators, LatentEntry
 from windtunnel.params.model import Model
-from windtunnel.params.queries import QueryEntry
 from windtunnel.params.results import Clean, Gate, Report, Sanity, Tracking
 from windtunnel.params.sweeps import SweepEntry
 from windtunnel.params.verification import VerificationEntry

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from windtunnel.records.files import replacing
 from windtunnel.records.metadata import Rate, Record, Value, fitting
 
-if TYPE_CHECKING:  # scipy takes a while to import
+if TYPE_CHECKING:
     from windtunnel.core import binomial
+
 
 T = TypeVar("T")
 
@@ -56,3 +60,24 @@ def table(kind: type[T], block: Mapping[str, object], key: str) -> T:
 def written(lines: Iterable[BaseModel]) -> list[Value]:
     """A table as it stands among the metrics."""
     return [line.model_dump(mode="json") for line in lines]
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:
+    """A CSV file with a header; the same rows give the same bytes on every system."""
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+class ConfidenceBins(Record):
+    """Mean confidence and accuracy of the samples of each bin of confidence, 0 for an empty one, and how many they are."""
+
+    confidence: tuple[float, ...] = ()
+    accuracy: tuple[float, ...] = ()
+    count: tuple[int, ...] = ()
+
+    @property
+    def filled(self) -> list[tuple[float, float, int]]:
+        """(confidence, accuracy, count) of each bin with samples."""
+        return [line for line in zip(self.confidence, self.accuracy, self.count, strict=True) if line[2]]

@@ -139,7 +139,7 @@ def test_distance_an_attack_finds_does_not_depend_on_the_budget(row: AttackRow, 
 def test_fab_breaks_within_epsilon_what_the_library_breaks(norm: str, grey: Subject) -> None:
     import torchattacks
 
-    from windtunnel.assessments.attacks.nearest_fab import NearestFAB
+    from windtunnel.assessments.attacks.torchattacks.adapter import NearestFAB
 
     epsilon = {"Linf": 0.12, "L2": 0.7}[norm]
     inputs, targets = grey.dataset.inputs, grey.dataset.targets

@@ -12,7 +12,7 @@ from windtunnel.assessments.attacks.figures import (
     shown_samples,
 )
 from windtunnel.assessments.figures.base import draw_figures, make_visualiser
-from windtunnel.assessments.figures.maps import signed_map
+from windtunnel.assessments.figures.pictures import signed_map
 from windtunnel.core.contracts import AssessmentKind, Norm
 from windtunnel.core.errors import UserError
 from windtunnel.core.subject import Subject

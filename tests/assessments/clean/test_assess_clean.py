@@ -21,8 +21,8 @@ from windtunnel.assessments.clean.metrics import (
     confusion_matrix,
     precision_recall_f1,
     reliability,
+    write_clean_series,
 )
-from windtunnel.assessments.clean.series import write_clean_series
 from windtunnel.assessments.clean.subject import fresh_subject, load_subject
 from windtunnel.assessments.clean.table import VISUALISERS
 from windtunnel.assessments.figures.base import draw_figures, make_visualiser

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from windtunnel.assessments.corruptions import assess as module
-from windtunnel.assessments.corruptions.assess import assess_suite
+from windtunnel.assessments.corruptions.assess import assess_suite, write_severity_series
 from windtunnel.assessments.corruptions.metrics import NEVER, Interval, SuiteData, suite_metrics
-from windtunnel.assessments.corruptions.series import write_severity_series
 from windtunnel.assessments.corruptions.table import SUITES
 from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.contracts import PerturbationDistribution, Verdict

@@ -6,7 +6,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from windtunnel.assessments.latent.models import load_models
+from windtunnel.assessments.latent.assess import load_models
 from windtunnel.assessments.latent.preflight import preflight
 from windtunnel.boundary.models.load import import_model
 from windtunnel.cli.check import check_compatibility

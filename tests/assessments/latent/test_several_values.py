@@ -77,7 +77,7 @@ def test_lists_are_recomputed_from_the_file_and_drawn(mlp_subject, tmp_path):
 @pytest.mark.slow
 def test_without_samples_a_generator_that_cannot_encode_is_not_searched(mlp_subject, digits, tmp_path, monkeypatch):
     register_figures()
-    monkeypatch.setattr("windtunnel.assessments.latent.encode.search_codes", None)
+    monkeypatch.setattr("windtunnel.assessments.latent.assess.search_codes", None)
     model = fit(Grey(), "grey", None, torch.device("cpu"), mlp_subject.dataset)
     entry = LatentEntry(**QUICK, samples={"n": 0})
     none = mlp_subject.choose(0, "first", 0)

@@ -28,9 +28,9 @@ from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
 from windtunnel.core.subject import subject_of
+from windtunnel.params.attacks import QueryEntry
 from windtunnel.params.entry import Budget
 from windtunnel.params.model import Model
-from windtunnel.params.queries import QueryEntry
 from windtunnel.records.artifacts import read_artifacts, write_artifacts
 from windtunnel.runtime import batch_runner
 from windtunnel.runtime.checkpoint import Checkpoint

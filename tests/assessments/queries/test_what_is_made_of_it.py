@@ -20,8 +20,8 @@ from windtunnel.assessments.queries.figures import (
 from windtunnel.core.contracts import Norm
 from windtunnel.evaluation.summary.evidence import Region, region_evidence
 from windtunnel.operations.tracking.state import ChildState
+from windtunnel.params.attacks import QueryEntry
 from windtunnel.params.entry import Budget
-from windtunnel.params.queries import QueryEntry
 from windtunnel.params.results import Clean
 from windtunnel.records.artifacts import write_artifacts
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal
 
-from windtunnel.assessments.latent.encode import encode
+from windtunnel.assessments.latent.assess import encode
 from windtunnel.boundary.generators.load import check_generators, load_generators, make_generators
 from windtunnel.boundary.generators.quality import frechet_distance, quality
 from windtunnel.boundary.generators.record import Quality

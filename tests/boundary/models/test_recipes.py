@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from windtunnel.boundary.models.augmentation import affine, augment, erase
 from windtunnel.boundary.models.load import import_model, load_classifier, preview_classifier
-from windtunnel.boundary.models.training import Best, train_classifier
+from windtunnel.boundary.models.training import Best, affine, augment, erase, train_classifier
 from windtunnel.boundary.models.trust import trust_of
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError

@@ -19,7 +19,7 @@ from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.check import Severity, Status
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.run import Finding, registry, run_check
-from windtunnel.evaluation.witness.surrogate import train_student
+from windtunnel.evaluation.witness.search import train_student
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +73,7 @@ def test_a_tenth_of_a_grey_level_of_budget_is_enough(mlp_subject: Subject, tmp_p
 def test_the_witness_s_student_learns_without_importing_a_compiler() -> None:
     """Torch's first optimiser object imports its compiler: twice as long as the whole check."""
     code = (
-        "import sys, torch; from torch import nn; from windtunnel.evaluation.witness.surrogate import _teach\n"
+        "import sys, torch; from torch import nn; from windtunnel.evaluation.witness.search import _teach\n"
         "_teach(nn.Linear(4, 2), torch.rand(200, 4), torch.arange(200) % 2, torch.Generator().manual_seed(0))\n"
         "print('torch._dynamo' in sys.modules)"
     )

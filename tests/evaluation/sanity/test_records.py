@@ -2,7 +2,7 @@
 
 import pytest
 
-from windtunnel.evaluation.sanity.records import best_known
+from windtunnel.evaluation.sanity.comparisons import best_known
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,8 @@ def test_mlflow_is_asked_now(run: Path, monkeypatch: pytest.MonkeyPatch) -> None
     from types import SimpleNamespace
 
     from windtunnel.boundary import params as load
-    from windtunnel.operations.tracking import look, state
+    from windtunnel.operations import live_checks
+    from windtunnel.operations.tracking import state
 
     found = SimpleNamespace(digest="d", experiment="e", metrics={"clean/accuracy": 0.9})
     monkeypatch.setattr(state, "read_state", lambda: found)
@@ -114,7 +115,7 @@ def test_mlflow_is_asked_now(run: Path, monkeypatch: pytest.MonkeyPatch) -> None
         ({}, "fail"),
         (None, "not_run"),
     ):
-        monkeypatch.setattr(look, "logged_metrics", lambda *_, logged=logged: logged)
+        monkeypatch.setattr(live_checks, "logged_metrics", lambda *_, logged=logged: logged)
         assert live_checks.tracked().status == status
 
 

@@ -26,10 +26,9 @@ from windtunnel.core.contracts import (
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.sample_states import STATE_CODES
 from windtunnel.core.subject import subject_of
-from windtunnel.evaluation.gate.names import metric_names
 from windtunnel.evaluation.summary.headline import headline_metrics, write_series
 from windtunnel.evaluation.summary.summarise import summarise
-from windtunnel.evaluation.validate import validate
+from windtunnel.evaluation.validate import metric_names, validate
 from windtunnel.records.artifacts import AssessmentResult, base_data, base_kwargs, write_artifacts
 from windtunnel.records.findings import FindingRecord
 from windtunnel.records.sandwich import DrawRecord, Layer

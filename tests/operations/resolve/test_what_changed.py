@@ -7,7 +7,7 @@ import onnx
 import torch
 
 from windtunnel.assessments.clean.assess import assess_clean
-from windtunnel.assessments.kept import take_back
+from windtunnel.assessments.run import take_back
 from windtunnel.boundary.models.load import export_onnx
 from windtunnel.operations.resolve.build import resolve_all
 from windtunnel.operations.resolve.explain import explain

@@ -6,8 +6,7 @@ import pytest
 
 from windtunnel.core.errors import UserError
 from windtunnel.operations.retrain.champion import fetch_champion
-from windtunnel.operations.retrain.flow import STATUS, Status, promote_last_run, promote_version
-from windtunnel.operations.retrain.summary import summary_markdown
+from windtunnel.operations.retrain.flow import STATUS, Status, promote_last_run, promote_version, summary_markdown
 from windtunnel.operations.tracking.registry import CHALLENGER, CHAMPION, PREVIOUS, RegistryError
 from windtunnel.records.layout import CHAMPION as CHAMPION_FILE
 from windtunnel.records.outcomes import read_record

@@ -2,8 +2,7 @@
 
 import pytest
 
-from windtunnel.operations.retrain.flow import Retrained, Status
-from windtunnel.operations.retrain.summary import headline, summary_markdown
+from windtunnel.operations.retrain.flow import Retrained, Status, headline, summary_markdown
 from windtunnel.operations.tracking.registry import Version
 from windtunnel.records.gate import Decision, GateResult
 from windtunnel.records.outcomes import Origin

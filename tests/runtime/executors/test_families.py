@@ -15,10 +15,9 @@ from windtunnel.assessments.queries.assess import assess as query
 from windtunnel.assessments.sweeps.assess import assess as sweep
 from windtunnel.assessments.verification.assess import assess as verify
 from windtunnel.core.contracts import Verdict
-from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.attacks import AttackEntry, QueryEntry
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.entry import Budget
-from windtunnel.params.queries import QueryEntry
 from windtunnel.params.sweeps import SweepEntry
 from windtunnel.params.verification import VerificationEntry
 from windtunnel.runtime.placement import VARIABLE

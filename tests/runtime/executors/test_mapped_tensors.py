@@ -8,8 +8,7 @@ import torch
 from windtunnel.core.batches import batches_of
 from windtunnel.records.artifacts import load_tensors, save_tensors
 from windtunnel.runtime.batch_runner import run_batches
-from windtunnel.runtime.executors.mapped_tensors import mapped_location
-from windtunnel.runtime.executors.payload import pack
+from windtunnel.runtime.executors.payload import mapped_location, pack
 from windtunnel.runtime.placement import VARIABLE
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux where a tensor lies")

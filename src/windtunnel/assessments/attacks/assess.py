@@ -20,10 +20,13 @@ from windtunnel.assessments.attacks.evaluate import Evaluation, evaluate
 from windtunnel.assessments.attacks.gradients import adapted, averaged, searched_in, surrogate_of
 from windtunnel.assessments.attacks.metrics import attack_metrics, transfer_metrics
 from windtunnel.assessments.attacks.plan import Run, plan_of
-from windtunnel.assessments.attacks.survivors import Prior, entry_digest, prior_of
+from windtunnel.assessments.attacks.survivors import Prior, entry_digest, prior_of, read_prior
 from windtunnel.assessments.attacks.table import row_of
 from windtunnel.assessments.attacks.targets import has_aim, reached_without_attack, target_summary, targets_for
 from windtunnel.assessments.catalogue import find_algorithm
+from windtunnel.assessments.task import Task
+from windtunnel.boundary.models.others import named_classifier
+from windtunnel.boundary.params_file import configured_server
 from windtunnel.core import scratch
 from windtunnel.core.batches import Batch, Incidents, batches_of
 from windtunnel.core.classifier import Classifier
@@ -33,6 +36,7 @@ from windtunnel.core.seeds import seeded
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
+from windtunnel.params.resolved import read_resolved
 from windtunnel.records.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.records.files import plain_block
 from windtunnel.records.storage import DISTANCES
@@ -362,3 +366,22 @@ def _tried_on(others: Mapping[str, Classifier], subject: Subject, state: _State)
             ("transfer_clean_predictions", subject.dataset.inputs),
         )
     }
+
+
+def run(task: Task[AttackEntry]) -> AssessmentResult:
+    """Run one attack."""
+    names = task.entry.on.survivors_of if task.entry.on else ()
+    before = {name: read_resolved("attack", name, task.layout.resolved).work.entry for name in names}
+    earlier = {n: AttackEntry.model_validate(entry) for n, entry in before.items()}
+    prior = read_prior(task.where, task.entry, task.layout.robustness, earlier, task.budget)
+    others = {
+        key: named_classifier(
+            f"{task.where}.transfer_to.{key}",
+            directory,
+            task.subject.dataset,
+            task.resolved.work.device,
+            configured_server(),
+        )
+        for key, directory in task.entry.transfer_to.items()
+    }
+    return assess(task.name, task.entry, task.budget, task.subject, prior, others)

@@ -56,8 +56,7 @@ class ImagePairVisualiser(Visualiser):
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """A column per sample."""
-        from windtunnel.assessments.figures.maps import WORDS, map_png, signed_map
-        from windtunnel.assessments.figures.pictures import SIDE, Picture, picture, sheets
+        from windtunnel.assessments.figures.pictures import SIDE, WORDS, Picture, map_png, picture, sheets, signed_map
 
         artifacts = artifacts.pictured
         chosen = shown_samples(artifacts, self.max_samples)
@@ -102,8 +101,7 @@ class PerturbationHeatmapVisualiser(Visualiser):
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """A column per sample."""
-        from windtunnel.assessments.figures.maps import WORDS, map_png, signed_map
-        from windtunnel.assessments.figures.pictures import SIDE, Picture, sheets
+        from windtunnel.assessments.figures.pictures import SIDE, WORDS, Picture, map_png, sheets, signed_map
 
         artifacts = artifacts.pictured
         chosen = shown_samples(artifacts, self.max_samples)

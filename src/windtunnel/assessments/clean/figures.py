@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from windtunnel.assessments.clean.reliability import ConfidenceBins
 from windtunnel.assessments.figures.axes import HALF, plain
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
 from windtunnel.assessments.figures.plots import Bar, Series, bars, lines, matrix
 from windtunnel.assessments.figures.style import BLUES
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.records.metadata import number
-from windtunnel.records.tables import ClassShare, table
+from windtunnel.records.tables import ClassShare, ConfidenceBins, table
 
 if TYPE_CHECKING:
     from windtunnel.records.artifacts import Artifacts

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from windtunnel.assessments.clean.reliability import ConfidenceBins
 from windtunnel.core.criterion import SOFTMAX
+from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.tables import ClassShare, ConfidenceBins, table, write_csv
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +100,19 @@ def confusion_matrix(predictions: Tensor, targets: Tensor, num_classes: int) -> 
     valid = predictions >= 0
     flat = targets[valid] * num_classes + predictions[valid]
     return torch.bincount(flat, minlength=num_classes**2).view(num_classes, num_classes)
+
+
+def write_clean_series(clean: Artifacts, class_names: tuple[str, ...], directory: Path) -> None:
+    """per_class_accuracy.csv, reliability.csv, and confusion.csv (a row a sample, as the confusion template reads it)."""
+    write_csv(directory / "per_class_accuracy.csv", ("class", "accuracy", "n"), [
+        {"class": line.label, "accuracy": line.accuracy, "n": line.n}
+        for line in table(tuple[ClassShare, ...], clean.metrics, "per_class")
+    ])  # fmt: skip
+    write_csv(directory / "reliability.csv", ("confidence", "accuracy", "count"), [
+        {"confidence": confidence, "accuracy": accuracy, "count": count}
+        for confidence, accuracy, count in table(ConfidenceBins, clean.metrics, "reliability").filled
+    ])  # fmt: skip
+    pairs = zip(clean.tensor("targets").tolist(), clean.tensor("clean_predictions").tolist(), strict=True)
+    write_csv(directory / "confusion.csv", ("actual", "predicted"), [
+        {"actual": class_names[actual], "predicted": class_names[predicted]} for actual, predicted in pairs
+    ])  # fmt: skip

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,6 +17,7 @@ from windtunnel.assessments.corruptions.corrupt import Job, run_job, there_and_b
 from windtunnel.assessments.corruptions.metrics import NEVER, Interval, SuiteData, accuracy_metrics, suite_metrics
 from windtunnel.assessments.corruptions.reference import ALEXNET, Pair, Reference, reference_of
 from windtunnel.assessments.corruptions.table import COMMON, corruptions_of
+from windtunnel.assessments.task import Task
 from windtunnel.core import scratch
 from windtunnel.core.batches import Batch, Incidents
 from windtunnel.core.chunks import put_samples, sample_parts
@@ -22,9 +25,11 @@ from windtunnel.core.contracts import Caveat, Json, PerturbationDistribution, Se
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
 from windtunnel.params.corruptions import CorruptionEntry
-from windtunnel.records.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
-from windtunnel.records.metadata import number
-from windtunnel.records.tables import table
+from windtunnel.records.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs, write_artifacts
+from windtunnel.records.layout import Layout
+from windtunnel.records.metadata import number, numbers
+from windtunnel.records.storage import keep_images
+from windtunnel.records.tables import table, write_csv
 from windtunnel.runtime.batch_runner import each_batch
 from windtunnel.runtime.checkpoint import Checkpoint
 from windtunnel.runtime.executors import DEFAULT_WORKERS
@@ -383,3 +388,32 @@ def _about_mce(suite: SuiteData, reference: Reference | None, metrics: dict[str,
                 Caveat("mce_undefined", f"{what} leave out {', '.join(names)}: the reference loses no accuracy there.")
             )
     return caveats
+
+
+def run(task: Task[CorruptionEntry]) -> AssessmentResult:
+    """Run one suite. The children are on disk before it: its sample sheet is drawn from them."""
+    started = time.time()
+
+    def keep(child: AssessmentResult) -> None:
+        child = keep_images(child, task.entry.kept_inputs)
+        write_artifacts(child, task.layout.robustness / task.name / child.name, task.subject, started=started)
+
+    return assess_suite(task.name, task.entry, task.subject, keep)
+
+
+def finish(artifacts: Artifacts, layout: Layout) -> None:
+    """Write the series of its curves."""
+    write_severity_series(artifacts, layout.plots / "corrupt" / f"{artifacts.name}.csv")
+
+
+def write_severity_series(suite: Artifacts, path: Path) -> None:
+    """A row per severity, 0 (8-bit rounding alone) first: severity, mean accuracy with its interval."""
+    columns = ("accuracy", "ci_low", "ci_high")
+    names = [("severity_0_accuracy" + end, "accuracy_by_severity" + end) for end in ("", "_ci_low", "_ci_high")]
+    curves = [[suite.metrics[zero], *numbers(suite.metrics, rest)] for zero, rest in names]
+    severities = [0, *map(int, numbers(suite.metrics, "severities"))]
+    rows = [
+        {"severity": s, **dict(zip(columns, values, strict=True))}
+        for s, *values in zip(severities, *curves, strict=True)
+    ]
+    write_csv(path, ("severity", *columns), rows)

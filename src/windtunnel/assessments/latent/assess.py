@@ -10,7 +10,6 @@ from torch import Tensor
 
 from windtunnel.assessments.latent.conventional import GEOMETRY, bounds_of, conventional
 from windtunnel.assessments.latent.correlate import correlations, few_classifiers
-from windtunnel.assessments.latent.encode import encode, uses_search
 from windtunnel.assessments.latent.examine import decode, examine, predict_codes
 from windtunnel.assessments.latent.metrics import (
     accuracy,
@@ -27,17 +26,23 @@ from windtunnel.assessments.latent.metrics import (
 from windtunnel.assessments.latent.noise import log_likelihood, scaled_norm, shrink
 from windtunnel.assessments.latent.table import LATENT_PGD
 from windtunnel.assessments.latent.tables import ClassifierMetrics
+from windtunnel.assessments.task import Task
 from windtunnel.boundary.generators.interface import Generators
-from windtunnel.boundary.generators.record import Quality
+from windtunnel.boundary.generators.load import generators_in, load_generators
+from windtunnel.boundary.generators.record import Quality, read_quality
+from windtunnel.boundary.models.others import named_classifier
+from windtunnel.boundary.params_file import configured_server
 from windtunnel.core.batches import Batch, batches_of
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Caveat, Json, Norm, PerturbationBudget, Semantics, Verdict
+from windtunnel.core.dataset import Dataset
 from windtunnel.core.distances import within
 from windtunnel.core.errors import UserError
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
-from windtunnel.params.latent import LatentEntry
+from windtunnel.params.latent import Encoding, LatentEntry
+from windtunnel.params.model import OtherModel
 from windtunnel.records.artifacts import AssessmentResult, Tensors, base_data, base_kwargs, tensor_in, tensors_in
 from windtunnel.records.metadata import number
 from windtunnel.records.tables import written
@@ -477,3 +482,71 @@ def depends_on_batch(classifier: Classifier, inputs: Tensor) -> bool:
     few = inputs[:BATCH_PROBE]
     together, alone = classifier.logits(few), classifier.logits(few, batch_size=1)
     return bool((together - alone).abs().max() > BATCH_TOLERANCE * together.abs().max().clamp(min=1))
+
+
+def run(task: Task[LatentEntry]) -> AssessmentResult:
+    """Run one entry for this run's classifier and for its `models`."""
+    subject = task.subject
+    others = load_models(
+        task.where, task.entry, task.all_samples.dataset, task.resolved.work.device, configured_server()
+    )
+    block = generators_in(task.resolved.work.inputs["generators"])
+    generators = load_generators(task.layout.generators, subject.classifier.device, task.all_samples.dataset, block)
+    quality = read_quality(task.layout.generators)
+    return assess(task.name, task.entry, subject, generators, quality, others, task.all_samples)
+
+
+def uses_search(encoding: Encoding, generators: Generators) -> bool:
+    """Return whether codes are searched: where that is asked for, or where the generative model has no encoder."""
+    return encoding.by == "search" or not generators.has_encoder
+
+
+def encode(
+    generators: Generators, inputs: Tensor, classes: Tensor, encoding: Encoding, generator: torch.Generator
+) -> Tensor:
+    """Codes (N, n_L) of inputs (N, ...) of `classes` (N,): by the encoder, or by `search_codes`."""
+    if uses_search(encoding, generators):
+        return search_codes(generators, inputs, classes, encoding, generator)
+    with torch.no_grad():
+        return generators.encode(inputs, classes).detach()
+
+
+def search_codes(
+    generators: Generators, inputs: Tensor, classes: Tensor, encoding: Encoding, generator: torch.Generator
+) -> Tensor:
+    """The codes (N, n_L) whose images are nearest in mean square: Adam from N(0, I), all images and restarts at once.
+
+    Adam works element by element, so a code does not depend on those beside it. Best of the restarts by final error.
+    """
+    n, restarts = len(inputs), encoding.restarts
+    codes = torch.randn(n * restarts, generators.latent_dim, generator=generator).to(inputs.device).requires_grad_()
+    repeated, labels = inputs.repeat_interleave(restarts, 0), classes.repeat_interleave(restarts)
+    optimiser = torch.optim.Adam([codes], lr=encoding.learning_rate)
+
+    def errors() -> Tensor:
+        return (generators.decode(codes, labels) - repeated).square().flatten(1).mean(1)
+
+    for _ in range(encoding.steps):
+        optimiser.zero_grad()
+        (codes.grad,) = torch.autograd.grad(errors().sum(), codes)
+        optimiser.step()
+    with torch.no_grad():
+        best = errors().view(n, restarts).argmin(1)
+    return codes.detach().view(n, restarts, -1)[torch.arange(n, device=codes.device), best]
+
+
+def load_models(
+    where: str, entry: LatentEntry, dataset: Dataset, device: str, server: str | None
+) -> dict[str, Classifier]:
+    """The classifiers of `models`, by the text that names them.
+
+    Raises UserError, naming the key, for one that is not there, does not fit the data or cannot be differentiated.
+    """
+    classifiers: dict[str, Classifier] = {}
+    for index, directory in enumerate(entry.models):
+        key, name = f"{where}.models[{index}]", OtherModel.of(directory).model
+        if name in classifiers:
+            raise UserError(f"{key}: '{name}' is named twice; each classifier once")
+        classifiers[name] = named_classifier(key, directory, dataset, device, server)
+        classifiers[name].require(LATENT_PGD, key)
+    return classifiers

@@ -126,8 +126,7 @@ class LatentGridVisualiser(LatentVisualiser):
 
     def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """A column per sample."""
-        from windtunnel.assessments.figures.maps import WORDS, map_png, signed_map
-        from windtunnel.assessments.figures.pictures import SIDE, Picture, picture, sheets
+        from windtunnel.assessments.figures.pictures import SIDE, WORDS, Picture, map_png, picture, sheets, signed_map
 
         stages, classes, distances = self._stages(artifacts)
         if stages[0][1].ndim != 4:

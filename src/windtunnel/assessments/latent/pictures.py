@@ -85,8 +85,7 @@ class LatentComparisonVisualiser(LatentVisualiser):
 
     def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """A column per sample. Nothing where a classifier is not there."""
-        from windtunnel.assessments.figures.maps import WORDS, map_png, signed_map
-        from windtunnel.assessments.figures.pictures import SIDE, Picture, sheets
+        from windtunnel.assessments.figures.pictures import SIDE, WORDS, Picture, map_png, sheets, signed_map
 
         model_names = names_in(artifacts.metadata.kwargs, "models")
         second = self.second or next((name for name in model_names if name != self.first), "")

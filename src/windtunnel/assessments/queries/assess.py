@@ -19,14 +19,15 @@ from windtunnel.assessments.queries.oracle import Goal, Oracle
 from windtunnel.assessments.queries.search import Search, State, Task, search_images
 from windtunnel.assessments.queries.settings import as_attack, library_row, limit_of, params_of, region_of, search_of
 from windtunnel.assessments.queries.streams import stream_seeds
+from windtunnel.assessments.task import Task as EntryTask
 from windtunnel.core import scratch
 from windtunnel.core.batches import Batch, Incidents, batches_of
 from windtunnel.core.contracts import Algorithm, Caveat, Norm, Objective, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import distance
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
+from windtunnel.params.attacks import QueryEntry
 from windtunnel.params.entry import Budget
-from windtunnel.params.queries import QueryEntry
 from windtunnel.records.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.registry.plugins import library_of
 from windtunnel.runtime.batch_runner import run_batches
@@ -248,3 +249,8 @@ def _caveats(algorithm: Algorithm, region: PerturbationBudget, entry: QueryEntry
         yield Caveat(
             "target_is_label", f"{int(same.sum())} samples have the target as their label; they were not attacked."
         )
+
+
+def run(task: EntryTask[QueryEntry]) -> AssessmentResult:
+    """Run one query-counted attack."""
+    return assess(task.name, task.entry, task.budget, task.subject)

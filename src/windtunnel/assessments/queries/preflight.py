@@ -10,8 +10,8 @@ from windtunnel.assessments.queries.settings import as_attack, library_row, regi
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
+from windtunnel.params.attacks import QueryEntry
 from windtunnel.params.entry import Budget
-from windtunnel.params.queries import QueryEntry
 
 
 def preflight(where: str, entry: QueryEntry, budget: Budget, classifier: Classifier, dataset: Dataset) -> None:

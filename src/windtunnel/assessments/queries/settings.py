@@ -12,9 +12,8 @@ from windtunnel.assessments.queries.simba import SimBA, SimBAParams
 from windtunnel.assessments.queries.table import LIBRARY, OWN
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.attacks import AttackEntry, QueryEntry
 from windtunnel.params.entry import Block
-from windtunnel.params.queries import QueryEntry
 
 _PARAMS: dict[str, type[Block]] = {"EvoBA": EvoBAParams, "EpsGreedy": EpsGreedyParams, "SimBA": SimBAParams}
 

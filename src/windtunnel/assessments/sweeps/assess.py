@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -11,7 +12,9 @@ from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.sweeps.curve import Sweep, critical_epsilon, sweep_metrics
 from windtunnel.assessments.sweeps.engines import AttackAtEpsilon, Engine, OneGradientFGSM, called_with
 from windtunnel.assessments.sweeps.grid import epsilon_grid
+from windtunnel.assessments.sweeps.report import print_report
 from windtunnel.assessments.sweeps.table import FGSM
+from windtunnel.assessments.task import Task
 from windtunnel.core.batches import Batch, Incidents, batches_of
 from windtunnel.core.classifier import module_digest
 from windtunnel.core.contracts import Caveat, Norm, PerturbationBudget, Semantics, Verdict
@@ -20,7 +23,10 @@ from windtunnel.core.errors import UnsoundError
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget
 from windtunnel.params.sweeps import SweepEntry
-from windtunnel.records.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.records.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.records.layout import Layout
+from windtunnel.records.metadata import numbers
+from windtunnel.records.tables import write_csv
 from windtunnel.registry.plugins import library_of
 from windtunnel.runtime.batch_runner import run_batches
 from windtunnel.runtime.checkpoint import Checkpoint
@@ -186,3 +192,27 @@ def _caveats(sweep: Sweep, *, zero_added: bool, one_step: bool) -> list[Caveat]:
             )
         )
     return caveats
+
+
+def run(task: Task[SweepEntry]) -> AssessmentResult:
+    """Run one sweep."""
+    return assess(task.name, task.entry, task.budget, task.subject)
+
+
+def finish(artifacts: Artifacts, layout: Layout) -> None:
+    """Write the series of its curve, and print its page."""
+    write_curve_series(artifacts, layout.plots / "sweep" / f"{artifacts.name}.csv")
+    print_report(artifacts.metadata)
+
+
+def write_curve_series(sweep: Artifacts, path: Path) -> None:
+    """A row per epsilon, 0 first: epsilon, cumulative accuracy with its interval, accuracy at this epsilon alone."""
+    source = {
+        "epsilon": "epsilons",
+        "accuracy": "accuracy_curve",
+        "ci_low": "accuracy_curve_ci_low",
+        "ci_high": "accuracy_curve_ci_high",
+        "raw_accuracy": "accuracy_curve_raw",
+    }
+    columns = [numbers(sweep.metrics, key) for key in source.values()]
+    write_csv(path, tuple(source), [dict(zip(source, row, strict=True)) for row in zip(*columns, strict=True)])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.catalogue import find_algorithm
+from windtunnel.assessments.task import Task as EntryTask
 from windtunnel.assessments.verification.bound_propagation.bounder import Bounder
 from windtunnel.assessments.verification.canonical.subject import Canonical, canonical_subject
 from windtunnel.assessments.verification.cascade.ledger import Ledger
@@ -31,7 +32,7 @@ from windtunnel.assessments.verification.cascade.steps import (
     steps_of,
 )
 from windtunnel.assessments.verification.cascade.task import Task
-from windtunnel.assessments.verification.falsification.examples import known_examples, without_images
+from windtunnel.assessments.verification.falsification.examples import known_examples, read_examples, without_images
 from windtunnel.assessments.verification.rates import bounds_metrics, verdict_rates
 from windtunnel.assessments.verification.table import ROWS
 from windtunnel.core import scratch
@@ -236,3 +237,9 @@ def verification_metrics(
         radii, finished = tensor_in(data, "certified_radius"), "radius_unfinished" not in data
         metrics |= curve_metrics(radii, correct, largest_radius, broken, finished=finished)
     return metrics
+
+
+def run(task: EntryTask[VerificationEntry]) -> AssessmentResult:
+    """Run one verification."""
+    results = read_examples(task.where, task.entry.examples_from, task.layout.robustness)
+    return assess(task.name, task.entry, task.budget, task.subject, results)

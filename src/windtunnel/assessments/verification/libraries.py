@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from windtunnel.registry.libraries import Install
-from windtunnel.registry.plugins import Lazy, Library
+from windtunnel.registry.plugins import Install, Lazy, Library
 
 _HERE = "windtunnel.assessments.verification"
 _BOUND: Lazy[Any] = Lazy(f"{_HERE}.cascade.bound_step:BOUND")

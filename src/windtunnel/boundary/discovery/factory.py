@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from windtunnel.boundary.discovery.skip import read_or_skip
+from windtunnel.boundary.discovery.walk import read_or_skip
 from windtunnel.boundary.files import read_bytes
 
 _MODULES = {"Module", "LightningModule", "Sequential"}

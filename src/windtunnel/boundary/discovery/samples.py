@@ -7,11 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from windtunnel.boundary.data.headers import idx_header, npy_header, without_x
-from windtunnel.boundary.data.sources import IMAGE_FORMATS
-from windtunnel.boundary.discovery.skip import read_or_skip
+from windtunnel.boundary.data.sources import IMAGE_FORMATS, idx_header, npy_header, without_x
 from windtunnel.boundary.discovery.upstream import maker
-from windtunnel.boundary.discovery.walk import Files
+from windtunnel.boundary.discovery.walk import Files, read_or_skip
 from windtunnel.boundary.files import open_file
 from windtunnel.core.errors import UserError
 from windtunnel.core.references import first_line

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from windtunnel.boundary.discovery.skip import read_or_skip
+from windtunnel.boundary.discovery.walk import read_or_skip
 from windtunnel.boundary.text import read_yaml
 from windtunnel.core.errors import UserError
 

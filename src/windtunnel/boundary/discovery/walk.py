@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from windtunnel.boundary.data.sources import IMAGE_SUFFIXES
-from windtunnel.boundary.discovery.skip import skip
-from windtunnel.boundary.files import is_file
+from windtunnel.boundary.files import is_file, path_text
+from windtunnel.core.references import first_line
 from windtunnel.core.repository import repository
 
 WEIGHTS = {
@@ -114,3 +116,28 @@ def _is_usable(root: Path, path: Path) -> bool:
         skip(path, "its name is no text in UTF-8, or not printable")
         return False
     return True
+
+
+T = TypeVar("T")
+_MAX_LINES = 20
+_skipped: dict[Path, str] = {}
+
+
+def skip(path: Path, reason: str) -> None:
+    """Print one line for a file that is not used, once for each file and for the first of many alone."""
+    if path in _skipped:
+        return
+    _skipped[path] = reason
+    if len(_skipped) <= _MAX_LINES:
+        print(f"windtunnel: init: skipped {path_text(path)}: {reason}", file=sys.stderr)
+    elif len(_skipped) == _MAX_LINES + 1:
+        print("windtunnel: init: skipped further files that cannot be read", file=sys.stderr)
+
+
+def read_or_skip(path: Path, read: Callable[[Path], T]) -> T | None:
+    """Return `read(path)`; skip the file and return None where that raises, whatever it is."""
+    try:
+        return read(path)
+    except Exception as error:  # parsers of zip, PNG, protobuf, pickle and YAML raise what they like for damaged files
+        skip(path, first_line(error).rpartition(f"{path_text(path)}: ")[2])
+        return None

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windtunnel.boundary.discovery.architecture import IMAGENET_CLASSES, fitting_architecture
-from windtunnel.boundary.discovery.skip import read_or_skip
 from windtunnel.boundary.discovery.upstream import maker
-from windtunnel.boundary.discovery.walk import WEIGHTS
+from windtunnel.boundary.discovery.walk import WEIGHTS, read_or_skip
 from windtunnel.boundary.files import check_file
 from windtunnel.boundary.text import read_json_map
 

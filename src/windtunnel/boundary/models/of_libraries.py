@@ -24,7 +24,7 @@ from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.records.artifacts import save_tensors
 from windtunnel.records.files import file_digest
 from windtunnel.registry.image_view import View
-from windtunnel.registry.libraries import missing
+from windtunnel.registry.plugins import missing
 
 if TYPE_CHECKING:
     from windtunnel.params.model import Model

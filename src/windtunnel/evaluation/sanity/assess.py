@@ -7,10 +7,18 @@ from collections.abc import Sequence
 import torch
 
 from windtunnel.core.binomial import binomial_rate
-from windtunnel.core.contracts import Json, PerturbationDistribution, Semantics, Verdict
+from windtunnel.core.contracts import (
+    Algorithm,
+    AssessmentKind,
+    Json,
+    PerturbationDistribution,
+    Randomness,
+    Semantics,
+    ThreatModel,
+    Verdict,
+)
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.run import Finding, run_checks
-from windtunnel.evaluation.sanity.table import SANITY
 from windtunnel.evaluation.sanity.witness import stored_examples
 from windtunnel.params.results import Sanity
 from windtunnel.records.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
@@ -57,3 +65,16 @@ def result_of(evidence: Evidence, settings: Sanity, findings: Sequence[Finding])
         metrics=metrics,
         kwargs={**base_kwargs(subject), "profile": settings.profile, "checks": checks, "meaning": NECESSARY},
     )
+
+
+SANITY = Algorithm(
+    library="windtunnel",
+    name="sanity",
+    kind=AssessmentKind.STATISTICAL_SAMPLING,
+    threat_model=ThreatModel.NOT_APPLICABLE,
+    norm=None,
+    categories=frozenset({"sanity"}),
+    randomness=Randomness.DETERMINISTIC,
+    requires=frozenset(),
+    summary="checks that the numbers of the other assessments are valid",
+)

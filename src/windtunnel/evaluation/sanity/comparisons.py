@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import Tensor
 
@@ -12,8 +13,10 @@ from windtunnel.core.distances import within
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.sanity.rates import rate_interval, significantly_more
-from windtunnel.evaluation.sanity.records import best_known
 from windtunnel.evaluation.summary.evidence import Region
+from windtunnel.params.numbers import parse_number
+from windtunnel.records.files import read_json
+from windtunnel.records.metadata import fitting
 
 Keep = Callable[[Assessment], bool]
 BLACK_BOX = (ThreatModel.BLACK_BOX_SCORE.value, ThreatModel.BLACK_BOX_DECISION.value)
@@ -285,3 +288,54 @@ def not_too_good(evidence: Evidence, limit: float) -> CheckResult:
     value, record = float(robust[covered].double().mean()), limit or known.accuracy
     whose = "sanity.thresholds.C21" if limit else f"{known.model}, looked up {known.read}"
     return CheckResult(value > record, value, n=int(covered.sum()), reason=f"above {record:.1%} ({whose})")
+
+
+FILE = Path(__file__).with_name("records.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The best known robust accuracy of a benchmark under Linf `epsilon`. read: when it was looked up."""
+
+    model: str
+    accuracy: float
+    epsilon: float
+    read: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One model of a benchmark. external: the lower one of an adaptive evaluation, where there is one."""
+
+    model: str
+    clean: float
+    autoattack: float
+    paper: str
+    external: float | None = None
+    by: str = ""
+
+    @property
+    def lowest(self) -> float:
+        return self.autoattack if self.external is None else min(self.autoattack, self.external)
+
+
+@dataclass(frozen=True, slots=True)
+class _Benchmark:
+    epsilon: str
+    records: tuple[_Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    source: str
+    read: str
+    how: str
+    benchmarks: dict[str, _Benchmark]
+
+
+def best_known(benchmark: str) -> Record:
+    """The highest of the records, each by its lowest evaluation: the external one where there is one."""
+    content = fitting(_Records, read_json(FILE), str(FILE), "the best known accuracies")
+    known = content.benchmarks[benchmark]
+    best = max(known.records, key=lambda entry: entry.lowest)
+    return Record(best.model, best.lowest, parse_number(known.epsilon), content.read)

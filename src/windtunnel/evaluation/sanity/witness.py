@@ -24,9 +24,14 @@ from windtunnel.evaluation.sanity.evidence import Evidence, witness_queries
 from windtunnel.evaluation.sanity.model import is_random
 from windtunnel.evaluation.summary.evidence import Region, region_evidence, region_of
 from windtunnel.evaluation.witness.balls import Ball
-from windtunnel.evaluation.witness.budget import PASSES_AT_LEAST, SHARE_OF_THE_RUN
-from windtunnel.evaluation.witness.search import Search, Target, search
-from windtunnel.evaluation.witness.surrogate import train_student
+from windtunnel.evaluation.witness.search import (
+    PASSES_AT_LEAST,
+    SHARE_OF_THE_RUN,
+    Search,
+    Target,
+    search,
+    train_student,
+)
 from windtunnel.records.artifacts import Tensors
 
 CHECK = "D15"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from windtunnel.core.contracts import Json
 from windtunnel.records.headline_metric import leading_metric
 from windtunnel.records.sandwich import layers_of
-from windtunnel.records.series import write_csv
+from windtunnel.records.tables import write_csv
 from windtunnel.registry.plugins import families
 
 if TYPE_CHECKING:  # `leading` is asked by commands that should not wait for torch

@@ -9,7 +9,18 @@ import torch
 from torch import Tensor
 
 from windtunnel.core.binomial import binomial_rate
-from windtunnel.core.contracts import AssessmentKind, Caveat, Json, PerturbationBudget, Randomness, Semantics, Verdict
+from windtunnel.core.contracts import (
+    Algorithm,
+    AssessmentKind,
+    Caveat,
+    Json,
+    Norm,
+    PerturbationBudget,
+    Randomness,
+    Semantics,
+    ThreatModel,
+    Verdict,
+)
 from windtunnel.core.epsilons import budget_text
 from windtunnel.core.sample_states import STATE_CODES, SampleState, state_counts
 from windtunnel.core.subject import Subject
@@ -25,7 +36,6 @@ from windtunnel.evaluation.summary.evidence import (
     region_of,
 )
 from windtunnel.evaluation.summary.reproducibility import is_randomised, reproducibility, reproducibility_caveat
-from windtunnel.evaluation.summary.table import SUMMARY
 from windtunnel.records.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.records.findings import FindingRecord, Severity, Status
 from windtunnel.records.storage import DISTANCES
@@ -230,3 +240,46 @@ def _caveats(first: RegionEvidence, failures: Sequence[str], assessments: Sequen
     if not any(a.kind == AssessmentKind.FORMAL_VERIFICATION and not of_a_smoothed_model(a) for a in assessments):
         caveats.append(Caveat("nothing_verified", "No formal verification ran: nothing here is verified."))
     return caveats
+
+
+SUMMARY = Algorithm(
+    library="windtunnel",
+    name="worst_case",
+    kind=AssessmentKind.EMPIRICAL_ATTACK,
+    threat_model=ThreatModel.WHITE_BOX,
+    norm=Norm.LINF,
+    categories=frozenset({"ensemble"}),
+    randomness=Randomness.DETERMINISTIC,
+    requires=frozenset(),
+    summary="per sample, the worst empirical outcome and the best certificate of all assessments",
+)
+
+
+def with_failed_entries(summary: AssessmentResult, found: Sequence[tuple[str, Artifacts]]) -> AssessmentResult:
+    """Return the summary with a hard failure and a caveat for each entry without a result; the gate refuses hard failures.
+
+    Args:
+        summary: without them.
+        found: the family and the artifacts of every entry, in the order of the run.
+
+    """
+    failed = {f"{family}.{a.name}": a.metadata.failure for family, a in found if a.metadata.failure}
+    if not failed:
+        return summary
+    lines = [
+        f"{where} failed and has no result ({failure.reason}): "
+        + ("run dvc repro again" if failure.is_temporary else "change the entry or remove it")
+        for where, failure in failed.items()
+    ]
+    failures = summary.kwargs["hard_failures"]
+    assert isinstance(failures, list)
+    return replace(
+        summary,
+        metrics={**summary.metrics, "hard_failures": len(failures) + len(lines)},
+        kwargs={
+            **summary.kwargs,
+            "hard_failures": [*failures, *lines],
+            "failed": [a.name for _, a in found if a.metadata.failure],
+        },
+        caveats=(*(Caveat("entry_failed", line) for line in lines), *summary.caveats),
+    )

@@ -10,8 +10,7 @@ from pathlib import Path
 from windtunnel.boundary.discovery import samples, upstream, weights
 from windtunnel.boundary.discovery.factory import factories
 from windtunnel.boundary.discovery.samples import Samples
-from windtunnel.boundary.discovery.skip import read_or_skip
-from windtunnel.boundary.discovery.walk import Files, files_below
+from windtunnel.boundary.discovery.walk import Files, files_below, read_or_skip
 from windtunnel.boundary.discovery.weights import Weights
 from windtunnel.boundary.files import is_file, path_text
 from windtunnel.boundary.text import read_yaml

@@ -8,8 +8,7 @@ from functools import cache
 
 from windtunnel.core.errors import UserError
 from windtunnel.operations.resolve.dependencies import DISTRIBUTION, WITHOUT_SAY
-from windtunnel.registry.libraries import missing
-from windtunnel.registry.plugins import Library, families, libraries, model_source, model_sources
+from windtunnel.registry.plugins import Library, families, libraries, missing, model_source, model_sources
 
 
 def versions(names: Iterable[str], where: str) -> dict[str, str]:

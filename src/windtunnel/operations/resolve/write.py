@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 from windtunnel.core.errors import UserError
-from windtunnel.operations.resolve.redraw import forget_others, keep_for_redrawing
+from windtunnel.operations.dvc_lock import read_lock
 from windtunnel.params.resolved import Resolved, read_resolved, resolved_file
-from windtunnel.records.files import write_json
-from windtunnel.records.layout import RESOLVED
+from windtunnel.records.digests import digests_file, result_digests
+from windtunnel.records.files import read_json, write_json
+from windtunnel.records.layout import LOCK, RESOLVED, ROBUSTNESS
+from windtunnel.records.redraw_cache import KEPT, set_aside
 
 
 def write_all(stages: Iterable[Resolved], root: Path = RESOLVED) -> list[str]:
@@ -36,3 +40,33 @@ def _looks_different(now: Resolved, root: Path) -> bool:
     return (
         now.stage != "clean" and not before.has_failed and before.digest == now.digest and before.drawing != now.drawing
     )
+
+
+def keep_for_redrawing(stages: Iterable[Resolved], root: Path) -> None:
+    """Set aside the results of `stages`, whose resolved files in `root` are still those of before.
+
+    A result counts only if dvc.lock says that it is of that very file, and if it is as the stage left it.
+    """
+    chosen = list(stages)
+    if not chosen:
+        return
+    lock = read_lock(LOCK)
+    for stage in chosen:
+        file = resolved_file(stage.stage, stage.name, root)
+        ran_with = lock[stage.label].md5_of_deps.get(file.as_posix()) if stage.label in lock else None
+        if ran_with == hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest() and _whole(stage.name):
+            set_aside(ROBUSTNESS / stage.name, stage.digest)
+
+
+def forget_others(digests: set[str]) -> None:
+    """Remove what was set aside for a stage that is resolved otherwise now."""
+    for folder in KEPT.glob("*"):
+        if folder.name not in digests:
+            shutil.rmtree(folder)
+
+
+def _whole(name: str) -> bool:
+    try:
+        return read_json(digests_file(name)) == result_digests(ROBUSTNESS / name)
+    except UserError:
+        return False

@@ -12,14 +12,13 @@ from windtunnel.assessments.queries.figures import SuccessCurvesVisualiser
 from windtunnel.boundary.params import load_params
 from windtunnel.core.contracts import PerturbationBudget
 from windtunnel.core.subject import Subject
-from windtunnel.evaluation.summary.failed_entries import with_failed_entries
 from windtunnel.evaluation.summary.headline import headline_metrics, write_series
 from windtunnel.evaluation.summary.outcomes import record_outcomes
 from windtunnel.evaluation.summary.reproducibility import decisions_of_seed
 from windtunnel.evaluation.summary.sandwich_figure import SandwichVisualiser
 from windtunnel.evaluation.summary.security import security_curves, write_curves
 from windtunnel.evaluation.summary.security_figure import SecurityCurvesVisualiser
-from windtunnel.evaluation.summary.summarise import summarise
+from windtunnel.evaluation.summary.summarise import summarise, with_failed_entries
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 from windtunnel.records.artifacts import Artifacts, read_artifacts, write_artifacts

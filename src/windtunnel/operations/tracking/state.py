@@ -20,8 +20,8 @@ from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.evaluation.sanity.findings import with_caveats
+from windtunnel.operations.dvc_lock import LockedStage, read_lock
 from windtunnel.operations.tracking.describe import describe
-from windtunnel.operations.tracking.stages import StageState, read_stages
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 from windtunnel.records.files import DATA_FILE, METADATA_FILE, file_digest, is_tensor_summary, read_block
@@ -295,3 +295,26 @@ def _by_name(metrics: Metrics) -> dict[str, Json]:
     for line in table(tuple[Correlation, ...], metrics, "correlations"):
         pairs.setdefault(line.x, {})[line.y] = line.model_dump(exclude={"x", "y"})
     return {key: group for key, group in (("models", models), ("correlations", pairs)) if group}
+
+
+@dataclass(frozen=True, slots=True)
+class StageState:
+    """One stage of dvc.lock: `hash` is over its command, dependencies and params, what DVC's own cache goes by."""
+
+    name: str
+    hash: str
+    outs: Mapping[str, str]
+
+
+def read_stages(path: Path) -> list[StageState]:
+    """The stages of a dvc.lock in the order of the file; none where there is no such file or it is damaged.
+
+    Assessed without DVC there are none: the digests of the artifacts still identify the run.
+    """
+    return [_stage(name, stage) for name, stage in read_lock(path, exact=True).items()]
+
+
+def _stage(name: str, stage: LockedStage) -> StageState:
+    noted = stage.model_dump(exclude_unset=True)
+    key = json.dumps([noted.get(part) for part in ("cmd", "deps", "params")], sort_keys=True, default=str)
+    return StageState(name, hashlib.sha256(key.encode()).hexdigest()[:32], stage.md5_of_outs)

@@ -5,6 +5,7 @@ One assessment's tensors are in memory at a time: pictures are taken of some sam
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -28,7 +29,6 @@ from windtunnel.records.metadata import Metadata, read_metadata
 from windtunnel.records.run_times import read_runtime
 from windtunnel.records.sandwich import layers_of, options_of_summary
 from windtunnel.reporting.report.figures import Drawn, figures_of
-from windtunnel.reporting.report.names import numbered_samples, numbers_of
 from windtunnel.reporting.report.pictures import Pictures, plan_pictures
 
 T = TypeVar("T")
@@ -255,3 +255,34 @@ def _gate(path: Path, problems: list[str]) -> GateResult | None:
     except UserError:
         problems.append("The gate's decision is missing from this report: gate.json is damaged")
         return None
+
+
+def numbers_of(base: Artifacts | None) -> dict[str, str]:
+    """`sample 1`, `sample 2` and so on for the samples of `base`, in its order; nothing without it."""
+    return {name: f"sample {i + 1}" for i, name in enumerate(base.sample_names)} if base else {}
+
+
+def numbered_samples(artifacts: Artifacts, numbered: Mapping[str, str]) -> Artifacts:
+    """`artifacts` with every sample called by its number, in its options, its caveats and its hard failures."""
+    metadata = artifacts.metadata
+    caveats = tuple(
+        caveat.model_copy(
+            update={
+                "text": _in_text(caveat.text, numbered),
+                "samples": tuple(numbered.get(s, "") for s in caveat.samples),
+            }
+        )
+        for caveat in metadata.caveats
+    )
+    options: dict[str, object] = {
+        "sample_names": tuple(numbered.get(name, "a sample of another run") for name in artifacts.sample_names)
+    }
+    if "hard_failures" in metadata.kwargs.extra:
+        options["hard_failures"] = [_in_text(line, numbered) for line in options_of_summary(metadata).hard_failures]
+    renamed = {"caveats": caveats, "kwargs": metadata.kwargs.model_copy(update=options)}
+    return replace(artifacts, metadata=metadata.model_copy(update=renamed))
+
+
+def _in_text(text: str, numbered: Mapping[str, str]) -> str:
+    """A sentence whose `sample <name>` is numbered. Not every occurrence of a name: it may be a number itself."""
+    return re.sub(r"\bsample ([^\s,;:]+)", lambda match: numbered.get(match[1], match[0]), text)

@@ -17,8 +17,7 @@ from windtunnel.assessments.figures.registry import register_figures
 from windtunnel.assessments.figures.scene import Scene
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.metadata import FigureRecord
-from windtunnel.reporting.report.guard import ODD_METADATA
-from windtunnel.reporting.report.model import Block, Chart, Figure, Text
+from windtunnel.reporting.report.model import ODD_METADATA, Block, Chart, Figure, Text
 
 
 @dataclass(frozen=True, slots=True)

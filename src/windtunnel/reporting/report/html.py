@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from windtunnel.assessments.figures.axes import HALF
-from windtunnel.assessments.figures.png import data_uri
+from windtunnel.assessments.figures.pictures import data_uri
 from windtunnel.assessments.figures.scene import PALETTE
 from windtunnel.records.files import replacing
 from windtunnel.reporting.report.model import Report, Samples

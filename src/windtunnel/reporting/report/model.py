@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -156,3 +157,16 @@ class Report:
     glossary: tuple[tuple[str, str], ...]
     full: bool = False
     paper: str = "A4"
+
+
+ODD_METADATA = (KeyError, IndexError, TypeError, ValueError, AttributeError, ZeroDivisionError, AssertionError)
+
+
+def guarded(title: str, build: Callable[[], Section]) -> Section:
+    """The section, or one that says why it cannot be shown."""
+    try:
+        return build()
+    except ODD_METADATA as error:
+        return Section(
+            title, (Finding("warning", f"Cannot be shown: its metadata is of another version ({error!r})."),)
+        )

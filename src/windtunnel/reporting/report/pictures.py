@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from windtunnel.assessments.figures.png import pixels_of, png_bytes
+from windtunnel.assessments.figures.pictures import pixels_of, png_bytes
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.evaluation.summary.evidence import in_latent_space
 from windtunnel.records.artifacts import Artifacts

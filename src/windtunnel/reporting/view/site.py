@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from windtunnel.assessments.figures.png import pixels_of, png_bytes
+from windtunnel.assessments.figures.pictures import pixels_of, png_bytes
 from windtunnel.boundary.writing import writing
 from windtunnel.reporting.compare.runs import Run
 from windtunnel.reporting.view.columns import Samples, Source, changed_images, collect, column, core, rows_at, tile_of

@@ -6,21 +6,26 @@ Workers import this module: it must not import torch, which takes longer than ma
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from windtunnel.core.errors import UserError
 from windtunnel.core.threads import compute_with_one_torch_thread
 from windtunnel.runtime.console import warn
 from windtunnel.runtime.executors import inside_a_unit
 from windtunnel.runtime.executors.allocator import retain_freed_memory
-from windtunnel.runtime.executors.mapped_tensors import mapped, mapped_location
 from windtunnel.runtime.shutdown import as_user_error
+
+if TYPE_CHECKING:
+    from torch import Tensor, dtype
+
 
 # Packages that decide bits of a result: a worker with other versions is refused.
 _DECIDING = ("windtunnel", "torch", "numpy", "torchattacks", "foolbox", "auto-LiRPA", "maraboupy", "imagecorruptions")
@@ -145,3 +150,38 @@ def require_equal(mine: Mapping[str, str], theirs: Mapping[str, str], who: str) 
         raise UserError(
             f"{who} has {', '.join(different)}: its results would be others; use the same versions and devices there"
         )
+
+
+MIN_BYTES = 2**20  # smaller tensors are sent as values
+_MAPS = Path("/proc/self/maps")
+
+
+def mapped_location(tensor: Tensor) -> tuple[str, int] | None:
+    """Return (file, offset in bytes) of the values of `tensor`; None where they are in no file that others can open."""
+    size = tensor.numel() * tensor.element_size()
+    if size < MIN_BYTES or not tensor.is_contiguous() or tensor.device.type != "cpu" or tensor.requires_grad:
+        return None
+    try:
+        lines = _MAPS.read_text().splitlines()
+    except OSError:  # not Linux
+        return None
+    address = tensor.data_ptr()
+    for line in lines:
+        span, _, offset, _, inode, *path = line.split(maxsplit=5)
+        low, high = (int(end, 16) for end in span.split("-"))
+        if low <= address < high:
+            try:  # a file without a name has one here that is nobody's, or another's
+                is_there = bool(path) and os.stat(path[0]).st_ino == int(inode)
+            except OSError:
+                is_there = False
+            return (path[0], int(offset, 16) + address - low) if is_there and address + size <= high else None
+    return None
+
+
+def mapped(file: str, offset: int, kind: dtype, shape: tuple[int, ...]) -> Tensor:
+    """Map the tensor at this location, copy on write."""
+    import numpy as np
+    import torch
+
+    size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    return torch.from_numpy(np.memmap(file, np.uint8, "c", offset, (size,))).view(kind).view(shape)

@@ -12,7 +12,7 @@ from torch import nn
 from windtunnel.assessments.verification.branch_and_bound import maxpool_planes, neuron_scores
 from windtunnel.assessments.verification.branch_and_bound.fit_planes import with_planes
 from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network, improve_network
-from windtunnel.assessments.verification.branch_and_bound.matrix_game import best_weights, value_of
+from windtunnel.assessments.verification.branch_and_bound.maxpool_bounds import best_weights, value_of
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.optimise import improved, optimise
 from windtunnel.assessments.verification.regions import Region

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from windtunnel.registry.libraries import Install
-from windtunnel.registry.plugins import Lazy, Library
+from windtunnel.registry.plugins import Install, Lazy, Library
 
 LIBRARIES = (
     Library(

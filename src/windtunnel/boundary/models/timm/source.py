@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from windtunnel.registry.libraries import Install
-from windtunnel.registry.plugins import Lazy, ModelSource
+from windtunnel.registry.plugins import Install, Lazy, ModelSource
 
 _HERE = "windtunnel.boundary.models.timm.adapter"
 SOURCE = ModelSource(

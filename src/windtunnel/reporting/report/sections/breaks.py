@@ -10,13 +10,14 @@ from windtunnel.assessments.figures.axes import HALF
 from windtunnel.assessments.figures.plots import Bar, Stack, bars, stacks
 from windtunnel.core.contracts import Verdict
 from windtunnel.evaluation.summary.class_rows import ENDS, MOST_CLASSES, gap_words, weakest_first
+from windtunnel.evaluation.summary.sandwich_figure import ROLES
+from windtunnel.evaluation.summary.security_figure import security_charts
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.headline_metric import leading_metric
 from windtunnel.records.metadata import limits
 from windtunnel.reporting.report.collect import ReportInputs
 from windtunnel.reporting.report.model import Block, Chart, Table
-from windtunnel.reporting.report.phrases import class_name, number, region_words
-from windtunnel.reporting.report.sections.known import known_against_epsilon
+from windtunnel.reporting.report.phrases import class_name, listed, number, region_words
 from windtunnel.reporting.report.sections.statement import layers
 
 
@@ -98,3 +99,25 @@ def _class_table(inputs: ReportInputs) -> Iterator[Table]:
         ("class", "samples", *(ENDS[end] for end in ends)),
         rows,
     )
+
+
+def budgets_table(inputs: ReportInputs) -> Table:
+    """Tabulate both ends of the sandwich and the states of all samples at each budget, and who set them."""
+    rows = tuple(
+        (
+            layer.budget, str(layer.certified or "-"), str(layer.worst_case or "-"), str(layer.n_attacked),
+            *(str(layer.states.get(state, "-")) for state in ROLES),
+            listed([*dict.fromkeys([*layer.attacked_by, *layer.certified_by])], 6),
+        )
+        for layer in layers(inputs.summary)
+    )  # fmt: skip
+    header = ("budget", "certified", "worst case", "n", *(state.words for state in ROLES), "set by")
+    title = "Both bounds of robust accuracy at each budget, over the n attacked samples, and the states of all samples"
+    return Table(title, header, rows)
+
+
+def known_against_epsilon(inputs: ReportInputs) -> Iterator[Block]:
+    """Per norm, what is known against epsilon: attacked from above, certified from below, and the ends of the sandwich."""
+    n = len(inputs.base.sample_names) if inputs.base else 0
+    for norm, chart in security_charts(inputs.curves, layers(inputs.summary), n):
+        yield Chart(chart, f"Robust accuracy against epsilon, {norm}")

@@ -7,8 +7,7 @@ from functools import partial
 from windtunnel.params.results import Report as Options
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.reporting.report.collect import ReportInputs
-from windtunnel.reporting.report.guard import guarded
-from windtunnel.reporting.report.model import Section, Table, Text
+from windtunnel.reporting.report.model import Section, Table, Text, guarded
 from windtunnel.reporting.report.phrases import number, percent
 from windtunnel.reporting.report.sections.assessment import assessment_section, caveat_blocks, essential_blocks
 

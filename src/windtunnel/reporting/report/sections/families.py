@@ -16,8 +16,7 @@ from windtunnel.params.results import Report as Options
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.metadata import Metrics
 from windtunnel.reporting.report.collect import ReportInputs
-from windtunnel.reporting.report.guard import guarded
-from windtunnel.reporting.report.model import Block, Chart, Section, Table, Text
+from windtunnel.reporting.report.model import Block, Chart, Section, Table, Text, guarded
 from windtunnel.reporting.report.phrases import number, percent, region, region_words, short
 from windtunnel.reporting.report.sections.assessment import assessment_section as details
 from windtunnel.reporting.report.sections.assessment import essential_blocks, limits_table

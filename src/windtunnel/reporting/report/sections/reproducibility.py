@@ -10,7 +10,7 @@ from windtunnel.reporting.report.collect import ReportInputs
 from windtunnel.reporting.report.model import Block, Section, Table, Text
 from windtunnel.reporting.report.phrases import number, short
 from windtunnel.reporting.report.sections.assessment import what_ran
-from windtunnel.reporting.report.sections.known import budgets_table
+from windtunnel.reporting.report.sections.breaks import budgets_table
 
 REPRODUCE = "How can I reproduce them?"
 _OF_DATA = ("source", "n", "shape", "class_names", "labelled", "value_range_of_source", "samples")

@@ -10,9 +10,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from windtunnel.assessments.figures.maps import WORDS, map_png, signed_map
-from windtunnel.assessments.figures.pictures import Picture, PictureGrid
-from windtunnel.assessments.figures.png import png_of
+from windtunnel.assessments.figures.pictures import WORDS, Picture, PictureGrid, map_png, png_of, signed_map
 from windtunnel.params.results import Report as Options
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.reporting.report.collect import ReportInputs
