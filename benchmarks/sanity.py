@@ -27,14 +27,7 @@ from windtunnel.records.layout import CLEAN, REPORTS, ROBUSTNESS
 from windtunnel.records.metadata import parse_metadata
 
 LIMITS = {"stored": 15.0, "standard": 60.0}
-MASKING = (
-    "A22",
-    "A23",
-    "A24",
-    "C8",
-    "C13",
-    "D15",
-)  # of the default profile: those that attack, or ask around
+MASKING = ("A22", "A23", "A24", "C8", "C13", "D15")  # of the default profile: those that attack, or ask around
 
 
 def main() -> None:

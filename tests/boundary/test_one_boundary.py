@@ -86,10 +86,7 @@ EXEMPT: dict[str, tuple[set[str], str]] = {
         {".open", ".read_text", ".read_bytes", "json.loads", "runpy.run_module"},
         "logs and progress of stages that it has started, and our own stages",
     ),
-    "operations/strengthen.py": (
-        {"ruamel.yaml.YAML", "json.loads"},
-        "keeps comments of a text that boundary has read",
-    ),
+    "operations/strengthen.py": ({"ruamel.yaml.YAML", "json.loads"}, "keeps comments of a text that boundary has read"),
     "operations/project/choose.py": ({"ruamel.yaml.YAML"}, "writes YAML"),
     "operations/project/graph.py": ({"ruamel.yaml.YAML"}, "writes YAML"),
     "operations/project/write.py": (

@@ -65,10 +65,7 @@ def test_a_sound_store_is_left_as_it_is(copied):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
-    [
-        ["create table _alembic_tmp_experiments (x int)"],
-        ["update alembic_version set version_num = '75868b020152'"],
-    ],
+    [["create table _alembic_tmp_experiments (x int)"], ["update alembic_version set version_num = '75868b020152'"]],
 )
 def test_a_store_without_runs_that_a_kill_left_half_made_is_made_again(copied, damage, capsys):
     change(copied, *damage)

@@ -102,8 +102,7 @@ def test_every_extra_of_the_package_is_known_to_it():
 
 
 @pytest.mark.parametrize(
-    ("torch", "index"),
-    [("2.13.0", ()), ("2.13.0+cpu", ("--extra-index-url", "https://download.pytorch.org/whl/cpu"))],
+    ("torch", "index"), [("2.13.0", ()), ("2.13.0+cpu", ("--extra-index-url", "https://download.pytorch.org/whl/cpu"))]
 )
 def test_torchvision_comes_for_the_torch_that_is_here(missing, monkeypatch, torch, index):
     """pip alone takes the newest torchvision and with it another torch."""

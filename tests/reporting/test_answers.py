@@ -58,9 +58,7 @@ def run(tmp_path, monkeypatch):
              "metrics": {"clean_accuracy": 0.9}, "caveats": []}  # fmt: skip
     write_json(content("statistical_sampling", **clean), Path("reports/robustness/clean/metadata.json"))
     summary = content(
-        name="summary",
-        kwargs={"hard_failures": [], "assessments": []},
-        metrics={"sandwich": [], "clean_accuracy": 0.9},
+        name="summary", kwargs={"hard_failures": [], "assessments": []}, metrics={"sandwich": [], "clean_accuracy": 0.9}
     )
     write_json(summary, Path("reports/summary/metadata.json"))
     write_json({"kwargs": {"checks": CHECKS}}, Path("reports/sanity/metadata.json"))

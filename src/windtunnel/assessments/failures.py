@@ -65,10 +65,7 @@ def failed_result(task: Task[Entry], family: str, failure: Failure) -> Assessmen
         name=task.name,
         semantics=Semantics(row, region),
         data={**base_data(subject, torch.full((n,), int(Verdict.ERROR))), **_nothing_found(row.kind, subject)},
-        metrics={
-            **binomial_rate(int(subject.clean_correct.sum()), n).metrics("clean_accuracy"),
-            "n_samples": n,
-        },
+        metrics={**binomial_rate(int(subject.clean_correct.sum()), n).metrics("clean_accuracy"), "n_samples": n},
         kwargs=base_kwargs(subject),
         library_package=library.package if library else None,
         failure=failure,

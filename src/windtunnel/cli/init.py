@@ -44,10 +44,7 @@ C = TypeVar("C", bound=_Candidate)
 @click.option("--store", metavar="URI", help="The MLflow store to log to; one in the folder where none is given.")
 @click.option("--yes", is_flag=True, help="Ask nothing: take what is found, and make what is missing of git and DVC.")
 @click.option(
-    "--remove",
-    "take_back",
-    is_flag=True,
-    help="Take back what init made and you left as it was, and results of runs.",
+    "--remove", "take_back", is_flag=True, help="Take back what init made and you left as it was, and results of runs."
 )
 def init(
     *,

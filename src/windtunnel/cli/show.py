@@ -102,10 +102,7 @@ def _everything(
     from windtunnel.reporting.answers import ShowAnswer
 
     return ShowAnswer(
-        summary=summary,
-        assessments=dict(rows),
-        checks=[*checks],
-        gate=gate_json(gate) if gate else None,
+        summary=summary, assessments=dict(rows), checks=[*checks], gate=gate_json(gate) if gate else None
     ).text()
 
 

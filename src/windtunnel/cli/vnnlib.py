@@ -17,12 +17,7 @@ def vnnlib() -> None:
 
 @vnnlib.command()
 @click.argument("name")
-@click.option(
-    "--to",
-    "folder",
-    type=OutputFolder(),
-    help="Where to; vnnlib/NAME if not given.",
-)
+@click.option("--to", "folder", type=OutputFolder(), help="Where to; vnnlib/NAME if not given.")
 def export(*, name: str, folder: Path | None) -> None:
     """Write every sample of the verification NAME as an instance: model.onnx, vnnlib/*.vnnlib, instances.csv.
 

@@ -35,14 +35,7 @@ from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.randomness import random_runs
 from windtunnel.core.subject import Subject
 from windtunnel.records.any_distance import search_form, stored_form
-from windtunnel.records.files import (
-    DATA_FILE,
-    METADATA_FILE,
-    cannot_be_written,
-    file_digest,
-    plain_json,
-    write_json,
-)
+from windtunnel.records.files import DATA_FILE, METADATA_FILE, cannot_be_written, file_digest, plain_json, write_json
 from windtunnel.records.metadata import (
     Failure,
     FigureRecord,
@@ -324,12 +317,7 @@ def no_figures(artifacts: Artifacts) -> Sequence[FigureRecord]:
 
 
 def write_artifacts(
-    result: AssessmentResult,
-    directory: Path,
-    subject: Subject,
-    *,
-    started: float,
-    draw: Draw = no_figures,
+    result: AssessmentResult, directory: Path, subject: Subject, *, started: float, draw: Draw = no_figures
 ) -> Artifacts:
     """Write robustness_data.pt, the figures, metadata.json and runtime.json into `directory`; what a reader would see.
 

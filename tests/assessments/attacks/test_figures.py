@@ -6,11 +6,7 @@ import pytest
 import torch
 
 from windtunnel.assessments.attacks.assess import assess
-from windtunnel.assessments.attacks.figures import (
-    ImagePairVisualiser,
-    PerturbationHeatmapVisualiser,
-    shown_samples,
-)
+from windtunnel.assessments.attacks.figures import ImagePairVisualiser, PerturbationHeatmapVisualiser, shown_samples
 from windtunnel.assessments.figures.base import draw_figures, make_visualiser
 from windtunnel.assessments.figures.pictures import signed_map
 from windtunnel.core.contracts import AssessmentKind, Norm

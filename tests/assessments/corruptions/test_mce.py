@@ -147,8 +147,7 @@ def test_an_earlier_suite_is_a_reference_and_its_errors_are_kept_with_the_result
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
-    [({"severities": (2,)}, "it has no fog-2"), ({"upsample": 40}, "upsample 32 there, 40 here")],
+    ("change", "says"), [({"severities": (2,)}, "it has no fog-2"), ({"upsample": 40}, "upsample 32 there, 40 here")]
 )
 def test_an_earlier_suite_of_another_protocol_is_refused(earlier, change, says):
     directory, few, asked = earlier

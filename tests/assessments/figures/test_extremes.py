@@ -83,11 +83,7 @@ def corrupted(right: int, folder: Path) -> tuple[AssessmentResult, AssessmentRes
     targets = (torch.arange(N) < right).long()
     dataset = Dataset(bright, targets, tuple(f"s{i}" for i in range(N)), ("dark", "light"))
     subject = subject_of(classifier_of(Brightness(), 2, (1, 8, 8)), dataset)
-    entry = CorruptionEntry(
-        corruptions=("pixelate", "jpeg_compression", "saturate"),
-        severities=(1, 5),
-        upsample=32,
-    )
+    entry = CorruptionEntry(corruptions=("pixelate", "jpeg_compression", "saturate"), severities=(1, 5), upsample=32)
     suite = assess_suite("suite", entry, subject, lambda _: None)
     clean = assess_clean(Clean(), subject)
     for result, module in ((suite, ".corruptions.figures"), (clean, ".clean.figures")):

@@ -124,10 +124,7 @@ def test_nan_logits_stop_the_sweep_with_the_sample_named(blobs):
         assess("fgsm", SweepEntry(epsilons=[0, 1.0]), BUDGET, broken)
 
 
-@pytest.mark.parametrize(
-    ("epsilons", "says"),
-    [([], "is empty"), ([0.1, 0.1], "0.1 is repeated"), ([0.0], "only 0")],
-)
+@pytest.mark.parametrize(("epsilons", "says"), [([], "is empty"), ([0.1, 0.1], "0.1 is repeated"), ([0.0], "only 0")])
 def test_a_menu_that_means_nothing_is_refused(blobs, epsilons, says):
     with pytest.raises(UserError, match=says):
         preflight("sweeps.fgsm", SweepEntry(epsilons=epsilons), BUDGET, blobs.classifier, blobs.dataset)

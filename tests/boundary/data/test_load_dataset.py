@@ -248,11 +248,7 @@ def test_bad_arrays_are_refused_in_one_line(tmp_path, arrays, words):
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [
-        (b"", "not an .npz"),
-        (b"PK\x03\x04 cut short", "not an .npz"),
-        (b"plain text", "not an .npz"),
-    ],
+    [(b"", "not an .npz"), (b"PK\x03\x04 cut short", "not an .npz"), (b"plain text", "not an .npz")],
 )
 def test_a_file_that_is_no_npz_is_refused_in_one_line(tmp_path, content, words):
     (tmp_path / "a.npz").write_bytes(content)

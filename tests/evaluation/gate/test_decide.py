@@ -156,8 +156,7 @@ def test_the_first_model_has_nobody_to_lose_against():
 
 
 @pytest.mark.parametrize(
-    "champion",
-    [record("1" * 200, protocol="other"), record("1" * 199), Record("m", record("1" * 200).samples, {})],
+    "champion", [record("1" * 200, protocol="other"), record("1" * 199), Record("m", record("1" * 200).samples, {})]
 )
 def test_a_champion_of_another_protocol_is_refused_and_never_compared(champion):
     result = evaluated(REGRESSION, champion=champion)

@@ -46,10 +46,7 @@ def test_open_opens_the_file(run, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [
-        (["--only", "fgms"], "'fgms' is not an assessment in"),
-        (["--only", "attacks.pear"], "Did you mean 'pair'?"),
-    ],
+    [(["--only", "fgms"], "'fgms' is not an assessment in"), (["--only", "attacks.pear"], "Did you mean 'pair'?")],
 )
 def test_an_unknown_name_is_refused_with_the_nearest(run, arguments, words):
     result = run(*arguments)

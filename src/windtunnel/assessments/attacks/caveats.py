@@ -56,8 +56,7 @@ def caveats_of(
         same = aims == subject.dataset.targets
         if same.any():
             yield Caveat(
-                "target_is_label",
-                f"{int(same.sum())} samples have the target as their label; they were not attacked.",
+                "target_is_label", f"{int(same.sum())} samples have the target as their label; they were not attacked."
             )
     if subject.dataset.inputs.shape[1] == 1 and any(run.row.three_channels for run in runs):
         yield Caveat(
@@ -69,8 +68,7 @@ def caveats_of(
 
 _INVOKER_CAVEATS = {
     Invoker.NEXT_CLASS: Caveat(
-        "aims_at_next_class",
-        "The attack always aims: untargeted, it aims at the next class; any wrong class counts.",
+        "aims_at_next_class", "The attack always aims: untargeted, it aims at the next class; any wrong class counts."
     ),
     Invoker.POOL: Caveat("pool_is_assessed_samples", "The examples are other samples of the assessed data, unchanged."),
     Invoker.SURROGATES: Caveat(

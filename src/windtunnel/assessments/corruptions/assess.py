@@ -251,12 +251,7 @@ def _child(corrupted: Corrupted, entry: CorruptionEntry, subject: Subject) -> As
 
 
 def _suite_result(
-    name: str,
-    entry: CorruptionEntry,
-    suite: SuiteData,
-    mildest: Mildest,
-    subject: Subject,
-    reference: Reference | None,
+    name: str, entry: CorruptionEntry, suite: SuiteData, mildest: Mildest, subject: Subject, reference: Reference | None
 ) -> AssessmentResult:
     interval = _interval(entry)
     data: Tensors = {

@@ -21,18 +21,7 @@ from PIL import Image
 
 from windtunnel.assessments.figures.axes import HALF
 from windtunnel.assessments.figures.pictures import Picture, PictureGrid
-from windtunnel.assessments.figures.scene import (
-    PALETTE,
-    Area,
-    Dot,
-    Label,
-    Line,
-    Mark,
-    Rect,
-    Scene,
-    text_width,
-    wrapped,
-)
+from windtunnel.assessments.figures.scene import PALETTE, Area, Dot, Label, Line, Mark, Rect, Scene, text_width, wrapped
 
 _DPI = 150
 _MARGIN, _GAP, _TITLE = 10.0, 14.0, 24.0

@@ -259,10 +259,7 @@ def _core_metrics(entry: LatentEntry, subject: Subject, codes: Codes, findings: 
         **accuracy(findings.accuracy_predictions, codes.accuracy_classes).metrics("lga"),
     }
     for side, (_, data, classes) in _sides(subject, codes, findings).items():
-        block |= {
-            **side_metrics(side, data, classes, rhos[0]),
-            **value_metrics(side, data, entry.decay_epsilon, rhos),
-        }
+        block |= {**side_metrics(side, data, classes, rhos[0]), **value_metrics(side, data, entry.decay_epsilon, rhos)}
     if entry.conventional and findings.conventional:
         bounds = {norm: bounds_of(entry.conventional, norm) for norm in GEOMETRY}
         block |= conventional_metrics(findings.conventional, subject.dataset.targets, bounds)

@@ -22,12 +22,7 @@ def bounds_of(options: Conventional, norm: str) -> tuple[float, ...]:
 
 
 def conventional(
-    options: Conventional,
-    classifier: Classifier,
-    inputs: Tensor,
-    classes: Tensor,
-    span: tuple[float, float],
-    seed: int,
+    options: Conventional, classifier: Classifier, inputs: Tensor, classes: Tensor, span: tuple[float, float], seed: int
 ) -> dict[str, Tensor]:
     """Distances (S,) to the nearest found change of class under each norm, inf for none; noise_predictions (S, D).
 

@@ -20,8 +20,5 @@ def _files(entry: LatentEntry) -> dict[str, str]:
 
 
 DEPENDS = Depends(
-    _options,
-    own_budget=lambda entry: True,
-    files=_files,
-    code=lambda entry: code_of_others(entry.models),
+    _options, own_budget=lambda entry: True, files=_files, code=lambda entry: code_of_others(entry.models)
 )

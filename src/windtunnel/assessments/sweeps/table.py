@@ -26,7 +26,4 @@ def _can_sweep(attack: AttackRow) -> bool:
     return has_epsilon and attack.targeting is not Targeting.REQUIRED and row.library != "windtunnel"
 
 
-ALGORITHMS: tuple[Algorithm, ...] = (
-    FGSM,
-    *(attack.algorithm for attack in ROWS.values() if _can_sweep(attack)),
-)
+ALGORITHMS: tuple[Algorithm, ...] = (FGSM, *(attack.algorithm for attack in ROWS.values() if _can_sweep(attack)))

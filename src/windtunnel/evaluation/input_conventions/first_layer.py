@@ -15,12 +15,7 @@ from windtunnel.core.classifier import Classifier
 from windtunnel.evaluation.input_conventions.corrections import normalisations
 
 # Operators with weights: the place of the input among their arguments.
-_PLACES = {
-    torch.ops.aten.convolution: 0,
-    torch.ops.aten.linear: 0,
-    torch.ops.aten.mm: 0,
-    torch.ops.aten.addmm: 1,
-}
+_PLACES = {torch.ops.aten.convolution: 0, torch.ops.aten.linear: 0, torch.ops.aten.mm: 0, torch.ops.aten.addmm: 1}
 _ALIKE = 0.01  # means and deviations are rounded differently by different people
 
 

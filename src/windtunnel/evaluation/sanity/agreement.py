@@ -142,12 +142,7 @@ def counterexamples_real(evidence: Evidence, limit: float) -> CheckResult:
             bad.append(certificate.name)
             ids += [certificate.named(claimed)[i] for i in (~real).nonzero().flatten().tolist()]
     return CheckResult(
-        bool(bad),
-        len(ids),
-        n=n_samples,
-        samples=ids,
-        assessments=bad,
-        reason=f"{len(ids)} are no counter-examples",
+        bool(bad), len(ids), n=n_samples, samples=ids, assessments=bad, reason=f"{len(ids)} are no counter-examples"
     )
 
 

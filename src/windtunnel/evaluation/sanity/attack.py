@@ -59,12 +59,7 @@ def budget_respected(evidence: Evidence, limit: float) -> CheckResult:
             bad.append(assessment.name)
             ids += [assessment.named(claimed)[i] for i in beyond.nonzero().flatten().tolist()]
     return CheckResult(
-        bool(bad),
-        worst,
-        n=n_samples,
-        samples=ids,
-        assessments=bad,
-        reason=f"{len(ids)} examples beyond epsilon",
+        bool(bad), worst, n=n_samples, samples=ids, assessments=bad, reason=f"{len(ids)} examples beyond epsilon"
     )
 
 
@@ -92,12 +87,7 @@ def examples_are_images(evidence: Evidence, limit: float) -> CheckResult:
             bad.append(assessment.name)
             ids += assessment.named(wrong)
     return CheckResult(
-        bool(bad),
-        len(ids),
-        n=n_samples,
-        samples=ids,
-        assessments=bad,
-        reason=f"{len(ids)} examples are no images",
+        bool(bad), len(ids), n=n_samples, samples=ids, assessments=bad, reason=f"{len(ids)} examples are no images"
     )
 
 

@@ -97,11 +97,7 @@ def corruptions_repeat(evidence: Evidence, limit: float) -> CheckResult:
             bad.append(assessment.name)
             names += wrong
     return CheckResult(
-        bool(bad),
-        len(names),
-        n=tried,
-        assessments=bad,
-        reason=f"other pixels on a second run: {', '.join(names)}",
+        bool(bad), len(names), n=tried, assessments=bad, reason=f"other pixels on a second run: {', '.join(names)}"
     )
 
 

@@ -107,14 +107,7 @@ CHECKS: dict[str, Check] = {}
 
 
 def check(
-    id: str,
-    title: str,
-    tier: Tier,
-    severity: Severity,
-    *,
-    source: str,
-    remedy: str,
-    threshold: float | None = None,
+    id: str, title: str, tier: Tier, severity: Severity, *, source: str, remedy: str, threshold: float | None = None
 ) -> Callable[[Callable[[Evidence, float], CheckResult]], Callable[[Evidence, float], CheckResult]]:
     """Register a function as the check `id`. It is given the evidence and the threshold (0 where it has none).
 

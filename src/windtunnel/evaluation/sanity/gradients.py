@@ -80,11 +80,7 @@ def finite_gradients(evidence: Evidence, limit: float) -> CheckResult:
     """A gradient of NaN or infinity makes an attack return NaN or its input. Any sample flags."""
     bad = ~(_gradients(evidence, "cross entropy")[1] & _gradients(evidence, "margin")[1])
     return CheckResult(
-        bool(bad.any()),
-        int(bad.sum()),
-        n=len(bad),
-        samples=evidence.named(bad),
-        reason="NaN or infinite gradients",
+        bool(bad.any()), int(bad.sum()), n=len(bad), samples=evidence.named(bad), reason="NaN or infinite gradients"
     )
 
 
@@ -112,12 +108,7 @@ def stable_loss(evidence: Evidence, limit: float) -> CheckResult:
         )
         change += ((moved_margins - margins).abs() / scale).clamp(max=1)
     value = float((change / draws).mean())
-    return CheckResult(
-        value > limit,
-        value,
-        n=len(indices),
-        reason=f"the margin changes by {value:.0%} on average",
-    )
+    return CheckResult(value > limit, value, n=len(indices), reason=f"the margin changes by {value:.0%} on average")
 
 
 @check(

@@ -352,11 +352,7 @@ def class_count_fits(evidence: Evidence, limit: float) -> CheckResult:
         if needed > k or any(count != k for count in class_counts):
             wrong.append(assessment.name)
     return CheckResult(
-        bool(wrong),
-        len(wrong),
-        n=k,
-        assessments=wrong,
-        reason=f"{', '.join(wrong)} assume another number than {k}",
+        bool(wrong), len(wrong), n=k, assessments=wrong, reason=f"{', '.join(wrong)} assume another number than {k}"
     )
 
 

@@ -11,11 +11,7 @@ from windtunnel.core.seeds import seeded
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.model import is_random
-from windtunnel.evaluation.sanity.probes import (
-    linf_ball,
-    pgd,
-    several_passes,
-)
+from windtunnel.evaluation.sanity.probes import linf_ball, pgd, several_passes
 
 EOT_PASSES = 20
 
@@ -110,9 +106,5 @@ def success_over_draws(evidence: Evidence, limit: float) -> CheckResult:
         if off > limit:
             bad.append(assessment.name)
     return CheckResult(
-        bool(bad),
-        worst,
-        n=5,
-        assessments=bad,
-        reason=f"robust accuracy is off by {worst:.1%} when evaluated again",
+        bool(bad), worst, n=5, assessments=bad, reason=f"robust accuracy is off by {worst:.1%} when evaluated again"
     )

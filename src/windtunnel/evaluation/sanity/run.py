@@ -161,8 +161,7 @@ def run_check(row: Check, evidence: Evidence, settings: Sanity) -> Finding:
         return outcome_of(Status.NOT_RUN, str(why))
     except Exception as error:  # whatever a user's model or a damaged tensor raises: said, and never a pass
         return outcome_of(
-            Status.NOT_RUN,
-            f"the check failed to run ({type(error).__name__}: {' '.join(str(error).split())[:200]})",
+            Status.NOT_RUN, f"the check failed to run ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
         )
     severity = (outcome.severity if outcome.flagged else None) or row.severity
     partial_note = "; ".join(f"{name}: {note}, and looked at" for name, note in evidence.partial.items())

@@ -289,10 +289,7 @@ def seeds_agree(evidence: Evidence, limit: float) -> CheckResult:
     interval.
     """
     worst, bad, n = 0.0, [], 0
-    assessments = evidence.bounded(
-        lambda p: p.name in evidence.params.attacks and p.stochastic,
-        "random attack",
-    )
+    assessments = evidence.bounded(lambda p: p.name in evidence.params.attacks and p.stochastic, "random attack")
     for assessment in assessments:
         broken = [rerun(evidence, assessment, Changes(seed=evidence.subject.seed + k))[1] for k in (1, 2, 3)]
         rates = [float((~b).double().mean()) for b in broken]
@@ -302,11 +299,7 @@ def seeds_agree(evidence: Evidence, limit: float) -> CheckResult:
         if spread > high - low:
             bad.append(assessment.name)
     return CheckResult(
-        bool(bad),
-        worst,
-        n=n,
-        assessments=bad,
-        reason=f"robust accuracy moves by {worst:.1%} with the seed",
+        bool(bad), worst, n=n, assessments=bad, reason=f"robust accuracy moves by {worst:.1%} with the seed"
     )
 
 

@@ -269,8 +269,7 @@ def _first(failures: Sequence[str]) -> list[str]:
 def _environment() -> Environment:
     packages = {str(d.metadata["Name"]): d.version for d in importlib.metadata.distributions() if d.metadata["Name"]}
     return Environment(
-        python=platform.python_version(),
-        packages=dict(sorted(packages.items(), key=lambda item: item[0].lower())),
+        python=platform.python_version(), packages=dict(sorted(packages.items(), key=lambda item: item[0].lower()))
     )
 
 

@@ -54,12 +54,7 @@ WITHOUT_SAY = frozenset(
     {"click", "cloudpickle", "ray", "filelock", "psutil", "pydantic", "pydantic_core", "rich", "ruamel", "tqdm"}
 )
 # The distribution that brings a module, where it is not of the same name, and no record says it.
-DISTRIBUTION = {
-    "PIL": "pillow",
-    "cv2": "opencv-python",
-    "skimage": "scikit-image",
-    "sklearn": "scikit-learn",
-}
+DISTRIBUTION = {"PIL": "pillow", "cv2": "opencv-python", "skimage": "scikit-image", "sklearn": "scikit-learn"}
 
 
 @cache

@@ -38,11 +38,7 @@ class Status(StrEnum):
 
 
 # The champion's own weights again: nothing to promote, yet today's evaluation of them may fail or be unsound.
-_OF_SAME_MODEL = {
-    Decision.PASSED: Status.SAME_MODEL,
-    Decision.FAILED: Status.KEPT,
-    Decision.UNSOUND: Status.UNSOUND,
-}
+_OF_SAME_MODEL = {Decision.PASSED: Status.SAME_MODEL, Decision.FAILED: Status.KEPT, Decision.UNSOUND: Status.UNSOUND}
 _EXIT = {Status.KEPT: EXIT_CODE[Decision.FAILED], Status.UNSOUND: EXIT_CODE[Decision.UNSOUND]}
 
 

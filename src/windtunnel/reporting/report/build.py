@@ -67,10 +67,7 @@ GLOSSARY: tuple[tuple[str, str], ...] = (
         "adversarial accuracy",
         "share of all samples that are still classified as their label after an attack (Carlini et al. 2019)",
     ),
-    (
-        "attack success rate",
-        "share of the correctly classified samples that an attack broke within the budget",
-    ),
+    ("attack success rate", "share of the correctly classified samples that an attack broke within the budget"),
     ("budget", "the perturbations that count: all within epsilon of the clean input under a norm, on [0, 1] pixels"),
     ("calibration error (ECE)", "mean gap between confidence and accuracy over bins of confidence (Guo et al. 2017)"),
     (

@@ -33,11 +33,7 @@ class Executor(Protocol):
     """Computes units of work."""
 
     def results(
-        self,
-        work: Callable[[U], R],
-        units: Sequence[U],
-        name: str,
-        limit: Callable[[U], float] | None = None,
+        self, work: Callable[[U], R], units: Sequence[U], name: str, limit: Callable[[U], float] | None = None
     ) -> Generator[tuple[int, R | Lost], None, None]:
         """Yield (index in `units`, result of `work`), each as soon as it is finished.
 
@@ -72,11 +68,7 @@ class SerialExecutor:
     """Computes one unit after the other in this process."""
 
     def results(
-        self,
-        work: Callable[[U], R],
-        units: Sequence[U],
-        name: str,
-        limit: Callable[[U], float] | None = None,
+        self, work: Callable[[U], R], units: Sequence[U], name: str, limit: Callable[[U], float] | None = None
     ) -> Generator[tuple[int, R | Lost], None, None]:
         """Yield results as `Executor.results` does."""
         retain_freed_memory()

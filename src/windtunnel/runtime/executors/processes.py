@@ -34,11 +34,7 @@ class ProcessExecutor:
     workers: int
 
     def results(
-        self,
-        work: Callable[[U], R],
-        units: Sequence[U],
-        name: str,
-        limit: Callable[[U], float] | None = None,
+        self, work: Callable[[U], R], units: Sequence[U], name: str, limit: Callable[[U], float] | None = None
     ) -> Generator[tuple[int, R | Lost], None, None]:
         """Yield results as `Executor.results` does."""
         if not units:

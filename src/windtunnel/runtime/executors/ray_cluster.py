@@ -39,11 +39,7 @@ class RayExecutor:
     workers: int | None
 
     def results(
-        self,
-        work: Callable[[U], R],
-        units: Sequence[U],
-        name: str,
-        limit: Callable[[U], float] | None = None,
+        self, work: Callable[[U], R], units: Sequence[U], name: str, limit: Callable[[U], float] | None = None
     ) -> Generator[tuple[int, R | Lost], None, None]:
         """Yield results as `Executor.results` does."""
         if not units:

@@ -5,11 +5,7 @@ import random
 import pytest
 import torch
 
-from windtunnel.assessments.verification.vnnlib.specification import (
-    counter_example,
-    read_specifications,
-    robustness,
-)
+from windtunnel.assessments.verification.vnnlib.specification import counter_example, read_specifications, robustness
 from windtunnel.core.errors import UserError
 
 VERSION_1 = """; a comment (with brackets)

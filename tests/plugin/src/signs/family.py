@@ -59,11 +59,7 @@ def run(task):
     return AssessmentResult(
         name=task.name,
         semantics=Semantics(MIRROR, PerturbationDistribution("mirror")),
-        data={
-            **base_data(task.subject, verdicts),
-            "perturbed_inputs": mirrored,
-            "perturbed_predictions": predictions,
-        },
+        data={**base_data(task.subject, verdicts), "perturbed_inputs": mirrored, "perturbed_predictions": predictions},
         metrics={
             **binomial_rate(int(clean.sum()), len(clean)).metrics("clean_accuracy"),
             **binomial_rate(int(right.sum()), len(right)).metrics("mirrored_accuracy"),

@@ -108,13 +108,7 @@ _SUMMARY = {
 ROWS: tuple[AttackRow, ...] = tuple(
     AttackRow(
         algorithm(
-            LIBRARY,
-            name,
-            ThreatModel.WHITE_BOX,
-            LINF,
-            "ensemble",
-            Randomness.SELF_SEEDED,
-            summary=_SUMMARY[name],
+            LIBRARY, name, ThreatModel.WHITE_BOX, LINF, "ensemble", Randomness.SELF_SEEDED, summary=_SUMMARY[name]
         ),
         "epsilon",
         norm_key="norm",

@@ -32,11 +32,7 @@ def perturb(request: Request, model: nn.Module) -> Tensor:
 def call_of(request: Request) -> LibraryCall:
     """Return the library call: epsilon and what the adversary wants go into the call, the rest into the constructor."""
     row = request.row
-    built = {
-        **row.defaults,
-        **_norm_argument(request),
-        **request.arguments,
-    }
+    built = {**row.defaults, **_norm_argument(request), **request.arguments}
     options = {} if row.invoker is Invoker.UNBOUNDED else {"epsilons": _epsilon(request)}
     return LibraryCall(library_class(row), built, request.inputs, request.labels, request.aims, options)
 

@@ -14,12 +14,7 @@ from torch import Tensor
 from windtunnel.assessments.verification.branch_and_bound.activations import Kink, Observed
 from windtunnel.assessments.verification.branch_and_bound.layer_bounds import LayerBounds
 from windtunnel.assessments.verification.branch_and_bound.maxpool_bounds import Windows
-from windtunnel.assessments.verification.branch_and_bound.maxpool_planes import (
-    Numbers,
-    Pieces,
-    numbers_of,
-    pieces_of,
-)
+from windtunnel.assessments.verification.branch_and_bound.maxpool_planes import Numbers, Pieces, numbers_of, pieces_of
 from windtunnel.assessments.verification.branch_and_bound.network import Network, gather
 from windtunnel.assessments.verification.branch_and_bound.relaxations import Kinks, Lines, kinks
 from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs

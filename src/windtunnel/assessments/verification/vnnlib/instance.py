@@ -14,11 +14,7 @@ from torch import Tensor, nn
 
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.cascade.steps import load_steps
-from windtunnel.assessments.verification.vnnlib.specification import (
-    Specification,
-    counter_example,
-    read_specifications,
-)
+from windtunnel.assessments.verification.vnnlib.specification import Specification, counter_example, read_specifications
 from windtunnel.boundary.files import check_file, read_bytes
 from windtunnel.boundary.models.backends import OnnxModule
 from windtunnel.boundary.models.onnx_network import OnnxNetwork

@@ -12,14 +12,7 @@ from windtunnel.records.metadata import limits
 from windtunnel.records.tables import table
 from windtunnel.reporting.report.collect import ReportInputs
 from windtunnel.reporting.report.model import Block, Finding, Section, Table, Text
-from windtunnel.reporting.report.phrases import (
-    class_name,
-    kwargs,
-    listed,
-    number,
-    region_words,
-    short,
-)
+from windtunnel.reporting.report.phrases import class_name, kwargs, listed, number, region_words, short
 from windtunnel.reporting.report.sections.classifiers import classifier_tables
 from windtunnel.reporting.report.sections.side_by_side import attack_by_attack, shown_side_by_side
 
