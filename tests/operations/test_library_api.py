@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -326,3 +327,21 @@ def test_autoattack_changes_one_line_of_a_script(few):
     assert accuracy == pytest.approx(float((model(examples).argmax(1) == y).float().mean()))
     assert accuracy < float((model(x).argmax(1) == y).float().mean())
     assert float((examples - x).abs().max()) <= 0.06 + 1e-6
+
+
+@pytest.mark.slow
+def test_the_readme_prints_what_its_code_gives(digits_subject, capsys):
+    """The words are the same, and every number is, within five points: processors round in their own ways."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (code,), (output,) = (re.findall(rf"```{kind}\n(.*?)```", readme, re.DOTALL) for kind in ("python", "text"))
+    data = digits_subject.dataset
+    exec(code, {"model": digits_subject.classifier.module, "x": data.inputs[:100], "y": data.targets[:100]})
+    printed = capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ")
+    numbers = r"\d+(?:\.\d+)?"
+    assert re.sub(numbers, "N", printed) == re.sub(numbers, "N", output)
+    for now, then in zip(re.findall(numbers, printed), re.findall(numbers, output), strict=True):
+        assert float(now) == pytest.approx(float(then), abs=5)
+
+
+def test_the_readme_is_read_in_a_minute():
+    assert len((Path(__file__).parents[2] / "README.md").read_text().splitlines()) <= 120
