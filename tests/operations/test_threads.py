@@ -19,7 +19,7 @@ if sys.argv.pop() == "one processor":
 from windtunnel.operations.stages import run
 
 
-def assess(stage, name, killed_by=""):
+def assess(stage, name, ended_by=""):
     import json, hashlib, torch, windtunnel
     from torch import nn
 

@@ -1,4 +1,4 @@
-"""Run an entry's stage in a child process, so that a stage killed by a signal still leaves a record."""
+"""Run an entry's stage in a child process, so that a stage killed by a signal or ended by a time limit still leaves a record."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import suppress
 from types import FrameType
 
 from windtunnel.runtime.shutdown import end_with_dvc, handle_signals
+from windtunnel.runtime.watchdog import new_note, report_to, time_limit_reason
 
 _PR_SET_PDEATHSIG = 1  # prctl: the signal that the kernel sends when the parent dies
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -20,12 +21,12 @@ def fork_worker() -> str:
     """Fork this process and handle its signals. Return "" in the child, which does the work.
 
     The parent forwards Ctrl-C and SIGTERM, and exits with the child's exit code. Only where a signal killed the child (the system
-    does so where memory is short) it returns, with the name of the signal. Linux only: "" elsewhere, without a fork.
+    does so where memory is short), or a time limit ended it, it returns, with the reason. Linux only: "" elsewhere, without a fork.
     """
     if sys.platform != "linux":
         handle_signals()
         return ""
-    parent = os.getpid()
+    parent, note = os.getpid(), new_note()
     # A signal that comes before both processes have their handlers is delivered afterwards.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     child = os.fork()
@@ -34,6 +35,7 @@ def fork_worker() -> str:
         if os.getppid() != parent:  # it died before the call
             os._exit(128 + signal.SIGTERM)
         handle_signals()
+        report_to(note)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         return ""
 
@@ -48,7 +50,11 @@ def fork_worker() -> str:
         threading.Thread(target=end_with_dvc, daemon=True).start()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if code >= 0:
+    reason = time_limit_reason(note) if code > 0 else ""
+    if code >= 0 and not reason:
         os._exit(code)
     handle_signals()
-    return signal.Signals(-code).name
+    if reason:
+        return reason
+    hint = ", as the system does where memory is short" if -code == signal.SIGKILL else ""
+    return f"its process was ended by {signal.Signals(-code).name}{hint}"

@@ -7,7 +7,7 @@ from windtunnel.params.resolved import read_resolved
 from windtunnel.registry.plugins import family_of
 
 
-def main(stage: str, name: str, killed_by: str = "") -> None:
-    """Write reports/robustness/<name>: its result, or that its process was killed by a signal."""
+def main(stage: str, name: str, ended_by: str = "") -> None:
+    """Write reports/robustness/<name>: its result, or why its process ended too early."""
     resolved = read_resolved(stage, name)
-    run_entry(family_of(resolved.family), resolved, killed_by)
+    run_entry(family_of(resolved.family), resolved, ended_by)

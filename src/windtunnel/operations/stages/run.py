@@ -21,11 +21,11 @@ _LEAVES_NO_ASSESSMENT = frozenset({"prepare", "train", "generators", "gate"})
 def main(*words: str) -> None:
     """A process that runs one stage, and says so. `main("attack")` in a file of `stages/` takes the name from the command."""
     # Before anything else is imported.
-    killed_by = ""
+    ended_by = ""
     if {*(*words, *sys.argv[1:])[:1]} <= {*STAGES}:
         handle_signals()
     else:
-        killed_by = fork_worker()
+        ended_by = fork_worker()
     compute_with_one_thread()
     with user_errors():
         from windtunnel.runtime.own_source import require_own_source
@@ -37,13 +37,13 @@ def main(*words: str) -> None:
         require_placement()
         stage, name = stage_of(*words, *sys.argv[1:])
         with log_stage(stage, name):
-            run_stage(stage, name, killed_by)
+            run_stage(stage, name, ended_by)
 
 
-def run_stage(stage: str, name: str = "", killed_by: str = "") -> None:
+def run_stage(stage: str, name: str = "", ended_by: str = "") -> None:
     """Run a stage in the current directory; of a family, the entry `name`.
 
-    killed_by: the signal that killed the process of the entry; then its failure is recorded, and nothing is computed.
+    ended_by: why the process of the entry ended too early; then its failure is recorded, and nothing is computed.
 
     Only the module of this stage is imported: what others execute decides nothing here. Raises UserError for what the
     stage refuses.
@@ -56,7 +56,7 @@ def run_stage(stage: str, name: str = "", killed_by: str = "") -> None:
         if stage in _LEAVES_NO_ASSESSMENT:
             write_stage_runtime(stage, started)
     else:
-        import_module(f"{__package__}.{ENTRY}").main(stage, name, killed_by)
+        import_module(f"{__package__}.{ENTRY}").main(stage, name, ended_by)
 
 
 def stage_of(stage: str = "", name: str = "", *more: str) -> tuple[str, str]:

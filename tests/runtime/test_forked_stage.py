@@ -1,0 +1,54 @@
+"""The child process of an entry's stage: its parent returns why it ended too early."""
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import ctypes, os, signal, time
+from windtunnel.runtime import watchdog
+from windtunnel.runtime.forked_stage import fork_worker
+from windtunnel.runtime.shutdown import user_errors
+
+watchdog._GRACE = 0.3
+if reason := fork_worker():
+    print("recorded:", reason)
+    raise SystemExit(0)
+with user_errors():
+    watchdog.begin("the model", {seconds}, "model.time_limit")
+    {hangs}
+    watchdog.end()
+    {after}
+"""
+
+
+def _run(hangs: str, seconds: float = 0.03, after: str = "pass") -> subprocess.CompletedProcess[str]:
+    code = SCRIPT.format(hangs=hangs, seconds=seconds, after=after)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="stages fork on Linux alone")
+@pytest.mark.parametrize("hangs", ["time.sleep(60)", "ctypes.PyDLL(None).sleep(60)"])
+def test_a_call_over_its_time_limit_is_a_reason_to_record(hangs):
+    done = _run(hangs)
+    expected = "recorded: the model has not answered in 0.3 s, 10 times model.time_limit (0.03 s)"
+    assert done.stdout.strip() == expected, done.stderr
+    assert done.returncode == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="stages fork on Linux alone")
+@pytest.mark.parametrize(
+    ("hangs", "after", "code"), [("os._exit(7)", "pass", 7), ("pass", "time.sleep(0.5); raise KeyError", 1)]
+)
+def test_another_end_keeps_its_exit_code(hangs, after, code):
+    done = _run(hangs, 0.03, after)
+    assert (done.returncode, done.stdout) == (code, "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="stages fork on Linux alone")
+def test_a_signal_is_a_reason_to_record():
+    done = _run("os.kill(os.getpid(), signal.SIGKILL)")
+    assert done.stdout.startswith(
+        "recorded: its process was ended by SIGKILL, as the system does where memory is short"
+    )
