@@ -116,7 +116,6 @@ EXEMPT: dict[str, tuple[set[str], str]] = {
         "texts of ours to be logged; the tracking store",
     ),
     "operations/trial.py": ({".read_text"}, "/proc and /sys of the system"),
-    "operations/withhold.py": ({".read_text"}, "DVC's records of runs"),
     "reporting/report/figures.py": ({"PIL.Image.open"}, "figures of ours"),
     "reporting/view/site.py": ({".read_bytes"}, "templates of this package"),
 }

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.integration.clone import Clone
+from windtunnel.operations.dvc_lock import read_lock
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -63,8 +64,12 @@ def _runs_of(clone, name):
     return [p for p in files if f"reports/robustness/{name}" in p.read_text()]
 
 
-def _lock(clone):
-    return (clone.folder / "dvc.lock").read_text()
+def _pushed(clone, remote):
+    """Texts of the files and directories that `dvc push --run-cache` leaves in `remote`."""
+    clone.run("dvc", "remote", "add", "-f", "-d", remote, str(clone.folder / ".cache" / remote))
+    clone.run("dvc", "push", "--run-cache")
+    files = [p for p in (clone.folder / ".cache" / remote).glob("files/md5/*/*") if p.stat().st_size < 10**5]
+    return [p.read_text() for p in files if b"\x00" not in p.read_bytes()]
 
 
 def test_everything_downstream_runs_and_the_gate_refuses(clone):
@@ -90,24 +95,23 @@ def test_everything_downstream_runs_and_the_gate_refuses(clone):
     assert "failed: no result" in clone.run("windtunnel", "show")
 
 
-def test_what_may_pass_is_neither_in_the_lock_nor_in_the_cache_of_runs(clone):
-    assert "attack@refuses" in _lock(clone)
-    assert "attack@binarisation" in _lock(clone)
-    assert "attack@killed" not in _lock(clone)
-    assert _runs_of(clone, "refuses")
-    assert "attack@unreachable" not in _lock(clone)
-    assert not _runs_of(clone, "unreachable")
-    remote = clone.folder / ".cache" / "remote"
-    clone.run("dvc", "remote", "add", "-f", "-d", "here", str(remote))
-    clone.run("dvc", "push", "--run-cache")
-    metadata = [
-        p.read_text()
-        for p in remote.glob("files/md5/*/*")
-        if p.stat().st_size < 10**5 and b"\x00" not in p.read_bytes()
-    ]
-    assert any("does not binarise" in text and '"failure"' in text for text in metadata)
-    assert not any('"name": "unreachable"' in text and '"failure"' in text and '"sample_names"' in text
-                   and json.loads(text)["name"] == "unreachable" for text in metadata if text.startswith("{"))  # fmt: skip
+def test_what_may_pass_is_an_empty_directory_for_dvc(clone):
+    locked = {out.path: out for stage in read_lock(clone.folder / "dvc.lock").values() for out in stage.outs}
+    assert locked["reports/robustness/refuses"].nfiles > 1
+    assert locked["reports/robustness/binarisation"].nfiles > 1
+    for name in ("unreachable", "killed"):
+        assert locked[f"reports/robustness/{name}"].nfiles == 0
+        assert all(locked[f"reports/robustness/{name}"].md5 in path.read_text() for path in _runs_of(clone, name))
+    records = [json.loads(text) for text in _pushed(clone, "here") if text.startswith('{\n  "name"')]
+    failed = {record["name"] for record in records if "failure" in record}
+    assert failed == {"refuses", "binarisation"}
+
+
+def test_after_one_stage_alone_nothing_of_a_failure_that_may_pass_is_pushed(clone):
+    clone.run("dvc", "repro", "-f", "attack@unreachable")
+    metadata = json.loads((clone.folder / "reports/robustness/unreachable/metadata.json").read_text())
+    assert metadata["failure"]["is_temporary"]
+    assert not any('"failure"' in text and "the server is down" in text for text in _pushed(clone, "alone"))
 
 
 def test_status_says_why_it_would_run_again(clone):
@@ -120,7 +124,7 @@ def test_the_next_repro_runs_what_may_pass_and_nothing_else_of_the_attacks(clone
     assert [stage for stage in ran if stage.startswith("attack@")] == ["attack@killed", "attack@unreachable"]
     found = json.loads((clone.folder / "reports/robustness/unreachable/metadata.json").read_text())
     assert "failure" not in found
-    assert "attack@unreachable" in _lock(clone)
+    assert not (clone.folder / "reports/robustness/unreachable/.dvcignore").exists()
     assert "attacks.unreachable" not in clone.run("windtunnel", "gate", code=20)
 
 

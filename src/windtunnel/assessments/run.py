@@ -32,7 +32,7 @@ from windtunnel.records.artifacts import (
     write_metadata,
 )
 from windtunnel.records.digests import write_digests
-from windtunnel.records.files import METADATA_FILE
+from windtunnel.records.files import METADATA_FILE, hide_from_dvc
 from windtunnel.records.layout import HERE, ROBUSTNESS, Layout
 from windtunnel.records.metadata import FigureRecord
 from windtunnel.records.redraw_cache import KEPT
@@ -42,28 +42,29 @@ from windtunnel.registry.plugins import Family
 from windtunnel.runtime.console import warn
 
 
-def run_entry(family: Family, resolved: Resolved, killed_by: str = "") -> Artifacts:
+def run_entry(family: Family, resolved: Resolved, ended_by: str = "") -> Artifacts:
     """Run one entry of a family, from its preflight to its figures.
 
-    Where nothing but its figures changed, the result that `resolve` kept is drawn, and nothing is computed. killed_by: the signal that
-    killed the process of this entry; then its failure is recorded.
+    Where nothing but its figures changed, the result that `resolve` kept is drawn, and nothing is computed. ended_by: why the process
+    of this entry ended too early; then its failure is recorded. What may run again is kept from DVC's cache.
     """
     started = time.time()
     task = task_of(family, resolved)
     directory = ROBUSTNESS / task.name
     draw = partial(draw_resolved, resolved.drawing.figures)
-    cached = None if killed_by else take_back(resolved.digest, directory, task.subject)
+    cached = None if ended_by else take_back(resolved.digest, directory, task.subject)
     if cached is None:
-        if killed_by:
-            hint = ", as the system does where memory is short" if killed_by == "SIGKILL" else ""
-            result = _failed(family, task, InfrastructureError(f"its process was ended by {killed_by}{hint}"))
+        if ended_by:
+            result = _failed(family, task, InfrastructureError(ended_by))
         else:
             family.preflight()(task.where, task.entry, task.budget, task.subject.classifier, task.subject.dataset)
             result = compute(family, task)
         artifacts = write_artifacts(result, directory, task.subject, started=started, draw=draw)
-        if may_run_again(result):
+        runs_again = may_run_again(result)
+        if runs_again:
             # DVC takes the digest of this dependency after the stage: the next `resolve` writes another, so the entry runs.
             resolved.model_copy(update={"has_failed": True}).write()
+        hide_from_dvc(directory, is_hidden=runs_again)
     else:
         artifacts = write_metadata(cached, draw(cached))
     write_digests(directory)

@@ -261,6 +261,7 @@ class _Reproduction:
 
     def _save(self, stage: Stage) -> None:
         """Save the outputs of a stage, and lock it, as `dvc repro` does after its command."""
+        self.repo._reset()  # the stage may have written a .dvcignore
         cached = all(out.use_cache or out.is_metric or out.is_plot for out in stage.outs)
         stage.save(run_cache=cached)
         stage.commit()

@@ -15,6 +15,24 @@ from windtunnel.core.errors import InfrastructureError, UserError
 DATA_FILE = "robustness_data.pt"
 METADATA_FILE = "metadata.json"
 RUNTIME_FILE = "runtime.json"  # volatile facts; in .dvcignore, so no part of any DVC output
+IGNORE_FILE = ".dvcignore"
+
+
+def hidden_from_dvc(robustness: Path) -> list[str]:
+    """Names of the assessments that `hide_from_dvc` hides; they run again at the next `dvc repro`."""
+    return sorted(path.parent.name for path in robustness.glob(f"*/{IGNORE_FILE}"))
+
+
+def hide_from_dvc(directory: Path, *, is_hidden: bool) -> None:
+    """Make an output of a stage an empty directory for DVC, by a `.dvcignore` in it, or undo that.
+
+    DVC reads the file after the stage's command, before it saves: nothing of a hidden output is cached, pushed or restored.
+    """
+    path = directory / IGNORE_FILE
+    if is_hidden:
+        path.write_text("*\n", encoding="utf-8")
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from windtunnel.operations.revisions import other_params
 from windtunnel.operations.tracking.describe import not_valid
 from windtunnel.params.load import entries
 from windtunnel.params.results import Report
-from windtunnel.records.files import DATA_FILE, METADATA_FILE, file_digest, plain_json, replacing
+from windtunnel.records.files import DATA_FILE, METADATA_FILE, file_digest, hidden_from_dvc, plain_json, replacing
 from windtunnel.records.gate import read_gate
 from windtunnel.records.layout import GATE, LOCK, METRICS, MODEL, PARAMS_FILE, REPORTS, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.records.metadata import Rate, Record, rate, read_metadata
@@ -113,6 +113,8 @@ def write_evidence(path: Path, key: Path | None = None) -> Pack:
         raise UserError(
             f"evidence: {PARAMS_FILE}: the results were computed with another {', '.join(other)}. Run dvc repro first"
         )
+    if names_failed := hidden_from_dvc(ROBUSTNESS):
+        raise UserError(f"evidence: {', '.join(names_failed)}: failed for a reason that may pass. Run dvc repro first")
     if differing := [*differing_results(read_lock(LOCK, exact=True), [*results, *data])]:
         more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
         raise UserError(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from windtunnel.operations.resolve.build import resolve_all
 from windtunnel.operations.resolve.write import write_all
-from windtunnel.operations.withhold import withhold_failed_entries
 
 
 def main() -> None:
     """Write reports/resolved."""
-    withhold_failed_entries()
     changed = write_all(resolve_all())
     if changed:
         print(f"resolve: {', '.join(changed)}")

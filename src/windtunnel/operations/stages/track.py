@@ -6,7 +6,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from windtunnel.operations.tracking.recall import logged_before
-from windtunnel.operations.withhold import withhold_failed_entries
+from windtunnel.records.files import hidden_from_dvc
+from windtunnel.records.layout import ROBUSTNESS
 
 if TYPE_CHECKING:
     from windtunnel.operations.tracking.track import Delivery
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Log the state of reports/, unless it is logged already."""
-    if failed := withhold_failed_entries():
-        _warn(f"{', '.join(failed)}: not whole, kept out of dvc.lock and of dvc push; dvc repro runs it again")
+    if names := hidden_from_dvc(ROBUSTNESS):
+        _warn(f"{', '.join(names)}: not whole, kept out of DVC's cache and of dvc push; dvc repro runs it again")
     if logged_before():
         print("track: this state is logged already")
         return
