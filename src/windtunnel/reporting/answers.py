@@ -118,13 +118,16 @@ class PairAnswer(BaseModel):
     """One outcome of the same samples in two runs: counts, rates, interval of the difference, McNemar's p, Holm's."""
 
     name: str
+    norms: tuple[str | None, str | None] = Field(description="of each run; null for no ball")
+    epsilons: tuple[float | None, float | None] = Field(description="of each run; null for none, or without bound")
     n: int
     both: int
     gained: int
     lost: int
     neither: int
     rates: tuple[float, float]
-    interval: tuple[float, float]
+    rate_intervals: tuple[tuple[float, float], tuple[float, float]] = Field(description="95 %, of each rate")
+    interval: tuple[float, float] = Field(description="95 %, of the difference")
     p_value: float
     adjusted_p_value: float
 
@@ -145,6 +148,16 @@ class RunAnswer(BaseModel):
     notes: list[str]
 
 
+class MeasureAnswer(BaseModel):
+    """A metric of one run, and what it is of."""
+
+    value: float
+    interval: tuple[float, float] | None = Field(description="95 %; null where it has none")
+    norm: str | None = Field(description="null for no ball")
+    epsilon: float | None = Field(description="null for none, or without bound")
+    n: int | None = Field(description="samples; null where not known")
+
+
 class CompareAnswer(Answer):
     """`windtunnel compare --json`."""
 
@@ -152,6 +165,7 @@ class CompareAnswer(Answer):
     runs: list[RunAnswer] = Field(description="the first is the reference")
     params: dict[str, list[str | None]] = Field(description="what differs, a value per run")
     metrics: dict[str, list[float | None]] = Field(description="what differs, a value per run")
+    measured: dict[str, list[MeasureAnswer | None]] = Field(description="the same metrics with what each is of")
     equal_metrics: int
     against: list[AgainstAnswer]
 
@@ -177,6 +191,13 @@ def compare_answer(comparison: Comparison) -> CompareAnswer:
         runs=[RunAnswer(label=r.label, origin=r.origin, notes=list(r.notes)) for r in comparison.runs],
         params={name: list(values) for name, values in comparison.params},
         metrics={name: list(values) for name, values in comparison.metrics},
+        measured={
+            name: [
+                None if rate is None else MeasureAnswer(value=rate.value, interval=rate.limits, **basis._asdict())
+                for rate, basis in zip(rates, comparison.bases[name], strict=True)
+            ]
+            for name, rates in comparison.rates.items()
+        },
         equal_metrics=comparison.equal_metrics,
         against=[
             AgainstAnswer(
@@ -184,8 +205,10 @@ def compare_answer(comparison: Comparison) -> CompareAnswer:
                 refused=list(other.refused),
                 pairs=[
                     PairAnswer(
-                        name=pair.name, n=pair.table.n, both=pair.table.both, gained=pair.table.gained,
-                        lost=pair.table.lost, neither=pair.table.neither, rates=pair.rates, interval=pair.interval,
+                        name=pair.name, norms=tuple(basis.norm for basis in pair.bases),
+                        epsilons=tuple(basis.epsilon for basis in pair.bases), n=pair.table.n, both=pair.table.both,
+                        gained=pair.table.gained, lost=pair.table.lost, neither=pair.table.neither, rates=pair.rates,
+                        rate_intervals=pair.limits, interval=pair.interval,
                         p_value=pair.p_value, adjusted_p_value=adjusted,
                     )
                     for pair, adjusted in zip(other.pairs, other.adjusted, strict=True)

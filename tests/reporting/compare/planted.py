@@ -27,9 +27,11 @@ def write_run(root: Path, verdicts, *, shift=0.0, steps=10, names=None, targets=
         data |= {"epsilons": torch.tensor(sweep[0]), "sweep_predictions": torch.tensor(sweep[1])}
     save_tensors(data, folder / "robustness_data.pt")
     kwargs = {"sample_names": names or [f"s{i}" for i in range(n)], "class_names": ["zero", "one"]}
-    semantics = {"perturbation": {"epsilon": epsilon or 0.1}}
+    metrics = {"n_samples": n}
+    semantics = {"perturbation": {"norm": "Linf", "epsilon": epsilon or 0.1}}
     write_json(
-        content(name="pgd", kwargs=kwargs, semantics=semantics, call_kwargs={"steps": steps}), folder / "metadata.json"
+        content(name="pgd", kwargs=kwargs, semantics=semantics, metrics=metrics, call_kwargs={"steps": steps}),
+        folder / "metadata.json",
     )
     held = sum(v != 1 for v in verdicts[:-1]) / n
     write_json({"pgd": {"adversarial_accuracy": held}, "clean": {"accuracy": (n - 1) / n}},

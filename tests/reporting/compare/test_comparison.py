@@ -14,12 +14,13 @@ from windtunnel.core.errors import UserError
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.records.artifacts import save_tensors
 from windtunnel.records.files import read_json, write_json
+from windtunnel.reporting.answers import compare_answer
 from windtunnel.reporting.compare.comparison import compare_runs
 from windtunnel.reporting.compare.document import document
 from windtunnel.reporting.compare.html import render_html
 from windtunnel.reporting.compare.markdown import markdown
 from windtunnel.reporting.compare.page import page
-from windtunnel.reporting.compare.runs import run_in
+from windtunnel.reporting.compare.runs import Run, run_in
 
 
 @pytest.fixture
@@ -39,9 +40,28 @@ def test_what_differs_is_listed_and_what_is_equal_is_counted(pair):
     assert comparison.metrics == (("pgd/adversarial_accuracy", (0.6, 0.0)),)
     assert comparison.equal_metrics == 1
     shown = text(comparison)
-    assert "| pgd | 5 | 60.0% | 0.0% | -60.0" in shown
+    assert "| pgd | Linf 0.1, n 5 / Linf 0.2, n 5 | 60.0% \\[23.1%, 88.2%\\] | 0.0% \\[0.0%, 43.4%\\] | -60.0" in shown
     assert "pgd, correct only in narrow (3): s0, s1, s2" in shown
     assert "pgd was assessed with another epsilon." in shown
+
+
+def test_every_number_names_its_budget_its_samples_and_its_interval(pair):
+    ends = {"pgd/adversarial_accuracy_ci_low": 0.23, "pgd/adversarial_accuracy_ci_high": 0.88}
+    comparison = compare_runs([replace(pair[0], metrics={**pair[0].metrics, **ends}), pair[1]])
+    row = "| pgd/adversarial\\_accuracy | Linf 0.1, n 5 / Linf 0.2, n 5 | 0.6 \\[0.23, 0.88\\] | 0 | -0.6 |"
+    assert row in text(comparison)
+    answer = compare_answer(comparison)
+    first, second = answer.measured["pgd/adversarial_accuracy"]
+    assert (first.value, first.interval, first.norm, first.epsilon, first.n) == (0.6, (0.23, 0.88), "Linf", 0.1, 5)
+    assert (second.interval, second.epsilon) == (None, 0.2)
+    (outcome,) = answer.against[0].pairs
+    assert (outcome.norms, outcome.epsilons) == (("Linf", "Linf"), (0.1, 0.2))
+    assert outcome.rate_intervals[1] == pytest.approx((0.0, 0.434), abs=1e-3)
+
+
+def test_of_numbers_alone_the_n_that_they_name_is_shown():
+    run = Run("old", "mlflow run", {}, {"worst_case/accuracy": 0.5, "worst_case/n": 40.0}, None)
+    assert str(run.bases()["worst_case/accuracy"]) == "n 40"
 
 
 def test_what_a_person_reads_first_stands_first_among_the_metrics(pair):
@@ -82,7 +102,7 @@ def test_a_refused_pairing_is_said_and_the_numbers_are_shown_all_the_same(pair, 
     shown = text(comparison)
     assert "Not paired: pgd: the samples have the same names and other values" in shown
     assert "no paired statistics" in shown
-    assert "| pgd/adversarial\\_accuracy | 0.6 | 0.4 | -0.2 |" in shown
+    assert "| pgd/adversarial\\_accuracy | Linf 0.1, n 5 | 0.6 | 0.4 | -0.2 |" in shown
 
 
 def with_summary(root, attacks):
@@ -166,7 +186,7 @@ def test_results_without_params_are_compared_but_for_their_params(pair, tmp_path
     (tmp_path / "wide" / "params.yaml").unlink()
     shown = text(compare_runs([pair[0], run_in(tmp_path / "wide", "wide")]))
     assert "Not compared: a run has no params.yaml" in shown
-    assert "| pgd | 5 |" in shown
+    assert "| pgd | Linf 0.1, n 5 / Linf 0.2, n 5 |" in shown
 
 
 def test_a_directory_without_results_is_one_clear_line(tmp_path):

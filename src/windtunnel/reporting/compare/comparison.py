@@ -11,9 +11,9 @@ from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import UserError
 from windtunnel.records.artifacts import read_artifacts
 from windtunnel.records.headline_metric import leading_metrics
-from windtunnel.records.metadata import read_metadata
+from windtunnel.records.metadata import Rate, rate, read_metadata
 from windtunnel.reporting.compare.paired import MADE_BY, Pair, another_algorithm, compare_assessment
-from windtunnel.reporting.compare.runs import Run
+from windtunnel.reporting.compare.runs import Basis, Run
 
 _GROUPS = ("worst_case", "certified", "clean")
 
@@ -30,13 +30,18 @@ class Against:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`params` and `metrics` hold what differs: a name and the value in each run, None where a run has none."""
+    """`params` and `metrics` hold what differs: a name and the value in each run, None where a run has none.
+
+    rates: of each metric that differs, per run its value with its interval; bases: what it is of.
+    """
 
     runs: tuple[Run, ...]
     params: tuple[tuple[str, tuple[str | None, ...]], ...]
     metrics: tuple[tuple[str, tuple[float | None, ...]], ...]
     equal_metrics: int
     against: tuple[Against, ...]
+    rates: Mapping[str, tuple[Rate | None, ...]]
+    bases: Mapping[str, tuple[Basis, ...]]
 
 
 def compare_runs(runs: Sequence[Run]) -> Comparison:
@@ -48,13 +53,17 @@ def compare_runs(runs: Sequence[Run]) -> Comparison:
         raise UserError("compare: at least two runs are needed")
     params = [(key, tuple(run.params.get(key) for run in runs)) for key in _keys([run.params for run in runs])]
     metrics = [(key, tuple(run.metrics.get(key) for run in runs)) for key in _as_read([run.metrics for run in runs])]
+    differing = tuple(row for row in metrics if len(set(row[1])) > 1)
+    bases = [run.bases() for run in runs]
     has_params = all(run.params for run in runs)
     return Comparison(
         tuple(runs),
         tuple(row for row in params if has_params and len(set(row[1])) > 1),
-        tuple(row for row in metrics if len(set(row[1])) > 1),
+        differing,
         sum(len(set(values)) == 1 for _, values in metrics),
         tuple(_against(runs[0], run) for run in runs[1:]),
+        {key: tuple(rate(run.metrics, key) for run in runs) for key, _ in differing},
+        {key: tuple(of_run.get(key, Basis()) for of_run in bases) for key, _ in differing},
     )
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from windtunnel.records.metadata import Rate
 from windtunnel.reporting.compare.comparison import Against, Comparison
 from windtunnel.reporting.compare.curves import CurveDifference, CurvePoint
 from windtunnel.reporting.compare.paired import Pair
+from windtunnel.reporting.compare.runs import basis_text
 from windtunnel.reporting.report.model import Table
 
 MAX_NAMES, MAX_SETTINGS = 12, 6
@@ -68,12 +70,17 @@ def _metrics(comparison: Comparison) -> Part:
     labels = tuple(run.label for run in comparison.runs)
     changes = len(labels) == 2
     rows = [
-        (name, *map(_number, values), *([_change(*values)] if changes else []))
+        (
+            name,
+            basis_text(comparison.bases[name]),
+            *map(_rate, comparison.rates[name]),
+            *([_change(*values)] if changes else []),
+        )
         for name, values in comparison.metrics
         if not name.endswith(("_ci_low", "_ci_high"))
     ]
     equal = f"{comparison.equal_metrics} other metrics are equal." if comparison.equal_metrics else ""
-    header = ("metric", *labels, *(["change"] if changes else []))
+    header = ("metric", "of", *(f"{label} [95 %]" for label in labels), *(["change"] if changes else []))
     tables = (Table("", header, tuple(rows)),) if rows else ()
     return Part("Metrics that differ", (equal,) if rows and equal else () if rows else ("None.",), tables)
 
@@ -85,13 +92,14 @@ def _paired(first: str, against: Against) -> Part:
     if not against.pairs:
         return Part(heading, (*refused, "Nothing could be paired, so there are no paired statistics."))
     rows = tuple(_row(pair, adjusted) for pair, adjusted in zip(against.pairs, against.adjusted, strict=True))
-    header = ("outcome", "n", first, second, "difference, points [95 %]", "gained", "lost", "p", "p (Holm)")
+    columns = ("difference, points [95 %]", "gained", "lost", "p", "p (Holm)")
+    header = ("outcome", "of", f"{first} [95 %]", f"{second} [95 %]", *columns)
     tables = [Table("", header, rows)]
     tables += [_curve(p.name, first, second, p.curve) for p in against.pairs if p.curve and _moves(p.curve)]
     explained = (
         f"Share of samples without a failure; gained: only in {second}, lost: only in {first}. p: McNemar's exact test that "
         f"flips either way are equally likely, and the same after Holm's correction for {len(rows)} outcomes; interval: "
-        f"Newcombe's for paired samples.",
+        f"Newcombe's for paired samples, Wilson's for each run.",
     )
     lines = (f"{title}: {sample_list(p, rows)}" for p in against.pairs for title, rows in flips(p, first, second))
     return Part(heading, (*refused, *explained, *_settings(against.pairs), *lines), tuple(tables))
@@ -99,7 +107,8 @@ def _paired(first: str, against: Against) -> Part:
 
 def _row(pair: Pair, adjusted: float) -> tuple[str, ...]:
     return (
-        pair.name, str(pair.table.n), *(f"{rate:.1%}" for rate in pair.rates),
+        pair.name, basis_text(pair.bases),
+        *(f"{rate:.1%} [{low:.1%}, {high:.1%}]" for rate, (low, high) in zip(pair.rates, pair.limits, strict=True)),
         _difference(pair.table.difference, *pair.interval), str(len(pair.gained)), str(len(pair.lost)),
         f"{pair.p_value:.2g}", f"{adjusted:.2g}",
     )  # fmt: skip
@@ -133,8 +142,10 @@ def _point(point: CurvePoint) -> tuple[str, ...]:
     return point.at, f"{point.first:.1%}", f"{point.second:.1%}", difference
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
+def _rate(rate: Rate | None) -> str:
+    if rate is None:
+        return ""
+    return f"{rate.value:.4g}" + (f" [{rate.limits[0]:.3g}, {rate.limits[1]:.3g}]" if rate.limits else "")
 
 
 def _change(first: float | None, second: float | None) -> str:

@@ -10,6 +10,7 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from windtunnel.core import scratch
+from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.chunks import same_values
 from windtunnel.core.contracts import AssessmentKind, Json, Verdict
 from windtunnel.core.errors import UserError
@@ -18,6 +19,7 @@ from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.files import is_tensor_summary
 from windtunnel.records.metadata import Metadata
 from windtunnel.reporting.compare.curves import CurveDifference, compare_curves
+from windtunnel.reporting.compare.runs import Basis
 
 _HELD = (Verdict.ATTACK_FAILED, Verdict.VERIFIED, Verdict.CORRECT_UNDER_PERTURBATION)
 
@@ -47,6 +49,18 @@ class Pair:
         """Share of the n samples that hold in the first and in the second run."""
         table = self.table
         return (table.both + table.lost) / table.n, (table.both + table.gained) / table.n
+
+    @property
+    def limits(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """The 95 % interval of each of `rates`, Wilson's."""
+        both, n = self.table.both, self.table.n
+        return binomial_interval(both + self.table.lost, n), binomial_interval(both + self.table.gained, n)
+
+    @property
+    def bases(self) -> tuple[Basis, Basis]:
+        """Region and number of samples in the first and in the second run."""
+        first, second = (Basis.of(a.metadata)._replace(n=self.table.n) for a in (self.first, self.second))
+        return first, second
 
 
 def mcnemar_exact(gained: int, lost: int) -> float:
