@@ -24,6 +24,9 @@ from windtunnel.core.dataset import Dataset
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.evaluation.witness.balls import Ball
 
+# Passes over the model: a fifth of those of the run's attacks, or 20 samples x 200 passes where that is more.
+PASSES_AT_LEAST, SHARE_OF_THE_RUN = 20 * 200, 0.2
+_TRAINING_STEPS, _BATCH, _RATE = 40, 128, 8e-3  # of Adam, for the student that stands in for the model
 STEPS = 10  # of one gradient search
 SQUARES = (30, 60)  # queries of the two random searches
 SURROGATE_STEPS = 20
@@ -382,13 +385,6 @@ class _Proposals:
         return (positions >= first) & (positions < first + length)
 
 
-PASSES_AT_LEAST = 20 * 200
-SHARE_OF_THE_RUN = 0.2  # of the passes of the run's attacks
-
-
-STEPS, BATCH, RATE = 40, 128, 8e-3  # of Adam
-
-
 def train_student(
     inputs: Tensor, classes: Tensor, data: Dataset, device: torch.device, seed: int, noise: float
 ) -> Classifier:
@@ -418,11 +414,11 @@ def _teach(module: nn.Module, inputs: Tensor, answers: Tensor, generator: torch.
     weights: list[Tensor] = list(module.parameters())
     means, squares = ([torch.zeros_like(weight) for weight in weights] for _ in range(2))
     counts = [torch.zeros(()) for _ in weights]
-    for step in range(STEPS):
-        drawn = torch.randint(0, len(inputs), (BATCH,), generator=generator)
+    for step in range(_TRAINING_STEPS):
+        drawn = torch.randint(0, len(inputs), (_BATCH,), generator=generator)
         loss = nn.functional.cross_entropy(module(inputs[drawn]), answers[drawn])
         gradients = torch.autograd.grad(loss, weights)
-        rate = RATE * min(1.0, 4 * (step + 1) / STEPS, 4 * (1 - step / STEPS))
+        rate = _RATE * min(1.0, 4 * (step + 1) / _TRAINING_STEPS, 4 * (1 - step / _TRAINING_STEPS))
         with torch.no_grad():
             adam(
                 weights, list(gradients), means, squares, [], counts,
