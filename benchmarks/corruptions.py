@@ -159,7 +159,7 @@ def peer(options: argparse.Namespace, side: int, names: list[str]) -> dict[str, 
 
 
 def main() -> None:
-    from windtunnel.assessments.corruptions.table import ALL
+    from windtunnel.assessments.corruptions.imagenet_c import ALL
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=200, help="images")

@@ -158,6 +158,7 @@ def _corruption(entry: Entry, artifacts: Artifacts, algorithm: Algorithm, params
         resized=resized if isinstance(resized, Tensor) else None,
         targets=artifacts.tensor("targets"),
         minimal=artifacts.tensor("minimal_severity"),
+        library=entry.library,
     )
     reference = reference_of(f"corruptions.{artifacts.name}", entry, pairs, _same_samples(artifacts, params).dataset)
     return suite_metrics(suite, Interval(entry.ci_method, entry.ci_level), reference)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from windtunnel.assessments.attacks.adapters import Request
     from windtunnel.assessments.attacks.rows import AttackRow, Targeting, algorithm
+    from windtunnel.assessments.corruptions.rows import CorruptionRequest, CorruptionRow, corruption_algorithm
     from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
     from windtunnel.assessments.figures.pictures import Picture, PictureGrid, picture
     from windtunnel.assessments.figures.plots import Bar, Series, bars, lines
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 _HOME = {
     "assessments.attacks.adapters": ("Request",),
     "assessments.attacks.rows": ("AttackRow", "Targeting", "algorithm"),
+    "assessments.corruptions.rows": ("CorruptionRequest", "CorruptionRow", "corruption_algorithm"),
     "assessments.figures.base": ("Drawing", "NothingToDraw", "Visualiser", "register"),
     "assessments.figures.pictures": ("Picture", "PictureGrid", "picture"),
     "assessments.figures.plots": ("Bar", "Series", "bars", "lines"),
@@ -65,11 +67,13 @@ _HOME = {
 }  # fmt: skip
 
 __all__ = [
-    "Algorithm", "Artifacts", "AssessmentKind", "AssessmentResult", "AttackRow", "Bar", "Capability", "CheckResult", "Column", "Dataset",
+    "Algorithm", "Artifacts", "AssessmentKind", "AssessmentResult", "AttackRow", "Bar", "Capability", "CheckResult", "Column",
+    "CorruptionRequest", "CorruptionRow", "Dataset",
     "Drawing", "Entry", "Evidence", "Family", "Lazy", "Library", "Loaded", "ModelSource", "Norm", "NotApplicable", "NotRun",
     "NothingToDraw", "PerturbationBudget", "PerturbationDistribution", "Picture", "PictureGrid", "Question",
     "Randomness", "Reported", "Request", "Scene", "Semantics", "Series", "Severity", "Step", "Targeting", "ThreatModel", "Tier",
     "UserError", "Verdict", "VerifierRow", "View", "Visualiser", "algorithm", "bars", "base_data", "base_kwargs", "binomial_rate", "check",
+    "corruption_algorithm",
     "lines", "picture", "register",
 ]  # fmt: skip
 

@@ -24,9 +24,10 @@ def find_algorithm(library: str, name: str, where: str, family: str) -> Algorith
     """
     record = libraries(family).get(library)
     if record is not None and record.row_of is not None:
-        if ":" not in name:
+        listed = {row.algorithm.name: row.algorithm for row in record.rows()}
+        if ":" not in name and name not in listed:
             raise UserError(f"{where}.algorithm: '{name}' is not of the form module:function")
-        algorithm: Algorithm = record.row_of()(name).algorithm
+        algorithm: Algorithm = listed[name] if name in listed else record.row_of()(name).algorithm
         return algorithm
     rows = algorithms(family)
     library_names = sorted(

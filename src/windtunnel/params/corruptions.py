@@ -8,24 +8,35 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from windtunnel.params.entry import Entry
-from windtunnel.params.numbers import Number
+from windtunnel.params.numbers import Number, Seconds
 
 Severity = Annotated[int, Field(ge=1, le=5)]
 CHOICE = "choice"
+# Libraries beside imagecorruptions, and the suites of our own.
+OWN, FUNCTION, FOLDER = "windtunnel", "function", "folder"
+CAMERA, BAR = "camera", "common-bar"
 
 
 class CorruptionEntry(Entry):
-    """Corruptions of ImageNet-C: one by name, or a suite: common (15), validation (4), all (19), noise, blur, weather, digital."""
+    """Corruptions of ImageNet-C: one by name, or a suite: common (15), validation (4), all (19), noise, blur, weather, digital.
+
+    Or the suites camera and common-bar, a function of your own, or images that were corrupted elsewhere.
+    """
 
     batch_is_a_unit = False
 
-    library: str = "imagecorruptions"
+    library: str = Field(
+        "imagecorruptions",
+        description="imagecorruptions; windtunnel (camera, common-bar); function (yours); folder (images on disk); a plug-in",
+    )
     algorithm: str = Field(
-        "common", description="a corruption, or a suite of them; choice where `corruptions` lists them"
+        "common",
+        description="a corruption, or a suite of them; choice where `corruptions` lists them; function: module:function",
     )
     corruptions: tuple[str, ...] | None = Field(
         None, min_length=1, description="a list of your own: corruptions or categories, e.g. [fog, snow, noise]"
     )
+    path: str | None = Field(None, description="folder: where <corruption>/<severity>/<class>/<file> lie")
     severities: tuple[Severity, ...] = Field(
         (1, 3, 5), min_length=1, description="1 to 5; severity 0 is always measured"
     )
@@ -37,6 +48,7 @@ class CorruptionEntry(Entry):
     )
     ci_method: Literal["wilson", "clopper_pearson", "jeffreys", "agresti_coull"] = "wilson"
     ci_level: Number = Field(0.95, gt=0, lt=1)
+    time_limit: Seconds = Field(60, description="function and plug-ins: seconds for one image")
 
     @model_validator(mode="before")
     @classmethod
@@ -49,7 +61,11 @@ class CorruptionEntry(Entry):
             raise ValueError(f"algorithm: '{algorithm}' and corruptions: a list; give one of the two")
         if algorithm == CHOICE and not listed:
             raise ValueError(f"algorithm: {CHOICE} needs corruptions: [a list of them]")
-        return {**given, "algorithm": CHOICE} if listed else given
+        if listed:
+            return {**given, "algorithm": CHOICE}
+        if algorithm is None and given.get("library") == FOLDER:
+            return {**given, "algorithm": "all"}
+        return {"library": OWN, **given} if algorithm in (CAMERA, BAR) else given
 
     @field_validator("severities")
     @classmethod
@@ -57,3 +73,9 @@ class CorruptionEntry(Entry):
         if len(set(value)) < len(value):
             raise ValueError(f"severities: {list(value)} repeats one; each severity once")
         return tuple(sorted(value))
+
+    @model_validator(mode="after")
+    def _path_of_a_folder(self) -> CorruptionEntry:
+        if (self.path is not None) != (self.library == FOLDER):
+            raise ValueError("path: is for library: folder, which needs it")
+        return self

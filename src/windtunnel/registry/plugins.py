@@ -107,7 +107,7 @@ class Library:
     name: as `library:` of an entry says it. family: whose algorithms they are. package: the distribution whose version is
     recorded beside the results; None for what is built in. rows: the family's registry rows (for attacks: AttackRow; for
     verification: VerifierRow).
-    adapter: the function that runs one (for attacks: (Request, model) -> perturbed inputs).
+    adapter: the function that runs one (for attacks: (Request, model) -> perturbed inputs; for corruptions: CorruptionRequest -> image).
     call: for attacks, Request -> LibraryCall, how the library is called, as call_kwargs record it. module: where the library keeps
     its algorithms by their name; their signatures are the parameters a user may give. row_of: where the algorithms are
     functions of the user's, the registry row of one by its reference `module:function`, without importing it. steps: for

@@ -8,16 +8,26 @@ import numpy as np
 import pytest
 import torch
 
-from windtunnel.assessments.corruptions.corrupt import Job, corrupt_image, run_job
+from windtunnel.assessments.corruptions.corrupt import corrupt_image
+from windtunnel.assessments.corruptions.imagenet_c import ALL, COMMON, DETERMINISTIC, SUITES
+from windtunnel.assessments.corruptions.jobs import Job
+from windtunnel.assessments.corruptions.jobs import run_job as run_any_job
 from windtunnel.assessments.corruptions.preflight import preflight
 from windtunnel.assessments.corruptions.shims import shim_imagecorruptions
-from windtunnel.assessments.corruptions.table import ALL, COMMON, DETERMINISTIC, SUITES, corruptions_of
+from windtunnel.assessments.corruptions.table import ROWS, corruptions_of
 from windtunnel.core.errors import UserError
 from windtunnel.core.seeds import seeded
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.entry import Budget
 
 BUDGET = Budget(epsilon=0.1)
+
+
+def run_job(job):
+    """Run (corruption, severity, images, seeds, upsample)."""
+    name, severity, images, seeds, upsample = job
+    entry = CorruptionEntry(algorithm=name, upsample=upsample)
+    return run_any_job(Job(ROWS["imagecorruptions", name], severity, images, seeds, entry))
 
 
 def picture(side=32, seed=0):
@@ -89,7 +99,7 @@ def test_every_corruption_runs_on_colour_and_grey_at_every_severity_without_a_wo
         warnings.simplefilter("error")
         for severity in range(1, 6):
             for image in (colour, colour[..., :1]):
-                (found,) = run_job(Job(name, severity, image[None], (severity,), None))
+                (found,) = run_job((name, severity, image[None], (severity,), None))
                 assert found.shape == image.shape
                 assert found.dtype == np.uint8
     assert capfd.readouterr() == ("", "")
@@ -97,30 +107,30 @@ def test_every_corruption_runs_on_colour_and_grey_at_every_severity_without_a_wo
 
 def test_an_image_does_not_depend_on_what_runs_beside_it():
     images, seeds = np.stack([picture(seed=s) for s in range(4)]), (5, 6, 7, 8)
-    whole = run_job(Job("snow", 3, images, seeds, None))
-    alone = run_job(Job("snow", 3, images[2:3], seeds[2:3], None))
+    whole = run_job(("snow", 3, images, seeds, None))
+    alone = run_job(("snow", 3, images[2:3], seeds[2:3], None))
     assert np.array_equal(whole[2:3], alone)
-    assert not np.array_equal(run_job(Job("snow", 3, images[2:3], (1,), None)), alone)
+    assert not np.array_equal(run_job(("snow", 3, images[2:3], (1,), None)), alone)
 
 
 def test_the_global_stream_is_left_as_it_was_found():
     np.random.seed(5)  # noqa: NPY002
     expected = np.random.rand()  # noqa: NPY002
     np.random.seed(5)  # noqa: NPY002
-    run_job(Job("gaussian_noise", 3, picture()[None], (0,), None))
+    run_job(("gaussian_noise", 3, picture()[None], (0,), None))
     assert np.random.rand() == expected  # noqa: NPY002
 
 
 def test_grey_images_come_back_grey_and_small_ones_in_their_size():
     grey = picture(32)[:8, :8, :1][None]
-    found = run_job(Job("gaussian_noise", 1, grey, (0,), 32))
+    found = run_job(("gaussian_noise", 1, grey, (0,), 32))
     assert found.shape == (1, 8, 8, 1)
     assert found.dtype == np.uint8
 
 
 def test_an_image_that_the_library_cannot_corrupt_names_the_corruption():
     with pytest.raises(UserError, match="fog at severity 2 failed"):
-        run_job(Job("fog", 2, picture(16)[None], (0,), None))
+        run_job(("fog", 2, picture(16)[None], (0,), None))
 
 
 @pytest.mark.parametrize(
@@ -164,7 +174,7 @@ def test_values_outside_0_to_1_are_refused(digits_subject, value):
 def test_a_list_of_corruptions_and_families_is_a_suite_of_its_own():
     entry = CorruptionEntry(corruptions=["fog", "weather", "jpeg_compression"])
     assert entry.algorithm == "choice"
-    assert corruptions_of(entry, "x") == ("fog", "snow", "frost", "brightness", "spatter", "jpeg_compression")
+    assert tuple(corruptions_of(entry, "x")) == ("fog", "snow", "frost", "brightness", "spatter", "jpeg_compression")
 
 
 @pytest.mark.parametrize("given", [{"algorithm": "fog", "corruptions": ["snow"]}, {"algorithm": "choice"}])

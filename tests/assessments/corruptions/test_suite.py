@@ -9,8 +9,8 @@ import torch
 
 from windtunnel.assessments.corruptions import assess as module
 from windtunnel.assessments.corruptions.assess import assess_suite, write_severity_series
+from windtunnel.assessments.corruptions.imagenet_c import SUITES
 from windtunnel.assessments.corruptions.metrics import NEVER, Interval, SuiteData, suite_metrics
-from windtunnel.assessments.corruptions.table import SUITES
 from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.contracts import PerturbationDistribution, Verdict
 from windtunnel.core.errors import UserError
@@ -176,7 +176,7 @@ def test_a_killed_suite_continues_where_it_stopped_with_the_same_bytes(suite, mo
     asked, run_job = [], module.run_job
 
     def counting(job):
-        asked.append((job.corruption, job.severity))
+        asked.append((job.row.algorithm.name, job.severity))
         return run_job(job)
 
     monkeypatch.setattr(module, "run_job", counting)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -13,10 +13,13 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.catalogue import find_algorithm
-from windtunnel.assessments.corruptions.corrupt import Job, run_job, there_and_back
+from windtunnel.assessments.corruptions.imagenet_c import COMMON
+from windtunnel.assessments.corruptions.imagenet_c import LIBRARY as IMAGECORRUPTIONS
+from windtunnel.assessments.corruptions.jobs import Job, run_job, there_and_back
 from windtunnel.assessments.corruptions.metrics import NEVER, Interval, SuiteData, accuracy_metrics, suite_metrics
 from windtunnel.assessments.corruptions.reference import ALEXNET, Pair, Reference, reference_of
-from windtunnel.assessments.corruptions.table import COMMON, corruptions_of
+from windtunnel.assessments.corruptions.rows import CorruptionRow
+from windtunnel.assessments.corruptions.table import corruptions_of
 from windtunnel.assessments.task import Task
 from windtunnel.core import scratch
 from windtunnel.core.batches import Batch, Incidents
@@ -30,6 +33,7 @@ from windtunnel.records.layout import Layout
 from windtunnel.records.metadata import number, numbers
 from windtunnel.records.storage import keep_images
 from windtunnel.records.tables import table, write_csv
+from windtunnel.registry.plugins import library_of
 from windtunnel.runtime.batch_runner import each_batch
 from windtunnel.runtime.checkpoint import Checkpoint
 from windtunnel.runtime.executors import DEFAULT_WORKERS
@@ -76,9 +80,10 @@ def assess_suite(
     Raises UserError where the reference does not fit the samples, or a corruption fails.
     """
     where = f"corruptions.{name}"
-    pairs = [(corruption, severity) for corruption in corruptions_of(entry, where) for severity in entry.severities]
+    rows = corruptions_of(entry, where)
+    pairs = [(corruption, severity) for corruption in rows for severity in entry.severities]
     reference = reference_of(where, entry, pairs, subject.dataset)
-    units = _Units.of(entry, pairs, subject)
+    units = _Units.of(entry, rows, pairs, subject)
     mildest = Mildest.of(subject)
     checkpoint = _checkpoint(name, units)
     incidents = Incidents()
@@ -89,7 +94,7 @@ def assess_suite(
             severity_0[corrupted.corruption] = corrupted.predictions
         else:
             mildest.add(corrupted, subject.dataset.targets)
-            keep(_child(corrupted, entry, subject))
+            keep(_child(corrupted, rows[corrupted.corruption], entry, subject))
     checkpoint.clear()
     suite = SuiteData(
         pairs=pairs,
@@ -99,6 +104,7 @@ def assess_suite(
         resized=severity_0.get(_RESIZED),
         targets=subject.dataset.targets,
         minimal=mildest.severity,
+        library=entry.library,
     )
     result = _suite_result(name, entry, suite, mildest, subject, reference)
     return replace(result, caveats=(*result.caveats, *incidents.caveats(subject.dataset.ids)))
@@ -154,15 +160,18 @@ class _Units:
     """Units of work: a batch of samples under one (corruption, severity), for every one of them in turn, severity 0 first."""
 
     entry: CorruptionEntry
+    rows: Mapping[str, CorruptionRow]
     pairs: Sequence[Pair]
     pixels: np.ndarray
     subject: Subject
 
     @classmethod
-    def of(cls, entry: CorruptionEntry, pairs: Sequence[Pair], subject: Subject) -> _Units:
+    def of(
+        cls, entry: CorruptionEntry, rows: Mapping[str, CorruptionRow], pairs: Sequence[Pair], subject: Subject
+    ) -> _Units:
         """Build the units of work of a suite of `pairs`."""
         unchanged = [(name, 0) for name in ((_ROUNDED, _RESIZED) if entry.upsample else (_ROUNDED,))]
-        return cls(entry, [*unchanged, *pairs], _eight_bits(subject.dataset.inputs), subject)
+        return cls(entry, rows, [*unchanged, *pairs], _eight_bits(subject.dataset.inputs), subject)
 
     @property
     def batches(self) -> list[Batch]:
@@ -185,15 +194,19 @@ class _Units:
 
     def _corrupted(self, corruption: str, severity: int, indices: Tensor) -> np.ndarray:
         images: np.ndarray = self.pixels[indices.numpy()]
-        ids, run_seed = self.subject.dataset.ids, self.subject.seed
+        dataset, run_seed = self.subject.dataset, self.subject.seed
         if corruption == _ROUNDED:
             return images
         if corruption == _RESIZED:
             assert self.entry.upsample
             return there_and_back(images, self.entry.upsample)
         # The seed of an image depends on its id, so that neither its place nor its neighbours matter.
-        seeds = tuple(derive_seed(run_seed, "corruption", ids[i], corruption, severity) for i in indices.tolist())
-        return run_job(Job(corruption, severity, images, seeds, self.entry.upsample))
+        samples = tuple(dataset.ids[i] for i in indices.tolist())
+        seeds = tuple(derive_seed(run_seed, "corruption", sample, corruption, severity) for sample in samples)
+        labels = dataset.targets[indices].tolist() if dataset.labelled else []
+        names = tuple(dataset.class_names[label] for label in labels)
+        row = self.rows[corruption]
+        return run_job(Job(row, severity, images, seeds, self.entry, samples, names, dataset.metadata))
 
     def untouched(self, batch: Batch) -> dict[str, Tensor]:
         """Return the result of a batch that no worker finished: the clean samples, and no prediction."""
@@ -231,12 +244,11 @@ def _corrupt_all(name: str, units: _Units, checkpoint: Checkpoint, incidents: In
             predictions, filled = torch.empty(n, dtype=torch.int64), 0
 
 
-def _child(corrupted: Corrupted, entry: CorruptionEntry, subject: Subject) -> AssessmentResult:
-    row = find_algorithm(entry.library, corrupted.corruption, "corruptions", "corruptions")
+def _child(corrupted: Corrupted, row: CorruptionRow, entry: CorruptionEntry, subject: Subject) -> AssessmentResult:
     targets = subject.dataset.targets
     return AssessmentResult(
         name=corrupted.name,
-        semantics=Semantics(row, PerturbationDistribution(corrupted.corruption, corrupted.severity)),
+        semantics=Semantics(row.algorithm, PerturbationDistribution(corrupted.corruption, corrupted.severity)),
         data={
             **base_data(subject, _verdicts(corrupted.predictions == targets, corrupted.lost)),
             "perturbed_inputs": corrupted.inputs,
@@ -246,7 +258,7 @@ def _child(corrupted: Corrupted, entry: CorruptionEntry, subject: Subject) -> As
         caveats=_upsampled(entry),
         kwargs={**base_kwargs(subject), **_options(entry)},
         call_kwargs=_called_with(entry, subject, corrupted.corruption, corrupted.severity),
-        library_package="imagecorruptions",
+        library_package=library_of(entry.library, "corruptions").package,
     )
 
 
@@ -288,7 +300,7 @@ def _suite_result(
         call_kwargs=_called_with(
             entry, subject, [*dict.fromkeys(corruption for corruption, _ in suite.pairs)], list(entry.severities)
         ),
-        library_package="imagecorruptions",
+        library_package=library_of(entry.library, "corruptions").package,
     )
 
 
@@ -303,9 +315,12 @@ VERDICT_DEFINITION = (
 def _called_with(
     entry: CorruptionEntry, subject: Subject, corruption: str | list[str], severity: int | list[int]
 ) -> dict[str, object]:
-    """The arguments of imagecorruptions.corrupt: each image alone, as it is after `upsample`."""
-    height, width = [entry.upsample] * 2 if entry.upsample else subject.dataset.inputs.shape[2:]
-    image = np.broadcast_to(np.uint8(0), (height, width, 3))  # only its shape is told
+    """The arguments of the library: each image alone, as it is after `upsample`."""
+    channels, height, width = subject.dataset.inputs.shape[1:]
+    if entry.upsample:
+        height = width = entry.upsample
+    depth = 3 if entry.library == IMAGECORRUPTIONS else channels
+    image = np.broadcast_to(np.uint8(0), (height, width, depth))  # only its shape is recorded
     return {"image": image, "corruption_name": corruption, "severity": severity}
 
 

@@ -1,4 +1,4 @@
-"""One image under one corruption, the same bytes whatever runs beside it."""
+"""Corrupt one image by imagecorruptions: the same bytes whatever runs beside it."""
 
 from __future__ import annotations
 
@@ -6,29 +6,19 @@ import functools
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from unittest.mock import patch
 
 import numpy as np
-from PIL import Image
 
+from windtunnel.assessments.corruptions.rows import CorruptionRequest
 from windtunnel.assessments.corruptions.shims import shim_imagecorruptions
-from windtunnel.core.errors import UserError
-
-# ITU-R BT.601, as PIL's convert("L"): how a grey image comes back from RGB.
-_LUMINANCE = np.array([0.299, 0.587, 0.114])
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """Images to corrupt: uint8 (n, H, W, C), C 1 or 3, with the seed of each, which is all its randomness depends on."""
-
-    corruption: str
-    severity: int
-    images: np.ndarray
-    seeds: tuple[int, ...]
-    upsample: int | None
+def corrupt(request: CorruptionRequest) -> np.ndarray:
+    """Corrupt the image of a request, RGB; numpy's global stream is left as it was."""
+    with _global_stream_restored():
+        return corrupt_image(request.image, request.corruption, request.severity, request.seed)
 
 
 def corrupt_image(image: np.ndarray, corruption: str, severity: int, seed: int) -> np.ndarray:
@@ -122,44 +112,6 @@ def _global_stream_restored() -> Iterator[None]:
         yield
     finally:
         np.random.set_state(state)  # noqa: NPY002
-
-
-def run_job(job: Job) -> np.ndarray:
-    """Corrupt every image of a job; uint8 of the same shape. Raises UserError where the library fails on one."""
-    try:
-        with _global_stream_restored():
-            return np.stack([_adapted(image, job, seed) for image, seed in zip(job.images, job.seeds, strict=True)])
-    except Exception as error:  # whatever the unmaintained library raises
-        raise UserError(
-            f"imagecorruptions {job.corruption} at severity {job.severity} failed: {type(error).__name__}: {error}"
-        ) from error
-
-
-def _adapted(image: np.ndarray, job: Job, seed: int) -> np.ndarray:
-    """Grey through RGB and back by luminance; small images through a larger size and back, where asked."""
-    height, width, channels = image.shape
-    colour = image.repeat(3, axis=2) if channels == 1 else image
-    if job.upsample:
-        colour = _resized(colour, (job.upsample, job.upsample))
-    corrupted = corrupt_image(colour, job.corruption, job.severity, seed)
-    if job.upsample:
-        corrupted = _resized(corrupted, (width, height))
-    if channels == 1:
-        grey: np.ndarray = np.round(corrupted @ _LUMINANCE).clip(0, 255).astype(np.uint8)[..., None]
-        return grey
-    return corrupted
-
-
-def there_and_back(images: np.ndarray, side: int) -> np.ndarray:
-    """uint8 images (n, H, W, C) resized to `side` and back: what upsampling does to them without any corruption."""
-    height, width, channels = images.shape[1:]
-    colour = images.repeat(3, axis=3) if channels == 1 else images
-    back = np.stack([_resized(_resized(image, (side, side)), (width, height)) for image in colour])
-    return np.ascontiguousarray(back[..., :channels])
-
-
-def _resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    return np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BILINEAR))
 
 
 # sigma of the blur, largest displacement in pixels, rounds of displacement; by severity.

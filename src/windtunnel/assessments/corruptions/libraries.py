@@ -1,16 +1,40 @@
-"""The library that corrupts images."""
+"""The libraries that corrupt images."""
 
 from __future__ import annotations
 
 from windtunnel.registry.plugins import Install, Lazy, Library
 
+_PACKAGE = "windtunnel.assessments.corruptions"
 LIBRARIES = (
     Library(
         name="imagecorruptions",
         family="corruptions",
         package="imagecorruptions",
         imports=("imagecorruptions",),
-        rows=Lazy("windtunnel.assessments.corruptions.table:ALGORITHMS"),
+        rows=Lazy(f"{_PACKAGE}.imagenet_c:ROWS"),
+        adapter=Lazy(f"{_PACKAGE}.corrupt:corrupt"),
         install=Install("imagecorruptions>=1.1.2", "the common corruptions"),
+    ),
+    Library(
+        name="windtunnel",
+        family="corruptions",
+        package=None,
+        rows=Lazy(f"{_PACKAGE}.own_rows:ROWS"),
+        adapter=Lazy(f"{_PACKAGE}.built_in:corrupt"),
+    ),
+    Library(
+        name="function",
+        family="corruptions",
+        package=None,
+        rows=Lazy(f"{_PACKAGE}.own_rows:FUNCTION_ROWS"),
+        adapter=Lazy(f"{_PACKAGE}.function:corrupt"),
+        row_of=Lazy(f"{_PACKAGE}.own_rows:function_row"),
+    ),
+    Library(
+        name="folder",
+        family="corruptions",
+        package=None,
+        rows=Lazy(f"{_PACKAGE}.own_rows:FOLDER_ROWS"),
+        adapter=Lazy(f"{_PACKAGE}.folder:corrupt"),
     ),
 )

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from windtunnel.assessments.corruptions.imagenet_c import LIBRARY as IMAGECORRUPTIONS
 from windtunnel.assessments.corruptions.reference import Pair, Reference
-from windtunnel.assessments.corruptions.table import COMMON, category_of
+from windtunnel.assessments.corruptions.table import category_of, common_of
 from windtunnel.core.binomial import IntervalMethod, Rate, binomial_interval, binomial_rate
 from windtunnel.core.bootstrap import bootstrap_means, percentile_interval
 from windtunnel.core.contracts import Json
@@ -52,6 +53,7 @@ class SuiteData:
     resized: Tensor | None
     targets: Tensor
     minimal: Tensor
+    library: str = IMAGECORRUPTIONS
 
 
 def accuracy_metrics(predictions: Tensor, clean: Tensor, targets: Tensor, interval: Interval) -> dict[str, Json]:
@@ -90,7 +92,12 @@ def suite_metrics(suite: SuiteData, interval: Interval, reference: Reference | N
         "n_correct": int((suite.predictions == targets).sum()),
         "mean_corruption_error": 1 - float(np.mean(list(by_corruption.values()))),
         **_named("accuracy_by_corruption", by_corruption, n, interval),
-        **_named("accuracy_by_family", _means_by(lambda p: category_of(p[0]), suite.pairs, accuracy), n, interval),
+        **_named(
+            "accuracy_by_family",
+            _means_by(lambda p: category_of(suite.library, p[0]), suite.pairs, accuracy),
+            n,
+            interval,
+        ),
         "severities": list(severities),
         **_listed("accuracy_by_severity", [by_severity[s] for s in severities], n, interval),
         **_listed("accuracy_by_pair", accuracy.tolist(), n, interval),
@@ -113,7 +120,8 @@ def mce_metrics(suite: SuiteData, reference: Reference, level: float) -> dict[st
     """MCE and relative mCE as fractions (1: as many errors as the reference), with paired bootstrap intervals.
 
     CE_c = sum_s E_{s,c} / sum_s E_ref_{s,c}; relative with the clean error taken from each E first. `mce` is the mean over
-    the common corruptions of the suite, those without a defined ratio left out (`mce_undefined`). Nothing where none is.
+    the common corruptions of the suite (all of one that is not of ImageNet-C), those without a defined ratio left out
+    (`mce_undefined`). Nothing where none is.
     Source: Hendrycks, Dietterich 2019, arXiv 1903.12261, section 4.
     """
     ours = (torch.cat([suite.predictions, suite.clean[None]]) != suite.targets).double().numpy()
@@ -122,10 +130,11 @@ def mce_metrics(suite: SuiteData, reference: Reference, level: float) -> dict[st
     groups = np.array([[float(c == name) for c, _ in suite.pairs] for name in names])
     means = np.stack([ours.mean(1), theirs.mean(1)])
     draws = bootstrap_means(np.concatenate([ours, theirs])).reshape(-1, 2, len(ours))
+    common = common_of(suite.library, names)
     metrics: dict[str, Json] = {}
     for prefix, relative in (("", False), ("relative_", True)):
         ratio, defined = _ratios(means, groups, relative=relative)
-        counted = [name in COMMON for name in names] & defined
+        counted = [name in common for name in names] & defined
         metrics[f"{prefix}corruption_errors"] = {
             name: float(value) for name, value, fine in zip(names, ratio, defined, strict=True) if fine
         }

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from windtunnel.assessments.corruptions.imagenet_c import LIBRARY as IMAGECORRUPTIONS
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.params.corruptions import CorruptionEntry
+from windtunnel.params.corruptions import FOLDER, CorruptionEntry
 from windtunnel.records.artifacts import Artifacts, read_artifacts, same_samples
 from windtunnel.records.files import METADATA_FILE
 from windtunnel.records.metadata import corruption_pairs
@@ -64,6 +65,7 @@ def check_reference(where: str, entry: CorruptionEntry, pairs: Sequence[Pair], d
         theirs, ours = suite.tensor("clean_inputs").shape[1:], dataset.inputs.shape[1:]
         for what, mine, other in (
             ("images", "x".join(map(str, ours)), "x".join(map(str, theirs))),
+            ("library", entry.library, suite.metadata.library),
             ("classes", list(dataset.class_names), suite.class_names),
             ("upsample", entry.upsample, suite.metadata.kwargs.extra.get("upsample")),
         ):
@@ -107,6 +109,8 @@ def _check_alexnet(where: str, entry: CorruptionEntry, pairs: Sequence[Pair], da
                 where, ALEXNET, f"it is of ImageNet, 1000 classes at 3x224x224; these are {have[0]} classes at {shape}"
             )
         )
+    if entry.library not in (IMAGECORRUPTIONS, FOLDER):
+        raise UserError(_unfit(where, ALEXNET, f"it is of ImageNet-C, these corruptions are of {entry.library}"))
     unpublished = sorted({c for c, _ in pairs} - set(_ALEXNET_ERRORS))
     if unpublished:
         raise UserError(

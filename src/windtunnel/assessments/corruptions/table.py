@@ -1,69 +1,78 @@
-"""Registry rows of the corruptions of ImageNet-C (Hendrycks, Dietterich 2019, arXiv 1903.12261), and their suites."""
+"""Every corruption on offer, of all libraries, and those that an entry asks for."""
 
 from __future__ import annotations
 
-from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Randomness, ThreatModel
+from collections.abc import Iterable
+
+from windtunnel.assessments.corruptions.imagenet_c import COMMON, LIBRARY
+from windtunnel.assessments.corruptions.own_rows import folder_row, function_row
+from windtunnel.assessments.corruptions.rows import CUSTOM, CorruptionRow
+from windtunnel.boundary.data.corrupted import corruption_folders
+from windtunnel.core.contracts import Algorithm
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.params.corruptions import CHOICE, CorruptionEntry
+from windtunnel.params.corruptions import FOLDER, FUNCTION, CorruptionEntry
+from windtunnel.registry.plugins import rows_of
 
-CATEGORY: dict[str, tuple[str, ...]] = {
-    "noise": ("gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise"),
-    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "gaussian_blur"),
-    "weather": ("snow", "frost", "fog", "brightness", "spatter"),
-    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression", "saturate"),
-}
-VALIDATION = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
-ALL = tuple(name for names in CATEGORY.values() for name in names)
-COMMON = tuple(name for name in ALL if name not in VALIDATION)
-SUITES: dict[str, tuple[str, ...]] = {"common": COMMON, "validation": VALIDATION, "all": ALL, **CATEGORY}
-
-# Measured (tests/assessments/corruptions): these draw nothing, so two seeds give equal bytes.
-DETERMINISTIC = frozenset(
-    {"defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression", "gaussian_blur", "saturate"}
-)
+ROWS: dict[tuple[str, str], CorruptionRow] = {row.algorithm.key: row for row in rows_of("corruptions")}
+ALGORITHMS: tuple[Algorithm, ...] = tuple(row.algorithm for row in ROWS.values())
 
 
-def category_of(corruption: str) -> str:
-    """noise, blur, weather or digital."""
-    return next(category for category, names in CATEGORY.items() if corruption in names)
+def corruptions_of(entry: CorruptionEntry, where: str) -> dict[str, CorruptionRow]:
+    """Return the corruptions of an entry by their name in results, each once.
 
-
-def corruptions_of(entry: CorruptionEntry, where: str) -> tuple[str, ...]:
-    """The corruptions of an entry, each once. Raises UserError for a word in its list that is none."""
-    names: list[str] = []
-    for word in entry.corruptions or (entry.algorithm,):
-        if word not in ALL and word not in SUITES:
+    Raises UserError for a word that is none, and for two functions of one name.
+    """
+    names = entry.corruptions or (entry.algorithm,)
+    if entry.library == FUNCTION:
+        return _functions(names, where)
+    of_library = {name: row for (library, name), row in ROWS.items() if library == entry.library}
+    folders = corruption_folders(entry.path or "", f"{where}.path") if entry.library == FOLDER else ()
+    rows: dict[str, CorruptionRow] = {}
+    for word in names:
+        if word in folders:
+            rows[word] = folder_row(word)
+        elif entry.library == FOLDER and word == "all":
+            rows |= {name: folder_row(name) for name in folders}
+        elif word not in of_library or (
+            entry.library == FOLDER and not set(of_library[word].corruptions) <= {*folders}
+        ):
+            choices = [*folders, *(name for name in of_library if not folders or name == "all")]
             raise UserError(
-                unknown_word(f"{where}.corruptions", word, [*SUITES, *ALL], what="a corruption or a category of them")
+                unknown_word(f"{where}.corruptions", word, choices, what="a corruption or a category of them")
             )
-        names += SUITES.get(word, (word,))
-    return tuple(dict.fromkeys(names))
+        else:
+            members = of_library[word].corruptions
+            rows |= {name: folder_row(name) if folders else of_library[name] for name in members or (word,)}
+    return rows
+
+
+def _functions(references: Iterable[str], where: str) -> dict[str, CorruptionRow]:
+    rows: dict[str, CorruptionRow] = {}
+    for reference in references:
+        name = reference.partition(":")[2]
+        if not name:
+            raise UserError(f"{where}.algorithm: '{reference}' is not of the form module:function")
+        if name in rows:
+            raise UserError(
+                f"{where}.corruptions: two functions are called {name}; their results need names of their own"
+            )
+        rows[name] = function_row(reference)
+    return rows
+
+
+def category_of(library: str, corruption: str) -> str:
+    """Return the category of a corruption by its name in results: noise, blur, weather ...; custom for one of the user's."""
+    row = folder_row(corruption) if library == FOLDER else ROWS.get((library, corruption))
+    return row.category if row else CUSTOM
+
+
+def common_of(library: str, names: Iterable[str]) -> frozenset[str]:
+    """Return the corruptions over which mCE is the mean: the 15 of ImageNet-C, or all of a suite that is not of ImageNet-C."""
+    names = frozenset(names)
+    common = names & frozenset(COMMON) if library in (LIBRARY, FOLDER) else names
+    return common or (names if library == FOLDER else common)
 
 
 def results(entry: CorruptionEntry) -> int:
     """Return how many results an entry leaves: each corruption at each severity, and the suite."""
     return len(corruptions_of(entry, "corruptions")) * len(entry.severities) + 1
-
-
-def _row(name: str, category: str, summary: str, *, deterministic: bool) -> Algorithm:
-    return Algorithm(
-        library="imagecorruptions",
-        name=name,
-        kind=AssessmentKind.STATISTICAL_SAMPLING,
-        threat_model=ThreatModel.NOT_APPLICABLE,
-        norm=None,
-        categories=frozenset({"common_corruption", category}),
-        randomness=Randomness.DETERMINISTIC if deterministic else Randomness.GLOBAL_RNG,
-        requires=frozenset({Capability.FORWARD}),
-        summary=summary,
-    )
-
-
-ALGORITHMS: tuple[Algorithm, ...] = (
-    *(_row(name, category_of(name), "", deterministic=name in DETERMINISTIC) for name in ALL),
-    *(
-        _row(suite, "suite", ", ".join(names), deterministic=set(names) <= DETERMINISTIC)
-        for suite, names in SUITES.items()
-    ),
-    _row(CHOICE, "suite", "those listed under `corruptions`", deterministic=False),
-)

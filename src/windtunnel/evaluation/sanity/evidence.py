@@ -128,7 +128,8 @@ class Assessment:
     def row(self) -> AttackRow | None:
         """The attack's registry row; None for what is no attack of the attacks table."""
         library = libraries("attacks").get(self.metadata.library)
-        if library is not None and library.row_of is not None:
+        is_attack = self.kind is AssessmentKind.EMPIRICAL_ATTACK
+        if is_attack and library is not None and library.row_of is not None:
             row: AttackRow = library.row_of()(self.metadata.algorithm)
             return row
         return ROWS.get((self.metadata.library, self.metadata.algorithm))

@@ -134,10 +134,10 @@ def corrupt(
     model: nn.Module | Callable[[np.ndarray], object],
     x: Array,
     y: Array | None = None,
-    algorithm: str = "common",
+    algorithm: str | Callable[..., object] = "common",
     **entry: object,
 ) -> EntryResult:
-    """One corruption, or a suite of them, with further keys of its entry as keywords (`severities=[1, 3, 5]`); see `assess`."""
+    """One corruption, a suite, or a function of yours, with further keys of its entry as keywords (`severities=[1, 3]`); see `assess`."""
     # Corruptions have severities; the budget is only there because params.yaml has one.
     return _one("corruptions", algorithm, entry, model, x, y, "Linf 1")
 

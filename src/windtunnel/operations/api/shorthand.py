@@ -16,7 +16,7 @@ from windtunnel.boundary.callables import CallersFunctions, name_of
 from windtunnel.core.contracts import Algorithm
 from windtunnel.core.errors import UserError, shown, unknown_word
 from windtunnel.params.numbers import parse_number
-from windtunnel.registry.plugins import families
+from windtunnel.registry.plugins import families, libraries
 
 STEPS, REACH = 40, 2.5  # of an attack that is given by its name alone; how far they go in all, in epsilons
 _MOST = 1000  # entries of a family
@@ -108,11 +108,11 @@ def entry_of(
         written = _with_loss(_algorithm(family, item), written, functions)
     extra = plain_value(written, where)
     assert isinstance(extra, dict)
-    if callable(item) and family == "attacks" and not isinstance(item, type):
+    if callable(item) and "function" in libraries(family) and not isinstance(item, type):
         name = name or name_of(item)
         return name, {"library": "function", "algorithm": functions.reference(item, name), **extra}
     if not isinstance(item, str):
-        what = "an algorithm's name or a function" if family == "attacks" else "an algorithm's name"
+        what = "an algorithm's name or a function" if "function" in libraries(family) else "an algorithm's name"
         raise UserError(f"{where}: {shown(item)} is not {what}")
     algorithm = _algorithm(family, item)
     _check_keys(family, algorithm, extra)

@@ -165,7 +165,7 @@ class Resolver:
     ) -> Resolved:
         without_modules, without_libraries = dependencies.not_reached(options)
         label = f"{stage}@{name}" if name else stage
-        own_modules, installed = self._own_modules([*modules, *dependencies.reached_by(options)])
+        own_modules, installed = self._own_modules([*modules, *dependencies.reached_by(options, family)])
         closure = self.code.closure([*self._entry_points(stage, family), *own_modules], without_modules, drawing=draws)
         inputs = {"model": _plain(self.params.model, *_NOT_CALLED)} if stage in self.asks else {}
         if stage == "prepare" and (view := dependencies.view_model(self.params.model)):

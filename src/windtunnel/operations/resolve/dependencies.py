@@ -87,11 +87,14 @@ def of_family(family: str) -> Depends[Entry]:
     return declared() if declared else Depends()
 
 
-def reached_by(options: Iterable[str]) -> Iterator[str]:
-    """Modules of code apart that these options reach, none of which is imported by name."""
+def reached_by(options: Iterable[str], family: str) -> Iterator[str]:
+    """Yield the modules of code apart that these options reach, none of which is imported by name.
+
+    Of several families' libraries of one name, that of `family` alone; of all where it has none.
+    """
     for option in options:
-        for family in families():
-            record = libraries(family).get(option)
+        for name in [family] if family and option in libraries(family) else families():
+            record = libraries(name).get(option)
             if record is not None and record.adapter is not None:
                 yield record.adapter.module
 

@@ -1,0 +1,11 @@
+"""Corrupt an image by a function of the user's: `(image, severity, seed) -> image`."""
+
+from __future__ import annotations
+
+from windtunnel.assessments.corruptions.rows import CorruptionRequest
+from windtunnel.core.references import resolve
+
+
+def corrupt(request: CorruptionRequest) -> object:
+    """Return what the function returns, unchecked."""
+    return resolve(request.corruption, "corruptions.algorithm")(request.image, request.severity, request.seed)
