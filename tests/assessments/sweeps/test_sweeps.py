@@ -110,7 +110,18 @@ def test_stored_examples_break_what_counts_as_broken_and_keep_the_range(blobs):
     assert (result.data["perturbation_distance"] <= 1.0 + 1e-5).all()
 
 
-def test_nan_logits_stop_the_sweep_with_the_sample_named(blobs):
+def test_data_outside_the_declared_range_is_not_broken_by_the_clipping(blobs):
+    far = replace(blobs.dataset, value_range=(-0.5, 0.5))
+    result = assess("fgsm", SweepEntry(epsilons=[0, 0.05, 0.1], refine=2), BUDGET, replace(blobs, dataset=far))
+    assert (result.data["perturbation_distance"] <= 0.1 + 1e-6).all()
+    outside = blobs.dataset.inputs.abs().amax(1) > 0.65
+    unmoved = result.data["perturbed_inputs"][outside] == blobs.dataset.inputs[outside]
+    assert outside.any()
+    assert unmoved.all()
+    assert result.data["critical_epsilon"][outside].isinf().all()
+
+
+def test_logits_that_are_not_finite_break_the_sample(blobs):
     class NanInTheMiddle(nn.Module):
         def __init__(self, inner):
             super().__init__()
@@ -120,8 +131,11 @@ def test_nan_logits_stop_the_sweep_with_the_sample_named(blobs):
             return torch.where(x.abs().amax(1, keepdim=True) < 0.5, torch.nan, self.inner(x))
 
     broken = replace(blobs, classifier=replace(blobs.classifier, module=NanInTheMiddle(blobs.classifier.module)))
-    with pytest.raises(UnsoundError, match="NaN for sample"):
-        assess("fgsm", SweepEntry(epsilons=[0, 1.0]), BUDGET, broken)
+    result = assess("fgsm", SweepEntry(epsilons=[0, 1.0]), BUDGET, broken)
+    is_nan = result.data["sweep_predictions"][1] == -1
+    assert is_nan.any()
+    assert (result.data["verdicts"][is_nan] == 1).all()
+    assert (result.data["critical_epsilon"][is_nan] == 1).all()
 
 
 @pytest.mark.parametrize(("epsilons", "says"), [([], "is empty"), ([0.1, 0.1], "0.1 is repeated"), ([0.0], "only 0")])

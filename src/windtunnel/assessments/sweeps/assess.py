@@ -18,7 +18,7 @@ from windtunnel.assessments.task import Task
 from windtunnel.core.batches import Batch, Incidents, batches_of
 from windtunnel.core.classifier import module_digest
 from windtunnel.core.contracts import Caveat, Norm, PerturbationBudget, Semantics, Verdict
-from windtunnel.core.distances import distance
+from windtunnel.core.distances import distance, within
 from windtunnel.core.errors import UnsoundError
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget
@@ -37,8 +37,8 @@ def assess(name: str, entry: SweepEntry, budget: Budget, subject: Subject) -> As
 
     Extra keys of robustness_data.pt: `epsilons` float32 (E,), `sweep_predictions` int64 (E, N), `critical_epsilon`
     float32 (N,) with inf for a sample that never flips, `clean_confidence` float32 (N,). `perturbed_inputs` are at the
-    smallest epsilon of the grid that breaks the sample, or at the largest where none does.
-    Raises UnsoundError where the model gives NaN, or where a sweep changed its weights.
+    smallest epsilon of the grid that breaks the sample, or at the largest where none does. Logits that are not finite break it
+    (prediction -1); an example outside epsilon does not. Raises UnsoundError where a sweep changed the model's weights.
     """
     algorithm = find_algorithm(entry.library, entry.algorithm, f"sweeps.{name}", "sweeps")
     assert algorithm.norm is not None
@@ -115,10 +115,10 @@ class _OverTheGrid:
             if self.one_gradient
             else AttackAtEpsilon(f"{self.name}.{batch.number}", entry, self.norm, subject)
         )
-        inputs, predictions = _run_grid(self.name, engine, grid, subject)
+        inputs, predictions = _run_grid(engine, grid, self.norm, subject)
         critical = critical_epsilon(torch.tensor(grid, dtype=torch.float32), predictions)
         if entry.refine:
-            critical = _bisect(critical, engine, grid, subject, entry.refine)
+            critical = _bisect(critical, engine, grid, self.norm, subject, entry.refine)
         if module_digest(subject.classifier.module) != before:
             raise UnsoundError(
                 f"sweeps.{self.name}: the sweep changed the model's weights or buffers; is it in eval mode?"
@@ -134,20 +134,29 @@ class _OverTheGrid:
         return {"inputs": inputs, "predictions": predictions, "critical": torch.full((len(clean),), self.grid[1])}
 
 
-def _run_grid(name: str, engine: Engine, grid: list[float], subject: Subject) -> tuple[Tensor, Tensor]:
+def _predictions_at(
+    engine: Engine, indices: Tensor, epsilon: float, norm: Norm, subject: Subject
+) -> tuple[Tensor, Tensor]:
+    """(perturbed inputs (n, ...), predictions int64 (n,)) of samples at an epsilon.
+
+    A sample that was moved beyond it counts as unchanged: clipping moves values that are outside the data's range further.
+    """
+    perturbed, data = engine.perturb(indices, epsilon), subject.dataset
+    clean = data.inputs if len(indices) == len(data) else data.inputs[indices]
+    outside = ~within(distance(norm, perturbed, clean), epsilon)
+    if outside.any():
+        perturbed = perturbed.clone()
+        perturbed[outside] = clean[outside]
+    return perturbed, subject.classifier.predict(perturbed, data.targets[indices])
+
+
+def _run_grid(engine: Engine, grid: list[float], norm: Norm, subject: Subject) -> tuple[Tensor, Tensor]:
     """(perturbed inputs (N, ...), predictions (E, N)); the first is the clean evaluation itself, not a second one."""
     targets, all_indices = subject.dataset.targets, torch.arange(len(subject.dataset))
     all_predictions, inputs = [subject.clean_predictions], subject.dataset.inputs.clone()
     still_right = subject.clean_correct
     for epsilon in grid[1:]:
-        perturbed = engine.perturb(all_indices, epsilon)
-        predictions = subject.classifier.predict(perturbed, targets)
-        if (predictions < 0).any():
-            bad = int((predictions < 0).nonzero()[0])
-            raise UnsoundError(
-                f"sweeps.{name}: the model gives NaN for sample {subject.dataset.ids[bad]} at epsilon {epsilon:g}; "
-                f"a curve over such predictions would mean nothing"
-            )
+        perturbed, predictions = _predictions_at(engine, all_indices, epsilon, norm, subject)
         broken = still_right & (predictions != targets)
         inputs[broken] = perturbed[broken]
         still_right = still_right & ~broken
@@ -156,7 +165,7 @@ def _run_grid(name: str, engine: Engine, grid: list[float], subject: Subject) ->
     return inputs, torch.stack(all_predictions)
 
 
-def _bisect(critical: Tensor, engine: Engine, grid: list[float], subject: Subject, rounds: int) -> Tensor:
+def _bisect(critical: Tensor, engine: Engine, grid: list[float], norm: Norm, subject: Subject, rounds: int) -> Tensor:
     """Halve the bracket between the last grid epsilon that keeps the prediction and the first that flips it."""
     high = critical.double()
     points = torch.tensor(grid, dtype=torch.float64)
@@ -168,7 +177,7 @@ def _bisect(critical: Tensor, engine: Engine, grid: list[float], subject: Subjec
         middle = (low + high) / 2
         for epsilon in middle[finite].unique().tolist():
             members = (finite & (middle == epsilon)).nonzero().flatten()
-            predictions = subject.classifier.predict(engine.perturb(members, epsilon), subject.dataset.targets[members])
+            _, predictions = _predictions_at(engine, members, epsilon, norm, subject)
             flipped = predictions != subject.clean_predictions[members]
             high[members[flipped]] = epsilon
             low[members[~flipped]] = epsilon
