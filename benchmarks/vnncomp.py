@@ -36,7 +36,6 @@ from pathlib import Path
 
 import onnxruntime
 import torch
-
 from windtunnel.assessments.verification.vnnlib.specification import read_specifications
 
 OURS = "windtunnel"

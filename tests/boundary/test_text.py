@@ -101,3 +101,14 @@ def test_numbers_that_people_write_are_read():
     assert parse_number("8/255") == 8 / 255
     assert parse_number("1e-3") == 1e-3
     assert parse_number("0.03137254901960784313725490196078431372549") == 8 / 255
+
+
+@pytest.mark.parametrize("text", ["[" * 300_000, "- " * 30_000 + "a", "-\t" * 30_000 + "a", "a: " + "{" * 2000])
+def test_deep_nesting_is_not_left_to_libyaml(text):
+    with pytest.raises(UserError, match=r"nested too deeply|not YAML"):
+        parse_yaml(text, "dvc.lock", fast=True)
+
+
+def test_the_fast_parser_reads_what_dvc_writes():
+    text = "schema: '2.0'\nstages:\n  resolve:\n    cmd: python\n    deps:\n    - path: a\n      size: 3\n"
+    assert parse_yaml(text, "dvc.lock", fast=True) == parse_yaml(text, "dvc.lock")

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 from windtunnel.assessments.clean.subject import current_subject
@@ -18,6 +17,7 @@ from windtunnel.boundary.params_file import configured_time_limit
 from windtunnel.core.contracts import Norm
 from windtunnel.core.dataset import too_many
 from windtunnel.core.errors import InfrastructureError
+from windtunnel.core.references import load_object
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget, Entry
 from windtunnel.params.model import Model
@@ -135,7 +135,7 @@ def draw_resolved(figures: Sequence[FigureSpec], artifacts: Artifacts) -> Sequen
         return ()
     from windtunnel.assessments.figures.base import save_figures
 
-    return save_figures(artifacts, [getattr(import_module(f.module), f.name)(**f.options) for f in figures])
+    return save_figures(artifacts, [load_object(f"{f.module}:{f.name}")(**f.options) for f in figures])
 
 
 def model_in(resolved: Resolved) -> Model:

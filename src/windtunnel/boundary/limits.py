@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import psutil
 import torch
 
-from windtunnel.core.errors import UserError
-from windtunnel.core.limits import OutOfTimeError, memory_limit, time_limit
+from windtunnel.core.errors import OutOfTimeError, UserError
+from windtunnel.core.limits import memory_limit, time_limit
 from windtunnel.core.references import users_code
 from windtunnel.runtime.shutdown import is_working
 from windtunnel.runtime.supervised import is_watched, limited

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,6 +70,17 @@ def connect(uri: str) -> MlflowClient:
         whole_store(Path(uri.removeprefix(_SQLITE)))
     mlflow.set_tracking_uri(uri)
     return mlflow.MlflowClient(tracking_uri=uri)
+
+
+def is_answering(root: str) -> bool:
+    """Return True if an MLflow server answers at the address `root`, with an error too."""
+    try:
+        with urllib.request.urlopen(f"{root}/health", timeout=2):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
 
 
 def store_lock() -> FileLock:

@@ -5,10 +5,12 @@ What passes is made of dictionaries, lists, text, numbers, booleans, dates and N
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.docinfo import DocInfo
@@ -21,6 +23,8 @@ from windtunnel.core.errors import UserError
 MAX_VALUES = 100_000  # once aliases and merge keys are written out
 MAX_DEPTH = 64
 MAX_DIGITS = 1000  # of one number
+MAX_BRACKETS = 1000  # that open a list or a map, in a text that libyaml may read
+_LONG_INDENT = re.compile(r"[ \t?:-]{200}")  # of a text that nests deeply without brackets
 _JSON_NESTING = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)  # a text, or what opens or closes a list or map
 
 
@@ -30,12 +34,13 @@ def read_yaml(path: Path, *, where: str = "", inside: Path | None = None, max_by
     return parse_yaml(text, f"{where}: {path_text(path)}" if where else path_text(path))
 
 
-def parse_yaml(text: str, where: str) -> object:
+def parse_yaml(text: str, where: str, *, fast: bool = False) -> object:
     """Parse YAML 1.2, as DVC reads it, so that `1e-3` is a number for both.
 
     Args:
         text: one document.
         where: the file, key or option that it comes from, for the message.
+        fast: by libyaml, in a fifth of the time, where the text cannot nest deeply; it reads YAML 1.1.
 
     Raises:
         UserError: in one line, for what is no YAML, is nested too deeply, holds itself, or is too large once aliases and
@@ -43,10 +48,12 @@ def parse_yaml(text: str, where: str) -> object:
 
     """
     try:
-        yaml = YAML(typ="safe", pure=True)
+        # libyaml recurses in C: deep nesting would end the process.
+        fast = fast and text.count("[") + text.count("{") < MAX_BRACKETS and not _LONG_INDENT.search(text)
+        yaml = YAML(typ="safe", pure=not fast)
         yaml.doc_infos.append(DocInfo())  # where the scanner notes a %YAML directive
-        constructor, _ = yaml.get_constructor_parser(text)
-        node = yaml.composer.get_single_node()
+        constructor, parser = yaml.get_constructor_parser(text)
+        node = (parser if fast else yaml.composer).get_single_node()
         if node is None:
             return None
         if (size := _expanded_size(node, {}, 1, where)) > MAX_VALUES:
@@ -67,6 +74,23 @@ def parse_map(text: str, where: str) -> dict[str, object]:
     if not isinstance(content, dict):
         raise UserError(f"{where}: must be a map of keys, got {type(content).__name__}")
     return content
+
+
+def edit_yaml(text: str, where: str) -> Any:
+    """Parse YAML that must be a map; what `yaml_text` writes of it keeps comments, order and quotes. Raises UserError."""
+    parse_map(text, where)
+    yaml = YAML()
+    yaml.preserve_quotes = True  # DVC reads no `{factory: nets:Net}` without them
+    return yaml.load(text)
+
+
+def yaml_text(content: object, *, plain: bool = False, **style: object) -> str:
+    """Write YAML. plain: of built-in types alone. style: attributes of ruamel's YAML, such as `width`."""
+    yaml = YAML(typ="safe", pure=True) if plain else YAML()
+    for name, value in style.items():
+        setattr(yaml, name, value)
+    yaml.dump(content, text := io.StringIO())
+    return text.getvalue()
 
 
 def parse_json(text: str | bytes, where: str, *, max_bytes: int = TEXT_BYTES) -> Json:

@@ -111,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.echo(f"windtunnel: {' '.join(error.format_message().split())}{hint}", err=True)
         sys.exit(error.exit_code)
     except (click.Abort, BrokenPipeError):  # a question that was not answered; a reader such as `head` that has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)

@@ -8,14 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 import webbrowser
 
 import click
 
 from windtunnel.boundary.mlflow_moved import ARTIFACTS
-from windtunnel.boundary.mlflow_server import main_root, tracking_uri
+from windtunnel.boundary.mlflow_server import is_answering, main_root, tracking_uri
 from windtunnel.boundary.params import load_params
 from windtunnel.core.errors import UserError
 from windtunnel.runtime.credentials import without_credentials
@@ -50,7 +48,7 @@ def ui(ctx: click.Context, *, port: int, host: str, open_it: bool) -> None:
         _announce(without_credentials(uri).rstrip("/") + page, open_it)
         return
     root = f"http://{host}:{port}"
-    if _answers(root):
+    if is_answering(root):
         raise UserError(f"ui: something is served on {root} already; choose another --port")
     click.echo(f"starting MLflow on {without_credentials(uri)} (about 20 s)")
     command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port),
@@ -82,19 +80,9 @@ def _announce(address: str, open_it: bool) -> None:
 
 def _wait(root: str, server: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + _PATIENCE
-    while not _answers(root):
+    while not is_answering(root):
         if server.poll() is not None:
             raise UserError(f"ui: MLflow's server ended with exit code {server.returncode}; its own words are above")
         if time.monotonic() > deadline:
             raise UserError(f"ui: MLflow's server did not answer on {root} within {_PATIENCE} s")
         time.sleep(0.3)
-
-
-def _answers(root: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{root}/health", timeout=2):
-            return True
-    except urllib.error.HTTPError:
-        return True
-    except OSError:
-        return False

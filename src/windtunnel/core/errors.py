@@ -55,3 +55,7 @@ def unknown_word(where: str, given: str, allowed: Iterable[str], *, what: str = 
     hint = f" Did you mean '{near}'?" if near else ""
     listed = ", ".join(choices[:12]) + (f", ... ({len(choices)} in all)" if len(choices) > 12 else "")
     return f"{where}: {shown(given)} is not {what}.{hint} Allowed: {listed or '(nothing)'}"
+
+
+class OutOfTimeError(Exception):
+    """The time that a computation was given is over."""

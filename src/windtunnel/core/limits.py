@@ -9,15 +9,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+from windtunnel.core.errors import OutOfTimeError
+from windtunnel.core.machine import system_text
+
+if TYPE_CHECKING:
+    from torch import device as Device
 
 _AGAIN = 1.0  # seconds after which the interruption is repeated: an `except:` of somebody else's may have swallowed it
 _STATM = Path("/proc/self/statm")
-
-
-class OutOfTimeError(Exception):
-    """The time that a computation was given is over."""
 
 
 @contextmanager
@@ -53,12 +54,12 @@ def time_limit(deadline: float) -> Iterator[None]:
 
 
 @contextmanager
-def memory_limit(size: int, device: torch.device) -> Iterator[None]:
+def memory_limit(size: int, device: Device | None = None) -> Iterator[None]:
     """Let the process take at most `size` bytes more on the CPU: an allocation beyond fails, where Linux would kill.
 
     An accelerator's allocator fails by itself, and systems other than Linux count otherwise.
     """
-    if device.type != "cpu" or not sys.platform.startswith("linux"):
+    if (device is not None and device.type != "cpu") or not sys.platform.startswith("linux"):
         yield
         return
     import resource
@@ -77,4 +78,4 @@ def _data() -> int:
     """Bytes of private writable memory, which RLIMIT_DATA counts."""
     import resource
 
-    return int(_STATM.read_text().split()[5]) * resource.getpagesize()
+    return int(system_text(_STATM).split()[5]) * resource.getpagesize()

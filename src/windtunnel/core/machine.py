@@ -49,5 +49,10 @@ def _memory_limit() -> int:
         return _NO_LIMIT
 
 
+def system_text(path: Path) -> str:
+    """Read a file of /proc or /sys. Raises OSError where the system has none."""
+    return path.read_text(encoding="ascii", errors="replace")
+
+
 def _read(name: str) -> str:
-    return (_CGROUP / name).read_text(encoding="ascii").strip()
+    return system_text(_CGROUP / name).strip()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.errors import OutOfTimeError, UserError, unknown_word
 from windtunnel.core.repository import code_folders, repository
 
 # What code of the user's may raise. SystemExit too: `sys.exit(0)` in it must not look like a success of ours.
@@ -45,12 +46,33 @@ def users_code(what: str) -> Iterator[None]:
     """Run code of the user; whatever it raises becomes a UserError of one line that begins with `what`."""
     try:
         yield
-    except (UserError, MemoryError):  # who runs out of memory is told what needs less
+    except (UserError, MemoryError, OutOfTimeError):  # who runs out of memory or time is told what needs less
         raise
     except FOREIGN as error:
         if "can't allocate memory" in first_line(error):
             raise
         raise UserError(f"{what} raised {type(error).__name__}: {users_place(error)}{first_line(error)}") from error
+
+
+_around: list[
+    Callable[[str], AbstractContextManager[None]]
+] = []  # set by `boundary.limits`, which every entry point imports
+
+
+def limit_imports(around: Callable[[str], AbstractContextManager[None]]) -> None:
+    """Import code of users and plug-ins inside `around(what)` from here on."""
+    _around[:] = [around]
+
+
+def limited_import(what: str) -> AbstractContextManager[None]:
+    """Limit time and memory of the import in the block; `what` begins the message. Raises UserError where they are exceeded."""
+    return _around[0](what) if _around else nullcontext()
+
+
+def load_object(reference: str) -> Any:
+    """Import `module:name`, or a module where there is no name. Raises what its import raises."""
+    module, _, name = reference.partition(":")
+    return getattr(import_module(module), name) if name else import_module(module)
 
 
 def find_own_modules() -> None:
@@ -71,7 +93,10 @@ def resolve(reference: str, where: str) -> Callable[..., object]:
         raise UserError(f"{where}: '{reference}' is not of the form module:function")
     find_own_modules()
     try:
-        module = import_module(module_name)
+        with limited_import(f"{where}: '{module_name}', which is imported,"):
+            module = load_object(module_name)
+    except (UserError, MemoryError, OutOfTimeError):
+        raise
     except FOREIGN as error:  # whatever the user's module raises at import
         raise UserError(
             f"{where}: cannot import '{module_name}' ({type(error).__name__}: {first_line(error)})"

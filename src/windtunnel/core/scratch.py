@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO, Literal
 
 import numpy as np
 import torch
@@ -37,12 +38,19 @@ def empty(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
     try:
         # Beside the run where there is one: the system's folder for temporary files may itself be memory.
         with tempfile.TemporaryFile(dir=CACHE if CACHE.is_dir() else None) as file:
-            return torch.from_numpy(np.memmap(file, _NUMPY[dtype], "w+", shape=tuple(shape)))
+            return map_file(file, dtype, shape, mode="w+")
     except OSError as error:
         raise InfrastructureError(
             f"{size / 1e9:.1f} GB of temporary space are needed for a tensor ({error.strerror or error}); "
             f"free some, or assess fewer samples (data.samples.n)"
         ) from error
+
+
+def map_file(
+    file: IO[bytes] | str, dtype: torch.dtype, shape: Sequence[int], *, mode: Literal["c", "w+"], offset: int = 0
+) -> Tensor:
+    """Map values of a temporary file of ours as a tensor; `c`: copy on write, `w+`: make them. offset: in bytes."""
+    return torch.from_numpy(np.memmap(file, _NUMPY[dtype], mode, offset, tuple(shape)))
 
 
 def filled(shape: Sequence[int], value: float) -> Tensor:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -17,13 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
-
-from windtunnel.boundary.files import read_text
+from windtunnel.boundary.files import is_file, open_file, read_text
+from windtunnel.boundary.text import read_json_map
 from windtunnel.core.errors import UserError
 from windtunnel.core.repository import dvc_root
-from windtunnel.operations.dvc_lock import read_lock
+from windtunnel.operations.dvc_lock import parse_lock, read_lock
 
 RWLOCK, LOCK, RUNNING = Path(".dvc/tmp/rwlock"), Path("dvc.lock"), Path(".dvc/tmp/lock")
 
@@ -46,10 +43,10 @@ def damaged_files(root: Path = Path()) -> list[Damage]:
         return []
     damaged = []
     rwlock = _of_dvc(root) / RWLOCK
-    if _is_file(rwlock) and not _is_json(rwlock):
+    if is_file(rwlock) and not _is_json(rwlock):
         shown = Path(os.path.relpath(rwlock, root))
         damaged.append(Damage(shown, "is empty or cut, left by a kill", f"rm {shown}"))
-    if _is_file(root / LOCK) and not _is_lock(root / LOCK):
+    if is_file(root / LOCK) and not _is_lock(root / LOCK):
         command = f"git checkout -- {LOCK}" if _committed(root) else f"rm {LOCK}"
         damaged.append(Damage(LOCK, "is empty or cut, left by a kill", command))
     return damaged
@@ -88,7 +85,7 @@ def drop_stale_stages() -> list[str]:
     from dvc.repo import Repo
     from dvc.utils.serialize import modify_yaml
 
-    if _is_running(Path()) or not _is_file(LOCK) or not Path("dvc.yaml").is_file():
+    if _is_running(Path()) or not is_file(LOCK) or not Path("dvc.yaml").is_file():
         return []
     try:
         with Repo() as repo:
@@ -112,9 +109,9 @@ def _of_dvc(root: Path) -> Path:
 def _is_running(root: Path) -> bool:
     """Return True if a DVC process holds its lock here; a kill lets go of it."""
     path = _of_dvc(root) / RUNNING
-    if not path.is_file():
+    if not is_file(path):
         return False
-    with path.open("rb") as file:
+    with open_file(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
@@ -123,23 +120,16 @@ def _is_running(root: Path) -> bool:
     return False
 
 
-def _is_file(path: Path) -> bool:
-    with contextlib.suppress(OSError):
-        return path.is_file()
-    return False
-
-
 def _is_json(path: Path) -> bool:
-    try:
-        return isinstance(json.loads(path.read_text(encoding="utf-8")), dict)
-    except (ValueError, OSError):
-        return False
+    with contextlib.suppress(UserError):
+        return bool(read_json_map(path)) or True
+    return False
 
 
 def _is_lock(path: Path) -> bool:
     try:
-        content = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
-    except (YAMLError, ValueError, OSError):
+        content = parse_lock(path)
+    except UserError:
         return False
     return isinstance(content, dict) and isinstance(content.get("stages", {}), dict)
 

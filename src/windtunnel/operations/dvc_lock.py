@@ -9,11 +9,14 @@ from functools import cache
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
-from windtunnel.records.files import RUNTIME_FILE
+from windtunnel.boundary.files import path_text, read_text
+from windtunnel.boundary.text import parse_yaml
+from windtunnel.core.errors import UserError
+from windtunnel.records.files import RUNTIME_FILE, file_digest
 from windtunnel.records.layout import REPORTS
+
+MAX_BYTES = 2**24  # of a dvc.lock
 
 
 class LockedFile(BaseModel):
@@ -55,15 +58,19 @@ class _Lock(BaseModel):
     stages: dict[str, LockedStage] = {}
 
 
+def parse_lock(path: Path, *, exact: bool = True) -> object:
+    """Parse a dvc.lock, which may come from a stranger's repository. Raises UserError where it is missing or damaged."""
+    return parse_yaml(read_text(path, max_bytes=MAX_BYTES), path_text(path), fast=not exact)
+
+
 def read_lock(path: Path, *, exact: bool = False) -> dict[str, LockedStage]:
     """The stages of a dvc.lock by label, in its order; none where there is no such file or it is damaged.
 
     `exact`: values as DVC itself reads them (YAML 1.2), which takes ten times as long.
     """
     try:
-        content = YAML(typ="safe", pure=exact).load(path.read_text(encoding="utf-8"))
-        return _Lock.model_validate(content).stages
-    except (OSError, YAMLError, UnicodeDecodeError, ValidationError):
+        return _Lock.model_validate(parse_lock(path, exact=exact)).stages
+    except (UserError, ValidationError):
         return {}
 
 
@@ -100,7 +107,6 @@ def _md5(path: Path) -> str:
         rows.sort(key=lambda row: row["relpath"])
         return hashlib.md5(json.dumps(rows, sort_keys=True).encode(), usedforsecurity=False).hexdigest() + ".dir"
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        return file_digest(path, "md5")
     except OSError:
         return ""

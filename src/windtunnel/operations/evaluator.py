@@ -30,7 +30,7 @@ from windtunnel.evaluation.validate import validate
 from windtunnel.operations.api.pipeline import GIVEN, assess_subject
 from windtunnel.params.load import mistakes_of
 from windtunnel.params.schema import Params
-from windtunnel.records.files import DATA_FILE, METADATA_FILE
+from windtunnel.records.files import DATA_FILE, METADATA_FILE, read_own
 
 if TYPE_CHECKING:
     from mlflow.data.evaluation_dataset import EvaluationDataset
@@ -54,7 +54,7 @@ class FileArtifact(EvaluationArtifact):  # type: ignore[misc]  # MLflow's class 
         Path(output_artifact_path).write_bytes(content)
 
     def _load_content_from_file(self, local_artifact_path: str) -> bytes:
-        return Path(local_artifact_path).read_bytes()
+        return read_own(Path(local_artifact_path))
 
 
 class WindtunnelEvaluator(ModelEvaluator):  # type: ignore[misc]  # MLflow's class is untyped
@@ -95,7 +95,7 @@ class WindtunnelEvaluator(ModelEvaluator):  # type: ignore[misc]  # MLflow's cla
                 below = Path("windtunnel") / path.parent.relative_to(reports)
                 client.log_artifact(run_id, str(path), artifact_path=below.as_posix())
                 name = f"windtunnel/{path.relative_to(reports).as_posix()}"
-                artifacts[name] = FileArtifact(uri=f"runs:/{run_id}/{name}", content=path.read_bytes())
+                artifacts[name] = FileArtifact(uri=f"runs:/{run_id}/{name}", content=read_own(path))
         for name, value in result.metrics.items():
             client.log_metric(run_id, name, value)
         return EvaluationResult(metrics=result.metrics, artifacts=artifacts, run_id=run_id)

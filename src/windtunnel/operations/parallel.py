@@ -6,7 +6,6 @@ Each stage is a process of its own, as under `dvc repro`. On Linux it is forked 
 from __future__ import annotations
 
 import atexit
-import json
 import logging
 import multiprocessing as mp
 import os
@@ -24,13 +23,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import psutil
 
 from windtunnel.core.errors import USER_ERROR, InfrastructureError, UserError
 from windtunnel.core.machine import free_memory
 from windtunnel.operations.dvc_lock import read_lock
+from windtunnel.records.files import read_json, read_own
 from windtunnel.records.layout import HERE, LOCK, ROBUSTNESS
 from windtunnel.records.run_times import read_runtime
 from windtunnel.runtime.placement import PROGRESS_FILE
@@ -105,10 +105,9 @@ class _Running:
     def progress(self) -> dict[str, float]:
         """Return what the stage last wrote of its progress: `completed`, `total`, `rate` a second."""
         try:
-            progress: dict[str, float] = json.loads(self.log.with_suffix(".json").read_bytes())
-        except (OSError, ValueError):
+            return cast("dict[str, float]", read_json(self.log.with_suffix(".json")))
+        except UserError:
             return {}
-        return progress
 
     def exit_code(self) -> int | None:
         """Return the exit code; None while it runs."""
@@ -344,7 +343,7 @@ def _run_module(module: str, arguments: Sequence[str], environment: dict[str, st
 
 
 def _print_log(job: _Running) -> None:
-    lines = job.log.read_text(encoding="utf-8", errors="replace").splitlines() if job.log.is_file() else []
+    lines = read_own(job.log).decode("utf-8", "replace").splitlines() if job.log.is_file() else []
     for line in lines:
         if line.strip() and line != f"{job.label}: started":
             print(line, flush=True)

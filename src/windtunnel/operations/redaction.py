@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from io import StringIO
 
-from ruamel.yaml import YAML
-
+from windtunnel.boundary.text import parse_yaml, yaml_text
+from windtunnel.records.files import parse_own_json
 from windtunnel.runtime.credentials import secrets_in, without_credentials, without_secrets
 
 TEXT_SUFFIXES = frozenset({".yaml", ".lock", ".json", ".html", ".md"})
@@ -27,15 +26,11 @@ def redacted_file(text: str, suffix: str, secrets: set[str]) -> str:
     loses its comments.
     """
     if suffix in {".yaml", ".lock"} and "://" in text:
-        yaml = YAML(typ="safe", pure=True)
-        if (clean := _cleaned(content := yaml.load(text), secrets)) != content:
-            yaml.default_flow_style = False
-            yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # untyped upstream
-            yaml.dump(clean, out := StringIO())
-            return out.getvalue()
+        if (clean := _cleaned(content := parse_yaml(text, suffix), secrets)) != content:
+            return yaml_text(clean, plain=True, default_flow_style=False, sort_base_mapping_type_on_output=False)
         return without_credentials(text)  # addresses in comments
     if suffix == ".json":
-        clean = _cleaned(content := json.loads(text), secrets)
+        clean = _cleaned(content := parse_own_json(text), secrets)
         return text if clean == content else json.dumps(clean, indent=2) + "\n"
     return without_secrets(text, secrets)  # generated pages, whose scripts may look like queries of an address
 

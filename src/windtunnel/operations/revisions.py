@@ -5,18 +5,17 @@ Nothing is checked out: what a comparison reads is linked into a scratch folder.
 
 from __future__ import annotations
 
-import json
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from windtunnel.boundary.params_file import entry_names, read_params
 from windtunnel.core.errors import UserError
 from windtunnel.operations.dvc_lock import read_lock
 from windtunnel.operations.tracking.state import read_stages
-from windtunnel.records.files import DATA_FILE, METADATA_FILE
+from windtunnel.records.files import DATA_FILE, METADATA_FILE, read_json
 from windtunnel.records.layout import LOCK
 from windtunnel.registry.plugins import families
 from windtunnel.reporting.compare.runs import Run, run_in
@@ -112,7 +111,7 @@ def _link(repo: Repo, md5: str, target: Path, label: str) -> None:
         target.symlink_to(blob)
         return
     target.mkdir(parents=True, exist_ok=True)
-    for row in json.loads(blob.read_text(encoding="utf-8")):
+    for row in cast(Sequence[Any], read_json(blob)):
         if row["relpath"] in _READ:
             (target / row["relpath"]).symlink_to(_cached(repo, row["md5"], label))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
@@ -11,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
 from windtunnel.boundary.params_file import params_text, parse_params
+from windtunnel.boundary.text import edit_yaml, yaml_text
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import UserError
 from windtunnel.core.repository import dvc_root
 from windtunnel.records.artifacts import read_artifacts
-from windtunnel.records.files import replacing
+from windtunnel.records.files import parse_own_json, replacing
 from windtunnel.records.layout import PARAMS_FILE, ROBUSTNESS
 
 
@@ -85,9 +83,7 @@ def _run(command: list[str], where: str) -> None:
 
 def as_yaml(content: object) -> str:
     """Short maps and lists on a line; what was read from a file stays as it was there."""
-    text = io.StringIO()
-    _yaml().dump(content, text)
-    return text.getvalue()
+    return yaml_text(content, default_flow_style=None, width=140)
 
 
 def rewrite(path: Path, change: Callable[[Any], None]) -> None:
@@ -98,12 +94,12 @@ def rewrite(path: Path, change: Callable[[Any], None]) -> None:
     """
     before = params_text(path)
     # Without aliases, each entry changes alone.
-    wanted = json.loads(json.dumps(parse_params(before, str(path)), default=str))
+    wanted: Any = _plain(parse_params(before, str(path)))
     change(wanted)
-    content = _yaml().load(before)
+    content = edit_yaml(before, str(path))
     change(content)
     text = as_yaml(content)
-    if json.loads(json.dumps(parse_params(text, str(path)), default=str)) != wanted:
+    if _plain(parse_params(text, str(path))) != wanted:
         raise UserError(
             f"{path}: an entry that is written as an alias (*) of another cannot be changed alone; write it out, or "
             f"take the other's keys over with <<"
@@ -112,9 +108,5 @@ def rewrite(path: Path, change: Callable[[Any], None]) -> None:
         beside.write_text(text, encoding="utf-8")
 
 
-def _yaml() -> YAML:
-    yaml = YAML()
-    yaml.preserve_quotes = True  # DVC reads no `{factory: nets:Net}` without them
-    yaml.default_flow_style = None
-    yaml.width = 140
-    return yaml
+def _plain(content: object) -> object:
+    return parse_own_json(json.dumps(content, default=str))

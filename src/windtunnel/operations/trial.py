@@ -15,7 +15,7 @@ from windtunnel.assessments.run import result_of, task_on
 from windtunnel.assessments.verification.bound_propagation.memory import counts_its_own
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
-from windtunnel.core.machine import whole_memory
+from windtunnel.core.machine import system_text, whole_memory
 from windtunnel.core.subject import subject_of
 from windtunnel.operations.api.pipeline import resolved_directly
 from windtunnel.params.entry import Entry, Storage
@@ -122,7 +122,7 @@ class OwnMemory:
 
 def _own_memory() -> int:
     try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        lines = system_text(Path("/proc/self/status")).splitlines()
     except OSError:  # not Linux: what is mapped counts too
         return int(psutil.Process().memory_info().rss)
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon", "RssShmem")))

@@ -66,14 +66,24 @@ def write_json(content: object, path: Path) -> None:
         temporary.write_text(json.dumps(plain_json(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
+def read_own(path: Path) -> bytes:
+    """Read a file that we or DVC have written, or that is a part of a package. Raises OSError."""
+    return path.read_bytes()
+
+
 def read_json(path: Path) -> Json:
-    """Read a JSON file. Raises UserError where missing or damaged."""
+    """Read a JSON file of ours. Raises UserError where missing or damaged."""
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     try:
-        content: Json = json.loads(path.read_text(encoding="utf-8"))
+        return parse_own_json(read_own(path))
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error})") from error
+
+
+def parse_own_json(text: str | bytes) -> Json:
+    """Parse JSON that we have written. Raises ValueError where it is damaged."""
+    content: Json = json.loads(text)
     return content
 
 
@@ -93,10 +103,10 @@ def read_block(path: Path, *keys: str) -> dict[str, Json]:
     return content
 
 
-def file_digest(path: Path) -> str:
-    """sha256 of a file's bytes."""
+def file_digest(path: Path, algorithm: str = "sha256") -> str:
+    """Digest of a file's bytes. Raises OSError."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
 
 
 def is_tensor_summary(value: Json) -> bool:

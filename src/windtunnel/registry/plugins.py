@@ -14,14 +14,15 @@ import functools
 import importlib.util
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast, get_type_hints
 
-from windtunnel.core.errors import IncompatibleError, UserError, shown, unknown_word
+from windtunnel.core.errors import IncompatibleError, OutOfTimeError, UserError, shown, unknown_word
+from windtunnel.core.references import FOREIGN, first_line, limited_import, load_object, resolve
 
 T = TypeVar("T")
 ASSESSMENTS = "windtunnel.assessments"
@@ -37,12 +38,9 @@ class Lazy(Generic[T]):
 
     def __call__(self) -> T:
         """The object. Raises what its import raises."""
-        module, _, name = self.reference.partition(":")
-        if module.startswith("windtunnel."):  # a defect of ours keeps its traceback
-            ours: T = getattr(import_module(module), name)
-            return ours
-        with _one_line(f"plug-in: {self.reference}"):
-            value: T = getattr(import_module(module), name)
+        ours = self.reference.startswith("windtunnel.")  # a defect of ours keeps its traceback
+        with nullcontext() if ours else _one_line(f"plug-in: {self.reference}"):
+            value: T = load_object(self.reference)
         return value
 
     @property
@@ -147,11 +145,9 @@ class Library:
     def algorithm(self, name: str) -> Callable[..., object]:
         """The library's own object of this name. Imports the library. Raises UserError where it is not installed."""
         if self.row_of is not None:
-            from windtunnel.core.references import resolve
-
             return resolve(name, f"library: {self.name}: algorithm")
         try:
-            function: Callable[..., object] = getattr(import_module(str(self.module)), name)
+            function: Callable[..., object] = load_object(f"{self.module}:{name}")
         except ModuleNotFoundError as error:
             raise UserError(self.missing("library")) from error
         except AttributeError as error:
@@ -202,7 +198,7 @@ def libraries(family: str) -> dict[str, Library]:
     """The libraries of a family by name: ours first, then those of other packages."""
     records: list[Library] = []
     for name in library_records(family):
-        records += import_module(name).LIBRARIES
+        records += load_object(f"{name}:LIBRARIES")
     theirs = [
         (point, record)
         for point, record in _of_entry_points("windtunnel.libraries", Library)
@@ -245,7 +241,7 @@ def record_of(family: str) -> list[str]:
 def family_of(name: str, where: str = "family") -> Family:
     """The family of this name; no record of another one is read. Raises UserError, with the nearest match, for none."""
     for module in record_of(name):
-        record: Family = import_module(module).FAMILY
+        record: Family = load_object(f"{module}:FAMILY")
         return record
     if name not in families():
         raise UserError(unknown_word(where, name, families(), what="a family of assessments"))
@@ -392,11 +388,10 @@ def _loaded(point: EntryPoint) -> object:
 @contextmanager
 def _one_line(where: str) -> Iterator[None]:
     """Make a UserError of one line of whatever somebody else's package raises at import, `sys.exit` among it."""
-    from windtunnel.core.references import FOREIGN, first_line
-
     try:
-        yield
-    except UserError:
+        with limited_import(f"{where}: its import"):
+            yield
+    except (UserError, MemoryError, OutOfTimeError):
         raise
     except FOREIGN as error:
         raise UserError(f"{where}: {type(error).__name__}: {first_line(error)}") from error

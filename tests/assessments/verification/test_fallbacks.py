@@ -174,7 +174,7 @@ def test_a_search_that_memory_does_not_hold_gives_way_to_alpha_crown_and_says_so
 
 def test_a_search_is_bounded_in_memory_and_its_time_ends_inside_a_bound_too(digits_subject, monkeypatch):
     from windtunnel.assessments.verification.branch_and_bound import decide
-    from windtunnel.core.limits import OutOfTimeError
+    from windtunnel.core.errors import OutOfTimeError
 
     limits = []
 

@@ -12,7 +12,8 @@ from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.bound_propagation.memory import samples_that_suit
 from windtunnel.core.batches import out_of_memory
 from windtunnel.core.contracts import Verdict
-from windtunnel.core.limits import OutOfTimeError, memory_limit, time_limit
+from windtunnel.core.errors import OutOfTimeError
+from windtunnel.core.limits import memory_limit, time_limit
 
 CPU = torch.device("cpu")
 

@@ -14,7 +14,7 @@ from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.falsification import falsifier
 from windtunnel.core.batches import Batch
 from windtunnel.core.contracts import Norm, Verdict
-from windtunnel.core.limits import OutOfTimeError
+from windtunnel.core.errors import OutOfTimeError
 
 
 @pytest.fixture

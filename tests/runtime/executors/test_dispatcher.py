@@ -14,7 +14,7 @@ class Worker:
     def __init__(self):
         self.owes, self.ended = None, False
 
-    def open(self, payload):
+    def load(self, payload):
         self.owes = ("open", payload)
 
     def submit(self, unit):

@@ -25,11 +25,11 @@ def test_a_mapped_tensor_is_told_by_its_place_and_any_other_is_sent(inputs):
     own = inputs.clone()
     payload = pack(lambda _: inputs, for_this_machine=True)
     assert len(payload.content) < 10_000
-    assert torch.equal(payload.open()(None), own)
-    assert torch.equal(pack(lambda _: inputs[100:], for_this_machine=True).open()(None), own[100:])
+    assert torch.equal(payload.unpack()(None), own)
+    assert torch.equal(pack(lambda _: inputs[100:], for_this_machine=True).unpack()(None), own[100:])
     for sent in (pack(lambda _: own, for_this_machine=True), pack(lambda _: inputs)):
         assert len(sent.content) > own.numel() * 4
-        assert torch.equal(sent.open()(None), own)
+        assert torch.equal(sent.unpack()(None), own)
 
 
 def test_what_is_in_no_file_that_others_can_open_has_no_place(inputs, tmp_path):

@@ -19,7 +19,7 @@ def test_a_worker_that_is_ended_while_its_parcel_is_still_being_sent_leaves_no_t
 
     monkeypatch.setattr(worker.connection, "_send", slowly)
     before = set(threading.enumerate())
-    worker.open(bytes(1 << 20))
+    worker.load(bytes(1 << 20))
     assert started.wait(60)
     worker.end()
     ended.set()

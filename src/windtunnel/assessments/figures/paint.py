@@ -5,11 +5,9 @@ Matplotlib only fills shapes and sets text here: what stands where is decided on
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -17,11 +15,11 @@ from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Polygon, Rectangle
 from matplotlib.text import Text
-from PIL import Image
 
 from windtunnel.assessments.figures.axes import HALF
 from windtunnel.assessments.figures.pictures import Picture, PictureGrid
 from windtunnel.assessments.figures.scene import PALETTE, Area, Dot, Label, Line, Mark, Rect, Scene, text_width, wrapped
+from windtunnel.boundary.pictures import picture_pixels
 
 _DPI = 150
 _MARGIN, _GAP, _TITLE = 10.0, 14.0, 24.0
@@ -154,8 +152,7 @@ def _label(mark: Label, x: float, y: float) -> Text:
 
 def _image(image: AxesImage, x: float, y: float, picture: Picture) -> AxesImage:
     """A picture in the cell at (x, y), centred, in its own proportions."""
-    with Image.open(io.BytesIO(picture.png)) as opened:
-        pixels = np.asarray(opened.convert("RGB"))
+    pixels = picture_pixels(picture.png)
     scale = _CELL / max(pixels.shape[:2])
     height, width = (size * scale for size in pixels.shape[:2])
     x_left, top = x + (_CELL - width) / 2, y + (_CELL - height) / 2

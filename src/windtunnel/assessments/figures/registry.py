@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 from windtunnel.assessments.catalogue import entry_kind
 from windtunnel.assessments.figures.base import Visualiser, make_visualiser
+from windtunnel.core.references import load_object
 from windtunnel.params.entry import Entry
 from windtunnel.registry.plugins import families, family_of, load_modules
 
@@ -15,7 +14,7 @@ CLEAN_FIGURES = "windtunnel.assessments.clean.figures"  # clean is no family: it
 def register_figures() -> None:
     """Make the visualisers of every family known: importing a family's figures registers them."""
     for module in (CLEAN_FIGURES, *(family.figures for family in families().values())):
-        import_module(module)
+        load_object(module)
     load_modules("windtunnel.figures")
 
 

@@ -189,7 +189,7 @@ def _radii(data: Tensors, radius: Radius, ledger: Ledger, task: Task) -> tuple[T
     if attacked:
         low, most = torch.where(low < 0, low, bounds.holds), torch.full_like(low, radius.max)
         broken_radius(bounds.broken_by(breaks(task)), most, low, radius.tolerance)
-    open_ = task.subject.clean_correct & bounds.open(radius.max, radius.tolerance)
+    open_ = task.subject.clean_correct & bounds.unsettled(radius.max, radius.tolerance)
     cut_short = open_ & (task.time_left <= 0)
     if searching is not None:
         search = step_of(searching).radii

@@ -19,8 +19,7 @@ from windtunnel.assessments.verification.table import ROWS
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.dataset import Dataset
-from windtunnel.core.errors import IncompatibleError, UserError, unknown_word
-from windtunnel.core.limits import OutOfTimeError
+from windtunnel.core.errors import IncompatibleError, OutOfTimeError, UserError, unknown_word
 from windtunnel.core.subject import subject_of
 from windtunnel.params.entry import Block, Budget
 from windtunnel.params.verification import Radius, VerificationEntry

@@ -41,8 +41,7 @@ from windtunnel.core.contracts import Capability, Json
 from windtunnel.core.criterion import SOFTMAX
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.devices import make_deterministic
-from windtunnel.core.errors import IncompatibleError, UserError, unknown_word
-from windtunnel.core.limits import OutOfTimeError
+from windtunnel.core.errors import IncompatibleError, OutOfTimeError, UserError, unknown_word
 from windtunnel.core.references import first_line
 from windtunnel.params.model import Model, Preprocess
 from windtunnel.records.artifacts import save_tensors

@@ -27,7 +27,7 @@ from windtunnel.evaluation.summary.evidence import examples_of
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 from windtunnel.records.artifacts import Artifacts, read_artifacts
-from windtunnel.records.files import read_block
+from windtunnel.records.files import read_block, read_own
 from windtunnel.records.layout import Layout
 from windtunnel.registry.plugins import families
 from windtunnel.reporting.report.build import build_report
@@ -249,7 +249,7 @@ class Result(Mapping[str, Artifacts]):
         """In a notebook: the sentence, the sandwich as a picture, and what limits it."""
         front = self._report.front
         limits = _bullets([caveat.text for caveat in (*front.alarms, *front.caveats)])
-        picture = base64.b64encode((self.place.summary / "SandwichVisualiser_0.png").read_bytes()).decode()
+        picture = base64.b64encode(read_own(self.place.summary / "SandwichVisualiser_0.png")).decode()
         statement = html.escape(front.statement)
         image = f'<img alt="{statement}" style="max-width: 44rem" src="data:image/png;base64,{picture}">'
         return f"<p><b>{statement}</b></p>{image}{limits}"

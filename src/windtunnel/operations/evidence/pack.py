@@ -13,14 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
-from io import StringIO
 from pathlib import Path
-
-from ruamel.yaml import YAML
 
 from windtunnel.boundary.models.record import MODEL_JSON
 from windtunnel.boundary.params import load_params
 from windtunnel.boundary.params_file import read_params
+from windtunnel.boundary.text import yaml_text
 from windtunnel.boundary.writing import check_output
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import UserError
@@ -33,7 +31,15 @@ from windtunnel.operations.revisions import other_params
 from windtunnel.operations.tracking.describe import not_valid
 from windtunnel.params.load import entries
 from windtunnel.params.results import Report
-from windtunnel.records.files import DATA_FILE, METADATA_FILE, file_digest, hidden_from_dvc, plain_json, replacing
+from windtunnel.records.files import (
+    DATA_FILE,
+    METADATA_FILE,
+    file_digest,
+    hidden_from_dvc,
+    plain_json,
+    read_own,
+    replacing,
+)
 from windtunnel.records.gate import read_gate
 from windtunnel.records.layout import GATE, LOCK, METRICS, MODEL, PARAMS_FILE, REPORTS, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.records.metadata import Rate, Record, rate, read_metadata
@@ -125,7 +131,7 @@ def write_evidence(path: Path, key: Path | None = None) -> Pack:
     secrets = secrets_of(raw)
     files, redacted = {}, []
     for file in (PARAMS_FILE, LOCK, *results):
-        content = file.read_bytes()
+        content = read_own(file)
         if file.suffix in TEXT_SUFFIXES:
             clean = redacted_file(content.decode(), file.suffix, secrets).encode()
             redacted += [file.as_posix()] if clean != content else []
@@ -140,7 +146,7 @@ def write_evidence(path: Path, key: Path | None = None) -> Pack:
     files["clauses.md"] = clauses_text(assessed, digests, failures).encode()
     files["model_card.md"] = model_card(assessed, digests, failures).encode()
     files["report_dated.pdf"] = _dated_report(params.report, names, record)
-    files["verify.py"] = Path(verify.__file__).read_bytes()
+    files["verify.py"] = read_own(Path(verify.__file__))
     manifest = _json(PackManifest(files={name: sha256(content).hexdigest() for name, content in sorted(files.items())}))
     files[verify.MANIFEST] = manifest
     if key is not None:
@@ -169,7 +175,7 @@ def _dated_report(options: Report, names: Sequence[str], record: PackRecord) -> 
     front = replace(report.front, facts=(*report.front.facts, *facts))
     with tempfile.TemporaryDirectory() as folder:
         render_pdf(replace(report, front=front), Path(folder) / "report.pdf")
-        return (Path(folder) / "report.pdf").read_bytes()
+        return read_own(Path(folder) / "report.pdf")
 
 
 def clauses_text(run: Run, digests: Mapping[str, str], failures: Sequence[str] = ()) -> str:
@@ -203,13 +209,10 @@ def model_card(run: Run, digests: Mapping[str, str], failures: Sequence[str] = (
     metrics = [number.as_metric() for number in numbers]
     result = {"task": {"type": "image-classification"}, "dataset": {"type": digest, "name": f"assessed samples {digest}"},
               "metrics": metrics}  # fmt: skip
-    front = StringIO()
-    YAML(typ="safe", pure=True).dump(
-        {"model-index": [{"name": f"model {origin.model_digest[:12]}", "results": [result]}]}, front
-    )
+    front = yaml_text({"model-index": [{"name": f"model {origin.model_digest[:12]}", "results": [result]}]}, plain=True)
     file = f"{SUMMARY}/{METADATA_FILE}"
     rows = [number.as_row() for number in numbers]
-    lines = ["---", front.getvalue().rstrip(), "---", "", "## Robustness", "",
+    lines = ["---", front.rstrip(), "---", "", "## Robustness", "",
              "| metric | norm | epsilon | samples | value | 95 % interval |", "| --- | --- | --- | ---: | ---: | --- |",
              *rows, "", f"Assessed by windtunnel; the numbers are in `{file}` (sha256 `{digests[file]}`).", ""]  # fmt: skip
     return "\n".join(lines)

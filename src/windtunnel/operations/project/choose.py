@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader
-from ruamel.yaml import YAML
 
 from windtunnel.boundary.discovery.samples import Samples
 from windtunnel.boundary.discovery.weights import Weights
+from windtunnel.boundary.text import yaml_text
 from windtunnel.registry.plugins import library_of
 
 TO_NAME = "NAME-IT"  # stands where nothing was found
@@ -131,7 +130,4 @@ def _scalar(value: object) -> str:
 
 
 def _flow(value: object) -> str:
-    yaml, text = YAML(typ="safe", pure=True), io.StringIO()
-    yaml.default_flow_style, yaml.width = True, 10_000
-    yaml.dump(value, text)
-    return text.getvalue().strip()
+    return yaml_text(value, plain=True, default_flow_style=True, width=10_000).strip()

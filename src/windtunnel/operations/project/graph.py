@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping
 
-from ruamel.yaml import YAML
-
+from windtunnel.boundary.text import yaml_text
 from windtunnel.registry.plugins import Family, families
 
 Stage = dict[str, object]
@@ -23,11 +21,8 @@ _HEAD = """\
 
 def graph_text(params: Mapping[str, object]) -> str:
     """dvc.yaml for a params.yaml of this content."""
-    yaml, text = YAML(), io.StringIO()
-    yaml.indent(mapping=2, sequence=4, offset=2)
-    yaml.width = 140
-    yaml.dump(graph(params), text)
-    return _HEAD + text.getvalue()
+    text = yaml_text(graph(params), map_indent=2, sequence_indent=4, sequence_dash_offset=2, width=140)
+    return _HEAD + text
 
 
 def graph(params: Mapping[str, object]) -> dict[str, object]:

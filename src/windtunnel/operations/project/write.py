@@ -15,6 +15,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field, ValidationError
 
 from windtunnel.boundary.files import is_file, read_text
+from windtunnel.boundary.text import parse_json
 from windtunnel.boundary.writing import remove_inside, writing
 from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.core.repository import dvc_root, repository
@@ -126,9 +127,9 @@ def read_record(folder: Path) -> InitRecord | None:
     if text is None:
         return None
     try:
-        return InitRecord.model_validate_json(text)
-    except ValidationError as error:
-        why = error.errors()[0]["msg"].lower()
+        return InitRecord.model_validate(parse_json(text, "it"))
+    except (UserError, ValidationError) as error:
+        why = error.errors()[0]["msg"].lower() if isinstance(error, ValidationError) else error
         raise UserError(f"{folder / RECORD}: is damaged ({why}); git checkout brings it back") from error
 
 

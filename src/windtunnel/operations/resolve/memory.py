@@ -11,7 +11,8 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from windtunnel.records.files import file_digest, write_json
+from windtunnel.core.errors import UserError
+from windtunnel.records.files import file_digest, read_json, write_json
 
 MEMORY = Path(".cache/windtunnel/resolve.json")
 # Raised where what is remembered changes its form or its meaning: the digest of a module, what counts as an import.
@@ -36,8 +37,8 @@ class Memory:
         self._known: dict[str, list[object]] = {}
         self._changed = False
         try:
-            stored = _Kept.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError):
+            stored = _Kept.model_validate(read_json(path))
+        except (UserError, ValidationError):
             return
         if stored.form == FORM:
             self._known = stored.files

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from windtunnel.core.errors import UserError
+from windtunnel.records.files import read_own
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ def read_source(path: Path, name: str) -> Source:
     Raises UserError where the file is no Python.
     """
     try:
-        tree = ast.parse(path.read_bytes())
+        tree = ast.parse(read_own(path))
     except (SyntaxError, ValueError) as error:
         raise UserError(f"{path}: not Python ({error})") from error
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]

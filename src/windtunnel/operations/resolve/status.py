@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from windtunnel.operations.dvc_lock import LockedStage, read_lock
 from windtunnel.operations.resolve.build import resolve_all
 from windtunnel.operations.resolve.explain import explain
 from windtunnel.params.resolved import Resolved, read_resolved, resolved_file
+from windtunnel.records.files import read_json
 from windtunnel.records.layout import HERE, LOCK, RESOLVED, ROBUSTNESS
 from windtunnel.records.metadata import fitting, read_metadata
 from windtunnel.records.run_times import read_runtime
@@ -117,8 +117,8 @@ def _resolved_before(repo: Repo, now: Resolved, ran: LockedStage) -> Resolved | 
     md5 = ran.md5_of_deps.get(resolved_file(now.stage, now.name).as_posix())
     try:
         path = Path(repo.cache.local.oid_to_path(md5)) if md5 else None
-        return Resolved.model_validate(json.loads(path.read_bytes())) if path else None
-    except (OSError, ValueError, ValidationError):
+        return Resolved.model_validate(read_json(path)) if path else None
+    except (UserError, ValidationError):
         return None
 
 

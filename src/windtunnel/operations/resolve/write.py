@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,7 +10,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.operations.dvc_lock import read_lock
 from windtunnel.params.resolved import Resolved, read_resolved, resolved_file
 from windtunnel.records.digests import digests_file, result_digests
-from windtunnel.records.files import read_json, write_json
+from windtunnel.records.files import file_digest, read_json, write_json
 from windtunnel.records.layout import LOCK, RESOLVED, ROBUSTNESS
 from windtunnel.records.redraw_cache import KEPT, set_aside
 
@@ -54,7 +53,7 @@ def keep_for_redrawing(stages: Iterable[Resolved], root: Path) -> None:
     for stage in chosen:
         file = resolved_file(stage.stage, stage.name, root)
         ran_with = lock[stage.label].md5_of_deps.get(file.as_posix()) if stage.label in lock else None
-        if ran_with == hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest() and _whole(stage.name):
+        if ran_with == file_digest(file, "md5") and _whole(stage.name):
             set_aside(ROBUSTNESS / stage.name, stage.digest)
 
 

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ruamel.yaml import YAML
-
 from windtunnel.boundary.params_file import params_text
+from windtunnel.boundary.text import edit_yaml, yaml_text
 from windtunnel.core.errors import UserError
 from windtunnel.operations.resolve.build import resolve_all
 from windtunnel.operations.tracking.registry import CHAMPION, Registry, Version
@@ -76,9 +75,6 @@ def reassess(champion: Version, params: Params, run_stage: RunStage) -> Record:
 
 def _write_params(champion: Version, path: Path) -> None:
     """params.yaml with the champion for its model."""
-    yaml = YAML()
-    yaml.preserve_quotes = True  # DVC reads no `{algorithm: attacks:mine}` without them
-    content = yaml.load(params_text(PARAMS_FILE))
+    content = edit_yaml(params_text(PARAMS_FILE), str(PARAMS_FILE))
     content["model"] = {"source": "mlflow", "uri": champion.uri}
-    with path.open("w", encoding="utf-8") as file:
-        yaml.dump(content, file)
+    path.write_text(yaml_text(content), encoding="utf-8")

@@ -13,7 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from windtunnel.core.errors import InfrastructureError
-from windtunnel.records.files import replacing
+from windtunnel.records.files import read_own, replacing
 
 
 class BusyError(InfrastructureError):
@@ -51,7 +51,7 @@ def who_holds(holder: Path, patience: float = 5.0) -> str:
     end = time.monotonic() + patience
     while True:
         try:
-            return holder.read_text(encoding="utf-8").strip()
+            return read_own(holder).decode().strip()
         except FileNotFoundError:
             if time.monotonic() > end:
                 return "another process"

@@ -52,11 +52,11 @@ def run_stage(stage: str, name: str = "", ended_by: str = "") -> None:
         from windtunnel.records.run_times import write_stage_runtime
 
         started = time.time()
-        import_module(f"{__package__}.{stage}").main()
+        import_module(f"windtunnel.operations.stages.{stage}").main()
         if stage in _LEAVES_NO_ASSESSMENT:
             write_stage_runtime(stage, started)
     else:
-        import_module(f"{__package__}.{ENTRY}").main(stage, name, ended_by)
+        import_module(f"windtunnel.operations.stages.{ENTRY}").main(stage, name, ended_by)
 
 
 def stage_of(stage: str = "", name: str = "", *more: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from windtunnel.boundary.mlflow_server import main_root, tracking_uri
 from windtunnel.boundary.models.record import MODEL_JSON
 from windtunnel.boundary.params_file import configured_server
 from windtunnel.core.errors import UserError
-from windtunnel.records.files import DATA_FILE, METADATA_FILE, read_json, write_json
+from windtunnel.records.files import DATA_FILE, METADATA_FILE, read_json, read_own, write_json
 from windtunnel.records.layout import (
     DATA,
     DIGESTS,
@@ -65,7 +65,7 @@ def _state() -> _Logged | None:
     for path in _files():
         # Of tensors size and time: reading them is what takes long.
         facts = path.stat()
-        content = [facts.st_size, facts.st_mtime_ns] if path.name == DATA_FILE else path.read_bytes()
+        content = [facts.st_size, facts.st_mtime_ns] if path.name == DATA_FILE else read_own(path)
         digest.update(f"{path.as_posix()} {content!r}\n".encode())
     return _Logged(artifacts=digest.hexdigest(), uri=uri, store=(store.st_size, store.st_mtime_ns))
 

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from windtunnel.boundary.mlflow_server import connect, tracking_uri
 from windtunnel.boundary.models.record import Fetched, read_model
+from windtunnel.boundary.text import parse_json
 from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.operations.tracking.state import MAX_TAG, State, volatile_tags
 from windtunnel.operations.tracking.store import deliver, logged_model
@@ -183,7 +184,9 @@ class Registry:
     def _link(self, model_id: str, number: str) -> None:
         """Name the version beside its model on MLflow's Models page. A server does so; a local store leaves it to the client."""
         tag = "mlflow.modelVersions"
-        links = json.loads(self.client.get_logged_model(model_id).tags.get(tag, "[]"))
+        links: Any = parse_json(
+            self.client.get_logged_model(model_id).tags.get(tag, "[]"), f"registry: {model_id}: {tag}"
+        )
         if not any(str(link["version"]) == number and link["name"] == self.model for link in links):
             linked = json.dumps([*links, {"name": self.model, "version": int(number)}])
             self.client.set_logged_model_tags(model_id, {tag: linked})
@@ -246,10 +249,9 @@ def _log_weights(model_id: str, directory: Path, shape: tuple[int, ...]) -> str:
     # MLflow would start another interpreter for that.
     example = np.zeros((2, *shape), np.float32)
     if loaded.onnx_path:
-        import onnx
+        from windtunnel.boundary.models.onnx_graph import read_graph
 
-        graph = onnx.load(str(loaded.onnx_path))
-        mlflow.onnx.log_model(graph, model_id=model_id, pip_requirements=["onnxruntime"])
+        mlflow.onnx.log_model(read_graph(loaded.onnx_path), model_id=model_id, pip_requirements=["onnxruntime"])
     else:
         module = loaded.module.eval()
         with torch.no_grad():  # a program's outputs are tensors, and `model.source: mlflow` expects logits of it

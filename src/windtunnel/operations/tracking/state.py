@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import subprocess
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +23,8 @@ from windtunnel.operations.dvc_lock import LockedStage, read_lock
 from windtunnel.operations.tracking.describe import describe
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
-from windtunnel.records.files import DATA_FILE, METADATA_FILE, file_digest, is_tensor_summary, read_block
+from windtunnel.records.artifacts import is_whole
+from windtunnel.records.files import DATA_FILE, METADATA_FILE, file_digest, is_tensor_summary, read_block, read_own
 from windtunnel.records.findings import FindingRecord, counts, overall, read_findings
 from windtunnel.records.gate import read_gate
 from windtunnel.records.layout import HERE, Layout
@@ -230,12 +230,7 @@ def _digest(layout: Layout, assessments: Sequence[str]) -> str:
     digest = hashlib.sha256()
     # The values, not the bytes: a comment, or the order in which `dvc exp run -S` writes them, makes no other state.
     values = json.dumps(flat_params(layout.params), sort_keys=True).encode()
-    for part in (
-        values,
-        layout.metrics.read_bytes(),
-        layout.gate.read_bytes(),
-        *(text.encode() for text in assessments),
-    ):
+    for part in (values, read_own(layout.metrics), read_own(layout.gate), *(text.encode() for text in assessments)):
         digest.update(hashlib.sha256(part).digest())
     return digest.hexdigest()
 
@@ -280,7 +275,7 @@ def _child(
         return ChildState(name, directory, metadata, "", stage)
     # Not the digest in runtime.json: that file is no DVC output, so after a checkout it may speak of other tensors.
     path = directory / DATA_FILE
-    if not zipfile.is_zipfile(path):  # its end is there: what torch needs, without reading gigabytes
+    if not is_whole(path):
         raise UserError(f"{path}: is missing or cut; dvc checkout --force {directory} brings it back, or dvc repro")
     data = file_digest(path)
     digest = assessment_digest(directory, data)

@@ -12,9 +12,10 @@ from urllib.parse import urlparse
 from windtunnel.boundary.mlflow_moved import ARTIFACTS
 from windtunnel.boundary.mlflow_server import connect, main_root, store_lock
 from windtunnel.boundary.params_file import read_params
+from windtunnel.boundary.sqlite_store import first_number
 from windtunnel.operations.redaction import TEXT_SUFFIXES, redacted_file, secrets_of
 from windtunnel.operations.tracking.state import MAX_TAG, ChildState, State
-from windtunnel.records.files import DATA_FILE
+from windtunnel.records.files import DATA_FILE, read_own
 from windtunnel.records.layout import Layout
 
 if TYPE_CHECKING:
@@ -75,18 +76,12 @@ def is_logged(digest: str, uri: str) -> bool:
     path = uri.removeprefix("sqlite:///")
     if not uri.startswith("sqlite:///") or not Path(path).is_file():
         return False
-    import sqlite3
-
     query = (
         "select count(*) from tags s join tags c on s.run_uuid = c.run_uuid join runs r on r.run_uuid = s.run_uuid "
         "where s.key = 'windtunnel.state' and s.value = ? and c.key = 'windtunnel.complete' and c.value = 'true' "
         "and r.lifecycle_stage = 'active'"
     )
-    try:
-        with sqlite3.connect(path) as database:
-            return bool(database.execute(query, (digest,)).fetchone()[0])
-    except sqlite3.Error:
-        return False  # another schema: MLflow itself will tell
+    return bool(first_number(Path(path), query, digest))
 
 
 def find_experiment(client: MlflowClient, name: str, uri: str) -> str:
@@ -151,7 +146,7 @@ def _log_parent(client: MlflowClient, run: str, state: State) -> str:
 
 def _log_file(client: MlflowClient, run: str, path: Path, below: str | None, secrets: set[str]) -> None:
     """Upload a file; one of text without the credentials that may stand in it (`tracking.uri` in params.yaml and dvc.lock)."""
-    text = path.read_text(encoding="utf-8") if path.suffix in TEXT_SUFFIXES else None
+    text = read_own(path).decode() if path.suffix in TEXT_SUFFIXES else None
     shown = None if text is None else redacted_file(text, path.suffix, secrets)
     if shown is None or shown == text:
         client.log_artifact(run, str(path), artifact_path=below)

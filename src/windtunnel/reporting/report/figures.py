@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image, UnidentifiedImageError
-
 from windtunnel.assessments.figures.base import VISUALISERS, drawn
 from windtunnel.assessments.figures.registry import register_figures
 from windtunnel.assessments.figures.scene import Scene
+from windtunnel.boundary.pictures import is_picture
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.metadata import FigureRecord
 from windtunnel.reporting.report.model import ODD_METADATA, Block, Chart, Figure, Text
@@ -73,13 +72,4 @@ def picture_files(artifacts: Artifacts) -> Mapping[str, Path]:
     """The files of `visualisers` in metadata.json that are pictures in the assessment's own directory."""
     names = [row.file for row in artifacts.metadata.visualisers]
     paths = {name: artifacts.directory / name for name in names if Path(name).name == name}
-    return {name: path for name, path in paths.items() if path.suffix == ".png" and _is_picture(path)}
-
-
-def _is_picture(path: Path) -> bool:
-    try:
-        with Image.open(path) as image:
-            image.verify()
-    except (OSError, SyntaxError, UnidentifiedImageError):  # Pillow raises SyntaxError for a broken PNG
-        return False
-    return True
+    return {name: path for name, path in paths.items() if path.suffix == ".png" and is_picture(path)}

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from torch.nn.functional import interpolate
 
 from windtunnel.assessments.figures.pictures import pixels_of, png_bytes
 from windtunnel.boundary.writing import writing
+from windtunnel.records.files import read_own
 from windtunnel.reporting.compare.runs import Run
 from windtunnel.reporting.view.columns import Samples, Source, changed_images, collect, column, core, rows_at, tile_of
 
@@ -55,7 +55,7 @@ def write_site(runs: list[Run], folder: Path) -> Iterator[Path]:
 
 
 def _template(name: str) -> bytes:
-    return resources.files("windtunnel.reporting.view").joinpath("templates", name).read_bytes()
+    return read_own(Path(__file__).parent / "templates" / name)
 
 
 def _served_page() -> bytes:

@@ -38,7 +38,7 @@ class WorkerEvent:
 class Worker(Protocol):
     """A process that holds the work and computes one unit at a time."""
 
-    def open(self, payload: Payload) -> None:
+    def load(self, payload: Payload) -> None:
         """Begin to load the work; the event is `ready` or `raised`."""
 
     def submit(self, unit: object) -> None:
@@ -139,7 +139,7 @@ class Dispatcher:
 
     def _open(self, worker: Any) -> None:
         self._opening[worker] = time.monotonic() + START_LIMIT
-        worker.open(self.payload)
+        worker.load(self.payload)
 
     def _collect(self) -> Iterator[tuple[int, Any]]:
         """Yield results that arrived and units that were given up."""

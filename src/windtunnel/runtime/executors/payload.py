@@ -6,6 +6,7 @@ Workers import this module: it must not import torch, which takes longer than ma
 from __future__ import annotations
 
 import io
+import math
 import os
 import pickle
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from windtunnel.core.errors import UserError
+from windtunnel.core.machine import system_text
 from windtunnel.core.threads import compute_with_one_torch_thread
 from windtunnel.runtime.console import warn
 from windtunnel.runtime.executors import inside_a_unit
@@ -42,7 +44,7 @@ class Payload:
     path: tuple[str, ...]
     content: bytes
 
-    def open(self) -> Callable[[Any], Any]:
+    def unpack(self) -> Callable[[Any], Any]:
         """Unpickle the work, in a worker, and compute with one thread from here on."""
         import cloudpickle
 
@@ -96,10 +98,10 @@ class WorkerServer:
         self._work: Callable[[Any], Any] | None = None
         retain_freed_memory()
 
-    def open(self, payload: Payload) -> bytes:
+    def load(self, payload: Payload) -> bytes:
         """Load the work; return ("ready", None) or ("raised", the exception), pickled."""
         self._work = None  # two of them may be more than the memory holds
-        return self._answer("ready", lambda: setattr(self, "_work", payload.open()))
+        return self._answer("ready", lambda: setattr(self, "_work", payload.unpack()))
 
     def do(self, unit: object) -> bytes:
         """Compute a unit; return ("done", the result) or ("raised", the exception), pickled."""
@@ -115,13 +117,18 @@ class WorkerServer:
             return _as_bytes(error)
 
 
+def unpickled(content: bytes) -> Any:
+    """Load a message of a worker or a driver of ours. Raises what its classes raise."""
+    return pickle.loads(content)
+
+
 def _as_bytes(error: Exception) -> bytes:
     """Pickle an exception with its traceback as a note; an error of the user's code becomes its one line."""
     raised = as_user_error(error) or error
     raised.add_note("in a worker: " + "".join(traceback.format_exception(error)))
     try:
         content = pickle.dumps(("raised", raised))
-        pickle.loads(content)  # an exception may be written and not be read again
+        unpickled(content)  # an exception may be written and not be read again
     except Exception:
         content = pickle.dumps(("raised", RuntimeError(f"{type(error).__name__}: {error}")))
     return content
@@ -162,7 +169,7 @@ def mapped_location(tensor: Tensor) -> tuple[str, int] | None:
     if size < MIN_BYTES or not tensor.is_contiguous() or tensor.device.type != "cpu" or tensor.requires_grad:
         return None
     try:
-        lines = _MAPS.read_text().splitlines()
+        lines = system_text(_MAPS).splitlines()
     except OSError:  # not Linux
         return None
     address = tensor.data_ptr()
@@ -180,8 +187,9 @@ def mapped_location(tensor: Tensor) -> tuple[str, int] | None:
 
 def mapped(file: str, offset: int, kind: dtype, shape: tuple[int, ...]) -> Tensor:
     """Map the tensor at this location, copy on write."""
-    import numpy as np
     import torch
 
-    size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-    return torch.from_numpy(np.memmap(file, np.uint8, "c", offset, (size,))).view(kind).view(shape)
+    from windtunnel.core.scratch import map_file
+
+    size = math.prod(shape) * kind.itemsize
+    return map_file(file, torch.uint8, (size,), mode="c", offset=offset).view(kind).view(shape)

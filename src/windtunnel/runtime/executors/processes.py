@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from windtunnel.runtime.executors import Lost, SerialExecutor
 from windtunnel.runtime.executors.dispatcher import Dispatcher, WorkerEvent
-from windtunnel.runtime.executors.payload import Payload, WorkerServer, pack_or_warn
+from windtunnel.runtime.executors.payload import Payload, WorkerServer, pack_or_warn, unpickled
 from windtunnel.runtime.shutdown import deaf_children, no_main_module
 
 U = TypeVar("U")
@@ -58,7 +58,7 @@ class _Process:
             self._process.start()
         theirs.close()
 
-    def open(self, payload: Payload) -> None:
+    def load(self, payload: Payload) -> None:
         """Send the work from a thread: a pipe holds little, and the worker reads it only once it has started."""
         request = ("open", (os.getcwd(), payload))  # relative paths in the work mean the same
         threading.Thread(target=self._send, args=(request,), daemon=True).start()
@@ -70,7 +70,7 @@ class _Process:
     def _send(self, request: object) -> None:
         # As plain bytes: `send` would put tensors into shared memory, which their worker then waits for.
         content = pickle.dumps(request)
-        # It has died, and its connection says so; or it was ended while `open` was still sending: a connection that is closed
+        # It has died, and its connection says so; or it was ended while `load` was still sending: a connection that is closed
         # in the middle of that has no handle any more (TypeError).
         with suppress(OSError, TypeError):
             self.connection.send_bytes(content)
@@ -78,7 +78,7 @@ class _Process:
     def read_event(self) -> WorkerEvent:
         """Read the next message, or report how the process died."""
         try:
-            return WorkerEvent(*pickle.loads(self.connection.recv_bytes()))  # of our own worker
+            return WorkerEvent(*unpickled(self.connection.recv_bytes()))
         except (EOFError, OSError):
             self._process.join()
             return WorkerEvent("died", _how(self._process.exitcode))
@@ -156,13 +156,13 @@ def _serve(connection: Connection) -> None:
     server = WorkerServer()
     while True:
         try:
-            kind, content = pickle.loads(connection.recv_bytes())  # of our own driver
+            kind, content = unpickled(connection.recv_bytes())
         except (EOFError, OSError):
             return
         if kind == "open":
             folder, payload = content
             os.chdir(folder)
-            answer = server.open(payload)
+            answer = server.load(payload)
         else:
             answer = server.do(content)
         connection.send_bytes(answer)

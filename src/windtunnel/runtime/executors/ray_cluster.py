@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import pickle
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 from windtunnel.core.errors import UserError
 from windtunnel.runtime.executors import Lost, SerialExecutor
 from windtunnel.runtime.executors.dispatcher import Dispatcher, WorkerEvent
-from windtunnel.runtime.executors.payload import Payload, WorkerServer, pack_or_warn, require_equal, versions
+from windtunnel.runtime.executors.payload import Payload, WorkerServer, pack_or_warn, require_equal, unpickled, versions
 
 U = TypeVar("U")
 R = TypeVar("R")
@@ -28,8 +27,8 @@ class Actor(WorkerServer):
     """A worker server in a Ray actor, which also reports its versions."""
 
     def ready(self, payload: Payload) -> tuple[bytes, dict[str, str]]:
-        """Load the work; return (answer of `open`, versions)."""
-        return self.open(payload), versions()
+        """Load the work; return (answer of `load`, versions)."""
+        return self.load(payload), versions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class _ActorHandle:
     def __init__(self, ray: Any, actor: Any) -> None:
         self._ray, self._actor, self.pending = ray, actor, None
 
-    def open(self, payload: Any) -> None:
+    def load(self, payload: Any) -> None:
         """Begin to load the work; the payload lies in the object store."""
         self.pending = self._actor.ready.remote(payload)
 
@@ -77,7 +76,7 @@ class _ActorHandle:
         except self._ray.exceptions.RayError as error:
             return WorkerEvent("died", _why(error))
         answer, computes_with = reply if isinstance(reply, tuple) else (reply, None)
-        kind, content = pickle.loads(answer)  # of our own worker
+        kind, content = unpickled(answer)
         return WorkerEvent(kind, computes_with if kind == "ready" else content)
 
     def end(self) -> None:

@@ -8,7 +8,7 @@ from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.search import Limits
 from windtunnel.assessments.verification.regions import Region
 from windtunnel.core.contracts import Norm
-from windtunnel.core.limits import OutOfTimeError
+from windtunnel.core.errors import OutOfTimeError
 
 CPU = torch.device("cpu")
 LIMITS = Limits(domains=4000, iterations=2, batch=2, memory=10**8, rows=256)

@@ -15,8 +15,8 @@ from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.vnnlib import instance
 from windtunnel.assessments.verification.vnnlib.export import export_instances
 from windtunnel.assessments.verification.vnnlib.instance import Decision, decide_instance
-from windtunnel.assessments.verification.vnnlib.specification import read_specifications
 from windtunnel.boundary.models.backends import OnnxModule
+from windtunnel.boundary.vnnlib_text import read_specifications
 from windtunnel.cli.verify import verify
 from windtunnel.core.contracts import Norm, Verdict
 from windtunnel.core.errors import IncompatibleError, UserError

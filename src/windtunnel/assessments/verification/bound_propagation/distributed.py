@@ -14,6 +14,7 @@ from windtunnel.assessments.verification.bound_propagation.bounder import WEAKER
 from windtunnel.assessments.verification.bound_propagation.lirpa import Bounds
 from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.core.batches import Batch, Incidents
+from windtunnel.records.files import parse_own_json
 from windtunnel.runtime.batch_runner import each_batch
 from windtunnel.runtime.checkpoint import Checkpoint
 
@@ -53,7 +54,7 @@ def bound_all(
     for batch, result in each_batch(
         batches, work, name=name, checkpoint=checkpoint, without=work.nothing, incidents=bounder.incidents
     ):
-        _remember(bounder, _Notes.model_validate_json(bytes(result["notes"].tolist())))
+        _remember(bounder, _Notes.model_validate(parse_own_json(bytes(result["notes"].tolist()))))
         kinds = torch.stack([result["method"], result["failed"].long()], 1)
         for kind in kinds.unique(dim=0):
             at = (kinds == kind).all(1)

@@ -20,7 +20,7 @@ from windtunnel.assessments.verification.branch_and_bound.search import Limits, 
 from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs
 from windtunnel.assessments.verification.branch_and_bound.tighten import TighteningBudget, tighten
 from windtunnel.assessments.verification.regions import Region
-from windtunnel.core.limits import OutOfTimeError
+from windtunnel.core.errors import OutOfTimeError
 
 # Iterations: of the margins at first, of the margins later, of the planes.
 _QUICK_ROOT, _ROOT, _PLANES = 20, 60, 60

@@ -31,7 +31,7 @@ class RadiusBounds:
     holds: Tensor
     broken: Tensor
 
-    def open(self, largest: float, tolerance: float) -> Tensor:
+    def unsettled(self, largest: float, tolerance: float) -> Tensor:
         """Which samples' radii, up to `largest`, are not known to within `tolerance`; (N,) bool."""
         return (self.holds < largest) & (self.broken - self.holds > tolerance)
 

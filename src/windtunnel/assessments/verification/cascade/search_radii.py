@@ -21,8 +21,8 @@ from windtunnel.assessments.verification.falsification.falsifier import ROUNDING
 from windtunnel.core.batches import Batch
 from windtunnel.core.contracts import Caveat
 from windtunnel.core.distances import distance
-from windtunnel.core.errors import IncompatibleError
-from windtunnel.core.limits import OutOfTimeError, time_limit
+from windtunnel.core.errors import IncompatibleError, OutOfTimeError
+from windtunnel.core.limits import time_limit
 from windtunnel.params.verification import Radius
 from windtunnel.runtime.batch_runner import each_batch
 
@@ -54,7 +54,7 @@ def _search(step: str, radii: RadiusBounds, ledger: Ledger, task: Task) -> tuple
     params = entry.branch_and_bound
     seconds = torch.full((len(subject.dataset),), float("inf") if entry.timeout is None else entry.timeout)
     searcher = Searcher(subject, task.norm, task.lead(ROUNDING), params, seconds, Deadline(task.deadline))
-    open_ = subject.clean_correct & radii.open(radius.max, radius.tolerance)
+    open_ = subject.clean_correct & radii.unsettled(radius.max, radius.tolerance)
     unfinished, short = torch.zeros_like(open_), torch.zeros_like(open_)
     try:
         with time_limit(task.deadline):
@@ -72,7 +72,9 @@ def _search(step: str, radii: RadiusBounds, ledger: Ledger, task: Task) -> tuple
         members = batch.indices
         radii.holds[members], radii.broken[members] = result["holds"], result["broken"]
         unfinished[members], short[members] = result["unfinished"], result["short"]
-    remaining = (open_ & radii.open(radius.max, radius.tolerance) & ~unfinished & ~short).nonzero().flatten().tolist()
+    remaining = (
+        (open_ & radii.unsettled(radius.max, radius.tolerance) & ~unfinished & ~short).nonzero().flatten().tolist()
+    )
     if remaining:
         text = (
             f"{len(remaining)} samples: larger radii may hold: the certified one and the nearest counter-example known, if any, are "
@@ -96,7 +98,7 @@ class _Radii:
         radii = RadiusBounds(self.radii.holds[batch.indices], self.radii.broken[batch.indices])
         session = self.searcher.session(batch.indices)
         raise_radius(_Probe(session, radii, {}), radii, self.radius.max, self.radius.tolerance)
-        unfinished = radii.open(self.radius.max, self.radius.tolerance) & session.late
+        unfinished = radii.unsettled(self.radius.max, self.radius.tolerance) & session.late
         short = torch.full((len(batch.indices),), session.short)
         return {"holds": radii.holds, "broken": radii.broken, "unfinished": unfinished, "short": short}
 

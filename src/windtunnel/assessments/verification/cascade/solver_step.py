@@ -34,8 +34,8 @@ from windtunnel.boundary.models.load import export_onnx
 from windtunnel.core.chunks import of_shape_for
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Caveat, Verdict
-from windtunnel.core.errors import IncompatibleError
-from windtunnel.core.limits import OutOfTimeError, time_limit
+from windtunnel.core.errors import IncompatibleError, OutOfTimeError
+from windtunnel.core.limits import time_limit
 from windtunnel.core.subject import Subject
 
 LATE = frozenset({"time-out", "time budget"})

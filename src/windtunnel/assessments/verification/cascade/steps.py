@@ -19,8 +19,7 @@ from windtunnel.assessments.verification.falsification.falsifier import falsify
 from windtunnel.assessments.verification.rows import VerifierRow
 from windtunnel.core.batches import Batch
 from windtunnel.core.contracts import Caveat, Norm
-from windtunnel.core.errors import IncompatibleError
-from windtunnel.core.limits import OutOfTimeError
+from windtunnel.core.errors import IncompatibleError, OutOfTimeError
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
 from windtunnel.params.verification import Radius, VerificationEntry

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import torch
 from onnx import helper, numpy_helper
 from torch import fx, nn
 
+from windtunnel.boundary.models.onnx_graph import read_graph, session_of
 from windtunnel.core.errors import IncompatibleError
 
 # What the parser of Marabou 2.0.0 has a rule for.
@@ -42,7 +42,7 @@ def readable_by_marabou(source: Path, target: Path) -> Path:
     (pixel - mean) / std inside a model becomes a part of the graph, so that the property is about the pixels. What this
     gives is to be compared with the model afterwards.
     """
-    model = onnx.shape_inference.infer_shapes(onnx.load(str(source)))
+    model = onnx.shape_inference.infer_shapes(read_graph(source))
     graph = model.graph
     values = (*graph.value_info, *graph.input)
     shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in values}
@@ -90,7 +90,7 @@ def _per_channel(constant: np.ndarray, channels: int) -> np.ndarray | None:
 
 def rescaled(source: Path, target: Path, unit: float, offset: float) -> Path:
     """`source` with logits (logits - offset) / unit, in `target`: in the last layer's own weights where it is linear."""
-    model = onnx.load(str(source))
+    model = read_graph(source)
     graph = model.graph
     weights = {tensor.name: tensor for tensor in graph.initializer}
     makers = {name: node for node in graph.node for name in node.output}
@@ -130,7 +130,7 @@ def check_operators(path: Path, network: nn.Module) -> None:
     """Raise IncompatibleError, with the operator and where `network` has it, for a graph that Marabou does not read."""
     operator_names = {str(node.target): str(node.meta.get("operator", "")) for node in network.graph.nodes} \
         if isinstance(network, fx.GraphModule) else {}  # fmt: skip
-    graph = onnx.load(str(path)).graph
+    graph = read_graph(path).graph
     constants = {tensor.name for tensor in graph.initializer}
     constants |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
     unread = [
@@ -168,13 +168,13 @@ def check_scale(path: Path, inputs: torch.Tensor) -> None:
 
     Its tolerances are absolute: of values of 1e-6 it says anything.
     """
-    model = onnx.shape_inference.infer_shapes(onnx.load(str(path)))
+    model = onnx.shape_inference.infer_shapes(read_graph(path))
     value_infos = {value.name: value for value in (*model.graph.value_info, *model.graph.output)}
     inner = [name for node in model.graph.node for name in node.output
              if name in value_infos and value_infos[name].type.tensor_type.elem_type == onnx.TensorProto.FLOAT]  # fmt: skip
     outputs = {value.name for value in model.graph.output}
     model.graph.output.extend(value_infos[name] for name in inner if name not in outputs)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = session_of(model)
     largest = dict.fromkeys(inner, 0.0)
     for sample in inputs.split(1):
         values = session.run(inner, {session.get_inputs()[0].name: sample.numpy()}) if inner else []

@@ -17,6 +17,7 @@ from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.subject import Subject
+from windtunnel.records.files import read_own
 from windtunnel.runtime.checkpoint import Checkpoint
 from windtunnel.runtime.executors import DEFAULT_WORKERS, Lost, SerialExecutor, executor
 from windtunnel.runtime.executors.processes import ProcessExecutor
@@ -86,7 +87,7 @@ def solve_all(
     answers = [_answer(index, tensors) for index, tensors in cached.items() if tensors]
     answered = {answer.index for answer in answers}
     todo = [query for query in queries if query.index not in answered]
-    work = Solve(onnx.read_bytes(), timeout, Deadline(deadline))
+    work = Solve(read_own(onnx), timeout, Deadline(deadline))
 
     def limit(query: Query) -> float:
         return max(0.0, min(timeout, query.seconds, deadline - time.monotonic())) + GRACE

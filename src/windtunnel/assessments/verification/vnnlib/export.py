@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 from windtunnel.assessments.verification.marabou.queries import check_equivalence
-from windtunnel.assessments.verification.vnnlib.specification import robustness
 from windtunnel.boundary.models.load import export_onnx
+from windtunnel.boundary.vnnlib_text import robustness
 from windtunnel.core.contracts import Norm
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.subject import Subject

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.cascade.steps import load_steps
-from windtunnel.assessments.verification.vnnlib.specification import Specification, counter_example, read_specifications
 from windtunnel.boundary.files import check_file, read_bytes
 from windtunnel.boundary.models.backends import OnnxModule
 from windtunnel.boundary.models.onnx_network import OnnxNetwork
+from windtunnel.boundary.vnnlib_text import Specification, counter_example, read_specifications
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.dataset import Dataset

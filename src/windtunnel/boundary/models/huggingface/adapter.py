@@ -31,8 +31,7 @@ from windtunnel.boundary.models.trust import Trust
 from windtunnel.boundary.network import NetworkRefusedError
 from windtunnel.boundary.text import read_json_map
 from windtunnel.core.contracts import Json
-from windtunnel.core.errors import UserError, shown
-from windtunnel.core.limits import OutOfTimeError
+from windtunnel.core.errors import OutOfTimeError, UserError, shown
 from windtunnel.core.references import first_line
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.params.model import Model

@@ -26,8 +26,7 @@ from windtunnel.boundary.models.record import MODEL_JSON, OfLibrary
 from windtunnel.boundary.models.trust import Trust
 from windtunnel.boundary.network import NetworkRefusedError
 from windtunnel.core.contracts import Json
-from windtunnel.core.errors import UserError, shown, unknown_word
-from windtunnel.core.limits import OutOfTimeError
+from windtunnel.core.errors import OutOfTimeError, UserError, shown, unknown_word
 from windtunnel.core.references import first_line
 from windtunnel.params.model import Model
 from windtunnel.records.metadata import fitting

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from windtunnel.assessments.verification.vnnlib.specification import counter_example, read_specifications, robustness
+from windtunnel.boundary.vnnlib_text import counter_example, read_specifications, robustness
 from windtunnel.core.errors import UserError
 
 VERSION_1 = """; a comment (with brackets)
