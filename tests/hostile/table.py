@@ -389,6 +389,31 @@ def data_functions() -> Iterator[Row]:
     yield Row("a module that raises", module("1 / 0\n", data=data), ("ZeroDivisionError",))
 
 
+def imports() -> Iterator[Row]:
+    """Modules of the user's that take all the time or memory when they are imported, or end the process, by every key."""
+    groups = {
+        "library": "windtunnel",
+        "algorithm": "EpsGreedy",
+        "budget": {"norm": "L0", "epsilon": 5},
+        "params": {"groups": "mine:f"},
+    }
+    keys: dict[str, dict[str, object]] = {
+        "attacks.fgsm.algorithm": fgsm(library="function", algorithm="mine:f"), "attacks.fgsm.adapt": fgsm(adapt="mine:f"),
+        "attacks.fgsm.invoker": fgsm(invoker="mine:f"), "queries.q.params.groups": {"queries": {"q": groups}},
+        "data.function": {"data": {"source": "function", "function": "mine:f", "time_limit": 1}},
+        "generators.function": {"generators": {"source": "function", "function": "mine:f", "time_limit": 1}, "latent": {"l": {}}},
+    }  # fmt: skip
+    for key, blocks in keys.items():
+        for name, body, words in [
+            ("sleeps", "import time; time.sleep(60)", "has not answered in 1 s"), ("takes all memory", "b = bytearray(10**13)", "GB of memory"),
+            ("ends the process", "import os; os._exit(0)", "with exit code 0"), ("exits", "import sys; sys.exit(0)", "sys.exit(0)"),
+            ("sleeps in C", "import ctypes; ctypes.PyDLL(None).sleep(60)", "has not answered in 1 s"),
+        ]:  # fmt: skip
+            yield Row(
+                f"import by {key}: {name}", module(f"{body}\n", **{"model": {"time_limit": 1}, **blocks}), (words,)
+            )
+
+
 def models() -> Iterator[Row]:
     net = "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.linear = nn.Linear(64, 10)\n    def forward(self, x):\n        {}\n\ndef make():\n    net = Net()\n    net.load_state_dict = lambda *a, **k: None\n    return net\n"
     own = {"source": "state_dict", "path": "w.pt", "factory": "mine:make", "time_limit": 1}

@@ -67,6 +67,8 @@ WRONG: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "a family where a library is registered": (LIB, FAMILY, ("Family", "Library")),
     "a module that raises": (LIB, "raise ValueError('first\\nsecond')", ("ValueError", "first")),
     "a module that exits": (LIB, "import sys; sys.exit(0)", ("sys.exit(0)",)),
+    "a module that takes all memory": (LIB, "b = bytearray(10**13)", ("GB of memory", "mine")),
+    "a module that sleeps": (LIB, "import time; time.sleep(60)", ("has not answered in 1 s", "model.time_limit", "mine")),
     "a module that is no Python": (LIB, "R = (", ("SyntaxError",)),
     "a module without the record": (LIB, "del R", ("AttributeError", "R")),
     "a family of our name": (FAM, "R = family(name='attacks')", ("attacks", "windtunnel", "mine-one")),
@@ -129,7 +131,7 @@ def run(project: Path, folder: Path):
             print(str(error), file=sys.stderr)
             sys.exit(2)
 
-    write_params(project, params())
+    write_params(project, params(model={"time_limit": 1}))
     return _forked(work, project, SECONDS, {})
 
 

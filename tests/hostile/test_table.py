@@ -19,7 +19,7 @@ from tests.hostile.table_vnnlib import rows_of_vnnlib
 
 KINDS = {
     "schema": table.schema, "yaml": table.yaml_text, "names": table.names, "data files": table.data_files,
-    "data functions": table.data_functions, "models": table.models, "assessments": table.assessments,
+    "data functions": table.data_functions, "models": table.models, "assessments": table.assessments, "imports": table.imports,
     "commands": table.commands, "numbers": rows_of_numbers, "init": rows_of_init, "vnnlib": rows_of_vnnlib,
     "model files": rows_of_models,
 }  # fmt: skip

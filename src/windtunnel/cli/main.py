@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+import windtunnel.boundary.limits  # noqa: F401  limits imports of users' code
 from windtunnel.core.threads import compute_with_one_thread
 from windtunnel.runtime.own_source import require_own_source
 from windtunnel.runtime.shutdown import handle_signals, user_errors
