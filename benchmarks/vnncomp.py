@@ -36,7 +36,8 @@ from pathlib import Path
 
 import onnxruntime
 import torch
-from windtunnel.assessments.verification.vnnlib.specification import read_specifications
+
+from windtunnel.boundary.vnnlib_text import read_specifications
 
 OURS = "windtunnel"
 _COMMANDS = {

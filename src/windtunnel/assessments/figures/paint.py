@@ -5,6 +5,7 @@ Matplotlib only fills shapes and sets text here: what stands where is decided on
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
