@@ -23,6 +23,7 @@ from windtunnel.core.contracts import Algorithm, Json
 from windtunnel.core.sample_states import SampleState, state_counts
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.summary.classes import class_metrics
+from windtunnel.evaluation.summary.slices import MEMBERS, slice_metrics, slices_of
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.entry import Entry
@@ -82,6 +83,9 @@ def of_summary(artifacts: Artifacts) -> Recomputed:
     found |= class_metrics("worst_case", (states >= SampleState.CERTIFIED.code)[of], targets, names)
     certified = (states == SampleState.CERTIFIED.code)[of]
     found |= class_metrics("certified", certified, targets, names, "clopper_pearson")
+    if slices := slices_of(artifacts):
+        members, examined = artifacts.tensor(MEMBERS), "certified_accuracy" in artifacts.metrics
+        found |= slice_metrics(slices, members, states, drawn, examined=examined)
     if "sandwich_states" in artifacts.data:
         layers = layers_of(artifacts.metrics)
         masks = zip(artifacts.tensor("sandwich_states"), artifacts.tensor("sandwich_drawn"), strict=True)

@@ -117,6 +117,7 @@ def check_compatibility(
     queries: how many a Python `predict` may get. estimate: measure a batch of every entry, if none is refused.
     """
     from windtunnel.boundary.data.load import load_dataset
+    from windtunnel.boundary.data.slices import read_slices
     from windtunnel.boundary.models.load import preview_classifier
     from windtunnel.boundary.models.views import view_of
     from windtunnel.cli.needs import needs_of, print_estimate
@@ -125,6 +126,8 @@ def check_compatibility(
 
     view, started = view_of(params.model), time.monotonic()
     assessed, train = load_dataset(params.data, params.seed, view)
+    if params.data.slices:
+        read_slices(params.data.slices, assessed)
     each = (time.monotonic() - started) / max(len(assessed), 1)
 
     def wider(n: int) -> Dataset | None:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from windtunnel.assessments.catalogue import entry_kind
 from windtunnel.assessments.figures.registry import visualisers_of
+from windtunnel.boundary.data.slices import slice_names
 from windtunnel.boundary.params_file import read_params
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.evaluation.summary.headline import OF_CLASSES
+from windtunnel.evaluation.summary.headline import OF_CLASSES, OF_SLICES, SLICE_RATES
 from windtunnel.params.load import entries, validate_schema
 from windtunnel.params.schema import Params
 from windtunnel.records.layout import PARAMS_FILE
@@ -87,6 +88,13 @@ def metric_names(params: Params) -> tuple[list[str], list[str]]:
     every += [f"{group}/n" for group in groups]
     every += [f"{group}/{metric}" for group in groups if group != "clean" for metric in OF_CLASSES]
     every += ["clean/nll", "clean/ece", "clean/adaptive_ece", "clean/brier", "hard_failures"]
+    for column, value in slice_names(params.data.slices) if params.data.slices else ():
+        rates = [rate for rate in SLICE_RATES if rate.removesuffix("_accuracy") in groups]
+        paired += [f"slices/{column}/{value}/{rate}" for rate in rates]
+        every += [f"slices/{column}/{value}/{rate}{end}" for rate in rates for end in ("", "_ci_low", "_ci_high")]
+        every += [f"slices/{column}/{value}/n"]
+    if params.data.slices:
+        every += [f"{group}/{metric}" for group in groups if group != "clean" for metric in OF_SLICES]
     for name, kind in kinds.items():
         headline, metric = family_of(families[name]).headline, PAIRED_METRIC[kind]
         every += [f"{name}/{found}" for found in headline]

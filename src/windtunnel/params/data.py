@@ -47,6 +47,10 @@ class Data(Block):
     )
     channels: Literal[1, 3] | None = Field(None, description="convert to grey or to colour")
     value_range: tuple[Number, Number] | None = Field(None, description="what the source's values span, e.g. [0, 255]")
+    slices: str | None = Field(
+        None,
+        description="a CSV of sample,column,value: rates per slice (camera, site, lighting), and the worst of them",
+    )
     test_fraction: Number = Field(0.3, gt=0, lt=1, description="digits: share held out of training")
     samples: Samples = Samples()
     time_limit: Seconds = Field(

@@ -110,13 +110,14 @@ class Reproducibility(Record):
 class SummaryOptions(Options):
     """`kwargs` of the summary's metadata. assessments: their names, in the order of the run. hard_failures: a line each.
 
-    failed: names of the entries that have no result.
+    failed: names of the entries that have no result. slices: (column, value) of the rows of `slice_members`.
     """
 
     assessments: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
     hard_failures: tuple[str, ...]
     reproducibility: Reproducibility | None = None
+    slices: tuple[tuple[str, str], ...] = ()
 
 
 class _Sandwich(Record):

@@ -48,6 +48,45 @@ class ClassShare(Share, _Named):
     """A line of a table of classes: `class`, `n`, and `accuracy` with its interval."""
 
 
+class SliceRow(Record):
+    """A slice at the global budget: samples, those attacked, how many are in each state, and rates with simultaneous intervals."""
+
+    column: str
+    value: str
+    n: int
+    n_attacked: int
+    states: dict[str, int]
+    clean_accuracy: float
+    clean_accuracy_ci_low: float
+    clean_accuracy_ci_high: float
+    worst_case_accuracy: float | None = None
+    worst_case_accuracy_ci_low: float | None = None
+    worst_case_accuracy_ci_high: float | None = None
+    certified_accuracy: float | None = None
+    certified_accuracy_ci_low: float | None = None
+    certified_accuracy_ci_high: float | None = None
+
+    @property
+    def name(self) -> str:
+        """`camera = B`."""
+        return f"{self.column} = {self.value}"
+
+    @property
+    def worst_case(self) -> Rate | None:
+        """Worst-case accuracy over the attacked samples of the slice."""
+        return Rate.of(self.worst_case_accuracy, self.worst_case_accuracy_ci_low, self.worst_case_accuracy_ci_high)
+
+    @property
+    def certified(self) -> Rate | None:
+        """Certified accuracy over the same samples."""
+        return Rate.of(self.certified_accuracy, self.certified_accuracy_ci_low, self.certified_accuracy_ci_high)
+
+    @property
+    def clean(self) -> Rate | None:
+        """Clean accuracy over all samples of the slice."""
+        return Rate.of(self.clean_accuracy, self.clean_accuracy_ci_low, self.clean_accuracy_ci_high)
+
+
 def table(kind: type[T], block: Mapping[str, object], key: str) -> T:
     """Return the value under `key` of metrics or options as `kind`, such as `tuple[ClassShare, ...]`; an empty one for nothing.
 

@@ -86,6 +86,8 @@ def _size(name: str, record: Record) -> int:
 def _no_estimate(name: str, layer: Layer | None) -> str:
     """Say why a rate of the sandwich has no estimate at the global budget, and which line gives one; empty if it has one."""
     group, _, metric = name.partition("/")
+    if group == "slices":
+        group = name.rpartition("/")[2].partition("_accuracy")[0]
     if layer is None or group not in {"worst_case", "certified"} or metric.startswith("accuracy_all"):
         return ""
     if group == "worst_case" and not layer.n_attacked:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from windtunnel.records.metadata import Rate, Value, limits, number
-from windtunnel.records.tables import ClassShare, table
+from windtunnel.records.tables import ClassShare, SliceRow, table
 
 MOST_CLASSES = 20  # in a table; metadata.json has all of them
 ENDS = {"worst_case": "worst case", "certified": "certified"}  # the prefix of the metrics: in words
@@ -31,6 +31,14 @@ def weakest_first(metrics: Mapping[str, Value]) -> tuple[list[str], list[OneClas
         if len(rates := tuple(line.rate for line in at_ends if line.rate)) == len(ends)
     ]
     return ends, sorted(classes, key=lambda row: row.rates[0].value)
+
+
+def weakest_slices(metrics: Mapping[str, Value]) -> list[SliceRow]:
+    """The slices of a summary; lowest worst case first, then lowest clean accuracy."""
+    rows = table(tuple[SliceRow, ...], metrics, "slices")
+    return sorted(
+        rows, key=lambda row: (1.0 if row.worst_case_accuracy is None else row.worst_case_accuracy, row.clean_accuracy)
+    )
 
 
 def gap_words(metrics: Mapping[str, Value], end: str) -> str:

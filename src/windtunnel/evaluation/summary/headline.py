@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from windtunnel.core.contracts import Json
 from windtunnel.records.headline_metric import leading_metric
 from windtunnel.records.sandwich import layers_of
-from windtunnel.records.tables import write_csv
+from windtunnel.records.tables import SliceRow, table, write_csv
 from windtunnel.registry.plugins import families
 
 if TYPE_CHECKING:  # `leading` is asked by commands that should not wait for torch
@@ -22,6 +22,10 @@ OF_CLASSES = (
 )  # fmt: skip
 
 
+OF_SLICES = ("weakest_slice_accuracy", "weakest_slice_accuracy_ci_low", "weakest_slice_accuracy_ci_high")
+SLICE_RATES = ("clean_accuracy", "worst_case_accuracy", "certified_accuracy")
+
+
 def leading(family: str | None) -> tuple[str, ...]:
     """Select the metrics that `dvc metrics show`, `dvc exp show` and the MLflow run list show first; metadata.json holds the rest."""
     if family in families():
@@ -30,7 +34,10 @@ def leading(family: str | None) -> tuple[str, ...]:
 
 
 def headline_metrics(summary: Artifacts, clean: Artifacts, assessments: Sequence[Artifacts]) -> dict[str, Json]:
-    """Return nested metrics: `clean`, `certified`, `worst_case`, each with its `n`, then each assessment under its name."""
+    """Return nested metrics: `clean`, `certified`, `worst_case`, each with its `n`, then each assessment under its name.
+
+    Where there are slices, `slices` holds the rates of each by column and value.
+    """
     metrics = summary.metrics
     layer, *_ = layers_of(metrics)
     sizes = {"clean": layer.n, "certified": layer.n_certified, "worst_case": layer.n_attacked}
@@ -47,7 +54,7 @@ def headline_metrics(summary: Artifacts, clean: Artifacts, assessments: Sequence
         }
         if found:
             found["n"] = sizes[group]
-        found |= {key: metrics[f"{group}_{key}"] for key in OF_CLASSES if f"{group}_{key}" in metrics}
+        found |= {key: metrics[f"{group}_{key}"] for key in (*OF_CLASSES, *OF_SLICES) if f"{group}_{key}" in metrics}
         if found:
             top[group] = found
     calibration: dict[str, Json] = {
@@ -57,6 +64,12 @@ def headline_metrics(summary: Artifacts, clean: Artifacts, assessments: Sequence
     entries = {
         a.name: {key: a.metrics[key] for key in leading(a.metadata.family) if key in a.metrics} for a in assessments
     }
+    slices: dict[str, dict[str, Json]] = {}
+    for row in table(tuple[SliceRow, ...], metrics, "slices"):
+        rates = row.model_dump(mode="json", exclude={"column", "value", "states", "n_attacked"}, exclude_none=True)
+        slices.setdefault(row.column, {})[row.value] = rates
+    if slices:
+        top["slices"] = {**slices}
     return {**top, "hard_failures": metrics["hard_failures"], **entries}
 
 

@@ -15,6 +15,8 @@ OF_THE_SUMMARY: Mapping[str, str] = {
     "certified_per_class": "share of each class's samples that are verified, with its interval",
     "certified_weakest_class_accuracy": "the lowest of these shares",
     "certified_class_gap": "the highest of these shares minus the lowest; if its interval begins at 0, the gap may be chance",
+    "worst_case_weakest_slice_accuracy": "the lowest worst-case accuracy of a slice; its interval holds for all slices at once",
+    "certified_weakest_slice_accuracy": "the lowest certified accuracy of a slice; its interval holds for all slices at once",
 }
 
 

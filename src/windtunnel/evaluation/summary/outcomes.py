@@ -13,6 +13,7 @@ from torch import Tensor
 from windtunnel.core.contracts import AssessmentKind, Json, Verdict
 from windtunnel.core.sample_states import SampleState
 from windtunnel.evaluation.summary.evidence import indices_of
+from windtunnel.evaluation.summary.slices import MEMBERS, slices_of
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 from windtunnel.records.artifacts import Artifacts
@@ -55,6 +56,17 @@ def record_outcomes(
         if source in summary.metrics:
             row = _spread(_row(robust[of]), of.nonzero().flatten().tolist(), len(of), NOT_ASSESSED)
             outcomes[metric] = Outcomes(_digest(samples, budget, settings), "".join(row))
+    for (column, value), members in zip(slices_of(summary), summary.data.get(MEMBERS, ()), strict=True):
+        for source, is_held, of in (
+            ("clean_accuracy", right, all_samples),
+            ("certified_accuracy", certified, sandwiched),
+            ("worst_case_accuracy", certified | survived, drawn),
+        ):
+            mine = of & members
+            if source in summary.metrics and mine.any():
+                row = _spread(_row(is_held[mine]), mine.nonzero().flatten().tolist(), len(mine), NOT_ASSESSED)
+                parts = [samples] if source.startswith("clean") else [samples, budget, settings]
+                outcomes[f"slices/{column}/{value}/{source}"] = Outcomes(_digest(*parts), "".join(row))
     for artifacts in assessments:
         if (metric := PAIRED_METRIC[artifacts.kind]) not in artifacts.metrics:
             continue

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from windtunnel.boundary.data.slices import Slices
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import (
     Algorithm,
@@ -36,6 +37,7 @@ from windtunnel.evaluation.summary.evidence import (
     region_of,
 )
 from windtunnel.evaluation.summary.reproducibility import is_randomised, reproducibility, reproducibility_caveat
+from windtunnel.evaluation.summary.slices import MEMBERS, slice_metrics
 from windtunnel.records.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.records.findings import FindingRecord, Severity, Status
 from windtunnel.records.storage import DISTANCES
@@ -48,13 +50,14 @@ def summarise(
     assessments: Sequence[Artifacts],
     findings: Sequence[FindingRecord] = (),
     decided_by_seed: Sequence[str] = (),
+    slices: Slices | None = None,
 ) -> AssessmentResult:
     """Derive the state of each sample and the robustness sandwich, at `budget` and at every other one used.
 
     `findings`: of the stage `sanity`. The extra keys of robustness_data.pt: `certified_verdicts`, `worst_by`,
     `certified_by` (indices into kwargs.assessments, -1 for none), `sample_states` (codes of kwargs.state_codes) and `drawn`
     at the global budget, and `sandwich_states`, `sandwich_drawn`, `sandwich_broken` (misclassified samples included),
-    `sandwich_certified` (B, N) for the B regions of metrics.sandwich.
+    `sandwich_certified` (B, N) for the B regions of metrics.sandwich, and `slice_members` (S, N) for the S of kwargs.slices.
     """
     assert budget.epsilon is not None  # the global budget always has one
     headline = Region(budget.norm, budget.epsilon)
@@ -82,12 +85,19 @@ def summarise(
     }
     if not pictured.all():
         data[DISTANCES] = nearest_distances(first, subject, assessments)
+    if slices:
+        data[MEMBERS] = slices.members
     correct, n = int(subject.clean_correct.sum()), len(subject.dataset)
     sandwich: list[Json] = [_layer(o, names) for o in by_region]
     metrics: dict[str, Json] = {
         **binomial_rate(correct, n).metrics("clean_accuracy"),
         **_layer_rates(first),
         **_class_rates(first, subject),
+        **(
+            slice_metrics(slices.names, slices.members, first.states, first.drawn, examined=bool(first.examined.any()))
+            if slices
+            else {}
+        ),
         "n_samples": n,
         "hard_failures": len(failures),
         "sandwich": sandwich,
@@ -104,6 +114,7 @@ def summarise(
             "hard_failures": failures,
             "reproducibility": facts,
             "state_codes": STATE_CODES,
+            **({"slices": [list(name) for name in slices.names]} if slices else {}),
         },
         pictured=None if pictured.all() else pictured,
     )

@@ -48,7 +48,7 @@ class Resolver:
         """Every stage, in the order of the pipeline."""
         p = self.params
         yield self._stage(
-            "prepare", {"data": _plain(p.data)}, dependencies.data_options(p.data) | dependencies.view_options(p.model),
+            "prepare", {"data": _plain(p.data, "slices")}, dependencies.data_options(p.data) | dependencies.view_options(p.model),
             (*dependencies.data_code(p.data), *dependencies.view_code(p.model)),
             dependencies.data_files(p.data) | dependencies.view_files(p.model),
         )  # fmt: skip
@@ -72,7 +72,7 @@ class Resolver:
         checks: dict[str, JsonValue] = {
             **all_params,
             "sanity": _plain(p.sanity),
-            "data": _plain(p.data),
+            "data": _plain(p.data, "slices"),
             "gate": {"minimum": dict(p.gate.minimum)},
         }
         surrogates = [p.sanity.surrogate] if p.sanity.surrogate else []
@@ -85,7 +85,8 @@ class Resolver:
             of_checks,
             other_models(dict(zip(["sanity.surrogate"], surrogates, strict=False))),
         )
-        yield self._stage("summary", all_params, self.model_options, (*self.model_code, *_TABLES), draws=True)
+        slices = {"data.slices": p.data.slices} if p.data.slices else {}
+        yield self._stage("summary", all_params, self.model_options, (*self.model_code, *_TABLES), slices, draws=True)
         shown = ReportEntry(report=p.report, assessments=tuple(name for _, name, _ in entries(p)))
         yield self._stage(
             "report", _plain(shown), frozenset({"image files"}),

@@ -9,6 +9,7 @@ from functools import partial
 from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.assessments.figures.base import save_figures
 from windtunnel.assessments.queries.figures import SuccessCurvesVisualiser
+from windtunnel.boundary.data.slices import read_slices
 from windtunnel.boundary.params import load_params
 from windtunnel.core.contracts import PerturbationBudget
 from windtunnel.core.subject import Subject
@@ -42,7 +43,10 @@ def write_summary(params: Params, subject: Subject, place: Layout, started: floa
     entries_read = [(family, read_artifacts(place.robustness / n, run_times=False)) for family, n, _ in entries(params)]
     assessments = [artifacts for _, artifacts in entries_read if artifacts.metadata.failure is None]
     budget = PerturbationBudget(params.budget.norm, params.budget.epsilon)
-    result = summarise(subject, budget, clean, assessments, read_findings(place.sanity), decisions_of_seed(params))
+    slices = read_slices(params.data.slices, subject.dataset) if params.data.slices else None
+    result = summarise(
+        subject, budget, clean, assessments, read_findings(place.sanity), decisions_of_seed(params), slices
+    )
     result = with_failed_entries(result, entries_read)
     result = keep_images(result, params.storage.inputs)
     write_curves(security_curves(assessments), place.summary)

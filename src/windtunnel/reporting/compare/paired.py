@@ -15,6 +15,7 @@ from windtunnel.core.chunks import same_values
 from windtunnel.core.contracts import AssessmentKind, Json, Verdict
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.gate.non_inferiority import Paired, paired_interval
+from windtunnel.evaluation.summary.slices import MEMBERS, slices_of
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.files import is_tensor_summary
 from windtunnel.records.metadata import Metadata
@@ -96,6 +97,11 @@ def compare_assessment(
         _pair(outcome, first, second, *indices, settings)
         for outcome, indices in _outcomes(name, first, second)
         if len(indices[0]) and outcome not in without
+    ] + [
+        _pair(f"{outcome}, {column} = {value}", first, second, before, after, settings, members)
+        for outcome, (before, after) in (_outcomes(name, first, second) if name == "summary" else ())
+        if outcome not in without
+        for (column, value), members in _common_slices(first, second)
     ]
 
 
@@ -148,11 +154,29 @@ def _outcomes(name: str, first: Artifacts, second: Artifacts) -> Iterator[tuple[
         yield "worst case", (held(first), held(second))
 
 
+def _common_slices(first: Artifacts, second: Artifacts) -> Iterator[tuple[tuple[str, str], Tensor]]:
+    """Yield the slices that two summaries have of the same samples, with their members, bool (N,)."""
+    rows = [dict(zip(slices_of(a), a.data.get(MEMBERS, ()), strict=True)) for a in (first, second)]
+    for name, members in rows[0].items():
+        if name in rows[1] and torch.equal(members, rows[1][name]):
+            yield name, members
+
+
 def _pair(
-    name: str, first: Artifacts, second: Artifacts, before: Tensor, after: Tensor, settings: tuple[str, ...]
+    name: str,
+    first: Artifacts,
+    second: Artifacts,
+    before: Tensor,
+    after: Tensor,
+    settings: tuple[str, ...],
+    members: Tensor | None = None,
 ) -> Pair:
-    gained, lost = (tuple(indices.nonzero().flatten().tolist()) for indices in (after & ~before, before & ~after))
-    table = Paired(int((before & after).sum()), len(gained), len(lost), int((~before & ~after).sum()))
+    """Pair two outcomes, bool (N,), on the samples `members`, bool (N,); on all where it is None."""
+    of = torch.ones_like(before) if members is None else members
+    gained, lost = (
+        tuple(indices.nonzero().flatten().tolist()) for indices in (of & after & ~before, of & before & ~after)
+    )
+    table = Paired(int((of & before & after).sum()), len(gained), len(lost), int((of & ~before & ~after).sum()))
     return Pair(
         name,
         first,

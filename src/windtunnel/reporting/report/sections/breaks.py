@@ -9,7 +9,7 @@ from torch import Tensor
 from windtunnel.assessments.figures.axes import HALF
 from windtunnel.assessments.figures.plots import Bar, Stack, bars, stacks
 from windtunnel.core.contracts import Verdict
-from windtunnel.evaluation.summary.class_rows import ENDS, MOST_CLASSES, gap_words, weakest_first
+from windtunnel.evaluation.summary.class_rows import ENDS, MOST_CLASSES, gap_words, weakest_first, weakest_slices
 from windtunnel.evaluation.summary.sandwich_figure import ROLES
 from windtunnel.evaluation.summary.security_figure import security_charts
 from windtunnel.records.artifacts import Artifacts
@@ -27,6 +27,7 @@ def damage_blocks(mine: Sequence[Artifacts], inputs: ReportInputs) -> Iterator[B
         yield chart
     yield from _classes(inputs)
     yield from _class_table(inputs)
+    yield from _slice_table(inputs)
     yield from known_against_epsilon(inputs)
 
 
@@ -98,6 +99,29 @@ def _class_table(inputs: ReportInputs) -> Iterator[Table]:
         f"Per class at the first budget, with 95 % intervals. {gaps}{left_out}",
         ("class", "samples", *(ENDS[end] for end in ends)),
         rows,
+    )
+
+
+def _slice_table(inputs: ReportInputs) -> Iterator[Table]:
+    """Each slice's rates and states, the lowest worst case first."""
+    rows = weakest_slices(inputs.summary.metrics if inputs.summary else {})
+    if not rows:
+        return
+    left_out = f" The {MOST_CLASSES} weakest of {len(rows)}." if len(rows) > MOST_CLASSES else ""
+    yield Table(
+        f"Per slice at the first budget; each rate's intervals hold for all {len(rows)} slices at once in 95 % of runs "
+        f"(Bonferroni).{left_out}",
+        ("slice", "samples", "attacked", "clean", "worst case", "certified", *(state.words for state in ROLES)),
+        tuple(
+            (
+                row.name,
+                str(row.n),
+                str(row.n_attacked),
+                *(str(rate or "-") for rate in (row.clean, row.worst_case, row.certified)),
+                *(str(row.states.get(state, "-")) for state in ROLES),
+            )
+            for row in rows[:MOST_CLASSES]
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.core.medians import median
+from windtunnel.evaluation.summary.class_rows import weakest_slices
 from windtunnel.evaluation.summary.sandwich_figure import budget_bars, sandwich
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.metadata import corruption_pairs, number, numbers, rate
@@ -105,8 +106,8 @@ def _sandwich_chart(summary: Artifacts | None) -> Chart | None:
 def _findings(inputs: ReportInputs) -> tuple[Finding, ...]:
     """The most damaging facts, each with what was seen, and the weakest class."""
     lines = [line for line, _ in _damage(inputs)][:FINDINGS]
-    weakest = _weakest_class(inputs.summary) if inputs.summary else None
-    return tuple(Finding("info", line) for line in [*lines, *([weakest] if weakest else [])])
+    weakest = [_weakest_class(inputs.summary), _weakest_slice(inputs.summary)] if inputs.summary else []
+    return tuple(Finding("info", line) for line in [*lines, *filter(None, weakest)])
 
 
 def _caveats(inputs: ReportInputs) -> tuple[Finding, ...]:
@@ -262,6 +263,21 @@ def _worst_corruption(suite: Artifacts) -> str:
         value, (name, severity) = min(zip(numbers(m, "accuracy_by_pair"), pairs, strict=True))
         sentence += f"; lowest is {name} at severity {severity} with {value:.1%}"
     return f"{sentence}."
+
+
+def _weakest_slice(summary: Artifacts) -> str | None:
+    """Name the slice with the lowest worst-case accuracy, or clean accuracy where nothing attacked; None without slices."""
+    rows = weakest_slices(summary.metrics)
+    if not rows:
+        return None
+    row, where = rows[0], layers(summary)[0].budget
+    simultaneous = f"{'an interval' if len(rows) == 1 else 'intervals'} for {len(rows)} slices at once"
+    if row.worst_case is None:
+        return f"The worst slice on clean inputs is {row.name}: {row.clean} of its {row.n} samples are right ({simultaneous})."
+    return (
+        f"The worst slice at {where} is {row.name}: {row.worst_case} of its {row.n_attacked} attacked samples were not broken "
+        f"({simultaneous})."
+    )
 
 
 def _weakest_class(summary: Artifacts) -> str | None:
