@@ -7,12 +7,23 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import yaml
+from click.testing import CliRunner
+
+from windtunnel.cli.main import cli
+from windtunnel.core.errors import UserError
+from windtunnel.evaluation.gate.table import sentence
+from windtunnel.operations.project.write import apply, plan, removal, remove
+from windtunnel.records.files import write_json
+from windtunnel.records.findings import FindingRecord, Severity, Status
+from windtunnel.records.gate import Condition, Decision, GateResult, gate_json
 
 ROOT = Path(__file__).parents[2]
 CI = ROOT / "pipeline" / "ci"
+SCRIPTS = ROOT / "src" / "windtunnel" / "operations" / "project" / "templates" / "ci"
 DEPLOY = ROOT / "pipeline" / "deploy"
 
 
@@ -117,11 +128,13 @@ def test_the_assessment_of_a_pull_request_ends_with_the_gates_code_and_writes_th
         "windtunnel", f'case $1 in gate) echo "**the gate**"; exit {code};; compare) echo "| metric | a | b |";; esac'
     )
     monkeypatch.setenv("WINDTUNNEL_ARTIFACTS", "https://ci/artifacts")
-    done = subprocess.run([CI / "assess.sh", "origin/main", "out"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", SCRIPTS / "assess.sh", "origin/main", "out"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == code, done.stderr
     assert "nothing pulled" in done.stderr
     assert [call for call in calls() if call.startswith("dvc")] == ["dvc pull --run-cache --allow-missing", "dvc repro"]
-    assert "windtunnel compare origin/main --markdown --html out/comparison.html" in calls()
+    assert f"windtunnel compare origin/main --markdown --html {Path.cwd()}/out/comparison.html" in calls()
     comment = Path("out/comment.md").read_text()
     assert comment.startswith("<!-- windtunnel -->\n")
     for words in ("**the gate**", "| metric | a | b |", "(https://ci/artifacts)"):
@@ -151,7 +164,7 @@ def test_only_the_default_branch_pushes_to_the_shared_remote(tools, monkeypatch,
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    subprocess.run([CI / "assess.sh", "origin/main", "out"], capture_output=True, check=True)
+    subprocess.run(["bash", SCRIPTS / "assess.sh", "origin/main", "out"], capture_output=True, check=True)
     assert ("dvc push --run-cache" in calls()) == pushes
 
 
@@ -166,7 +179,9 @@ def test_no_decision_replaces_the_comment_of_an_earlier_commit(tools, monkeypatc
     Path("out").mkdir()
     Path("out/comment.md").write_text("<!-- windtunnel -->\n**passed**")
     monkeypatch.setenv("WINDTUNNEL_COMMIT", "abc123")
-    done = subprocess.run([CI / "assess.sh", "origin/main", "out"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", SCRIPTS / "assess.sh", "origin/main", "out"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 30, done.stderr
     comment = Path("out/comment.md").read_text()
     assert comment.startswith("<!-- windtunnel -->\n")
@@ -181,7 +196,7 @@ def test_a_comment_is_no_longer_than_github_takes(tools):
         "windtunnel",
         'case $1 in gate) echo "**the gate**";; compare) for i in $(seq 9999); do echo "| ä$i | 1 |"; done;; esac',
     )
-    assert subprocess.run([CI / "assess.sh", "v1", "out"], check=False).returncode == 0
+    assert subprocess.run(["bash", SCRIPTS / "assess.sh", "v1", "out"], check=False).returncode == 0
     comment = Path("out/comment.md").read_text()
     assert 50_000 < len(comment) < 65_536
     assert "**the gate**" in comment
@@ -192,7 +207,7 @@ def test_a_comment_is_no_longer_than_github_takes(tools):
 def test_a_base_without_results_is_said_in_the_comment(tools):
     tools("dvc")
     tools("windtunnel", '[ "$1" = compare ] && exit 2; exit 0')
-    assert subprocess.run([CI / "assess.sh", "v1", "out"], check=False).returncode == 0
+    assert subprocess.run(["bash", SCRIPTS / "assess.sh", "v1", "out"], check=False).returncode == 0
     assert "nothing to compare with at `v1`" in Path("out/comment.md").read_text()
 
 
@@ -200,7 +215,7 @@ def test_a_base_without_results_is_said_in_the_comment(tools):
 def test_one_comment_on_github_is_made_and_then_updated(tools, known, method):
     Path("comment.md").write_text("<!-- windtunnel -->\nhello")
     tools("gh", f'[ "$2" = --paginate ] && echo "{known}"; exit 0')
-    subprocess.run([CI / "comment_github.sh", "o/r", "5", "comment.md"], check=True)
+    subprocess.run(["bash", SCRIPTS / "comment_github.sh", "o/r", "5", "comment.md"], check=True)
     target = "repos/o/r/issues/comments/77" if known else "repos/o/r/issues/5/comments"
     assert calls()[-1] == f"gh api --method {method} {target} --field body=@comment.md --silent"
 
@@ -217,7 +232,7 @@ def test_a_comment_of_a_stranger_with_the_marker_is_not_taken_for_the_bots(tools
     Path("comments.json").write_text(json.dumps(comments))
     Path("user").write_text(answer)
     tools("gh", f'case "$2" in user) cat user;; --paginate) {jq} -r "${{@: -1}}" comments.json;; esac')
-    subprocess.run([CI / "comment_github.sh", "o/r", "5", "comment.md"], check=True)
+    subprocess.run(["bash", SCRIPTS / "comment_github.sh", "o/r", "5", "comment.md"], check=True)
     assert "--method PATCH repos/o/r/issues/comments/2 " in calls()[-1]
 
 
@@ -238,8 +253,120 @@ def test_one_note_on_gitlab_is_made_and_then_updated(tools, pages, method, monke
     for name, value in (("CI_API_V4_URL", "https://git/api/v4"), ("CI_PROJECT_ID", "1"), ("CI_MERGE_REQUEST_IID", "2"),
                         ("GITLAB_TOKEN", "t")):  # fmt: skip
         monkeypatch.setenv(name, value)
-    subprocess.run([CI / "comment_gitlab.sh", "comment.md"], check=True)
+    subprocess.run(["bash", SCRIPTS / "comment_gitlab.sh", "comment.md"], check=True)
     address = "https://git/api/v4/projects/1/merge_requests/2/notes" + ("/9" if method == "PUT" else "")
     assert calls()[-1].endswith(address)
     assert f"--request {method}" in calls()[-1]
     assert "PRIVATE-TOKEN" not in Path("calls").read_text()  # it is on no command line
+
+
+def gate_of(decision: Decision, *conditions: Condition, hard: tuple[str, ...] = ()) -> GateResult:
+    return GateResult(decision, conditions, hard)
+
+
+HOLDS = Condition("worst_case/accuracy", 0.5, 0.3, (0.4, 0.6), True)
+FAILS = Condition("worst_case/accuracy", 0.1, 0.3, (0.0, 0.2), False, reason="the interval is below")
+FLAGGED = FindingRecord(
+    id="C3", title="More steps", severity=Severity.WARN, status=Status.WARN, assessments=("pgd",), reason="12 more",
+)  # fmt: skip
+GATES = {
+    "passed": (gate_of(Decision.PASSED, HOLDS), 0, {"failures": "0", "skipped": "0"}),
+    "failed": (gate_of(Decision.FAILED, FAILS), 10, {"failures": "1", "skipped": "0"}),
+    "unsound": (gate_of(Decision.UNSOUND, HOLDS, hard=("A1: logits",)), 20, {"failures": "1", "skipped": "0"}),
+    "no condition": (gate_of(Decision.PASSED), 0, {"failures": "0", "skipped": "1"}),
+}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A git repository in which `init --ci github` has been run."""
+    root = tmp_path_factory.mktemp("repository")
+    subprocess.run(["git", "init", "--quiet"], cwd=root, check=True)
+    before = Path.cwd()
+    os.chdir(root)
+    try:
+        done = CliRunner().invoke(cli, ["init", "--yes", "--ci", "github", "--model", "torchvision:resnet18"])
+    finally:
+        os.chdir(before)
+    assert done.exit_code == 0, done.output
+    return root
+
+
+def step(root: Path, name: str) -> str:
+    workflow = yaml.safe_load((root / ".github" / "workflows" / "windtunnel.yml").read_text())
+    return next(step["run"] for step in workflow["jobs"]["assess"]["steps"] if step.get("name") == name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", GATES)
+def test_the_steps_of_a_made_project_comment_report_and_decide(project, tools, monkeypatch, case):
+    """The shell steps as the workflow has them, in the root of the repository; `dvc` and the two other commands do nothing."""
+    gate, code, counts = GATES[case]
+    folder = project / "robustness"
+    write_json(gate_json(gate), folder / "reports" / "gate.json")
+    metadata = {"kwargs": {"profile": "standard", "checks": [FLAGGED.model_dump(mode="json")]}}
+    (folder / "reports" / "sanity").mkdir(exist_ok=True)
+    write_json(metadata, folder / "reports" / "sanity" / "metadata.json")
+    params = folder / "params.yaml"
+    params.write_text(
+        re.sub(
+            r"(?ms)^attacks:.*?(?=^\w)",
+            "attacks:\n  pgd: {library: torchattacks, algorithm: PGD}\n",
+            params.read_text(),
+        )
+    )
+    tools("dvc")
+    tools("gh")
+    tools("windtunnel", f'case $1 in gate) exec {sys.executable} -m windtunnel "$@";; esac')
+    monkeypatch.chdir(project)
+    for name, value in (("GITHUB_OUTPUT", "output"), ("GITHUB_STEP_SUMMARY", "step"), ("GITHUB_REPOSITORY", "o/r")):
+        monkeypatch.setenv(name, value if "/" in value else str(project / value))
+    for name, value in (("GITHUB_BASE_REF", "main"), ("NUMBER", "5"), ("GITHUB_EVENT_NAME", "pull_request")):
+        monkeypatch.setenv(name, value)
+    Path("output").unlink(missing_ok=True)
+    assert subprocess.run(["bash", "-ec", step(project, "Assess")], check=False).returncode == 0
+    assert Path("output").read_text() == f"exit-code={code}\n"
+    comment = Path("windtunnel-ci/comment.md").read_text()
+    assert comment.startswith("<!-- windtunnel -->")
+    assert sentence(gate) in comment
+    suite = ElementTree.parse("windtunnel-ci/gate.xml").getroot()
+    assert {key: suite.get(key) for key in counts} == counts
+    log = json.loads(Path("windtunnel-ci/windtunnel.sarif").read_text())
+    results = {row["ruleId"]: row for row in log["runs"][0]["results"]}
+    assert set(results) == {"C3", *(["gate/worst_case/accuracy"] if case == "failed" else [])}
+    place = results["C3"]["locations"][0]["physicalLocation"]
+    line = params.read_text().splitlines()[place["region"]["startLine"] - 1]
+    assert (place["artifactLocation"]["uri"], line.split()[0]) == ("robustness/params.yaml", "pgd:")
+    assert subprocess.run(["bash", "-ec", step(project, "Comment")], check=False).returncode == 0
+    assert (
+        subprocess.run(
+            ["bash", "-ec", step(project, "Decide")], env={**os.environ, "CODE": str(code)}, check=False
+        ).returncode
+        == code
+    )
+
+
+@pytest.mark.parametrize("service", ["github", "gitlab"])
+def test_init_writes_a_valid_workflow_and_takes_it_back(tmp_path, monkeypatch, service):
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    monkeypatch.chdir(tmp_path)
+    folder, read_by = (
+        tmp_path / "robustness",
+        {"github": ".github/workflows/windtunnel.yml", "gitlab": ".gitlab-ci.yml"}[service],
+    )
+    apply(plan(folder, "seed: 0\n", "stages: {}\n", service), tmp_path)
+    assert "__FOLDER__" not in Path(read_by).read_text()
+    file = read_by if service == "github" else "robustness/ci/gitlab.yml"
+    schema = "vendor.github-workflows" if service == "github" else "vendor.gitlab-ci"
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, file]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert plan(folder, "seed: 0\n", "stages: {}\n").changes() == []
+    remove(removal(folder))
+    assert not Path(read_by).exists()
+    assert not folder.exists()
+    Path(read_by).parent.mkdir(exist_ok=True, parents=True)
+    Path(read_by).write_text("jobs: {}\n")
+    if service == "github":
+        with pytest.raises(UserError, match="is there already"):
+            plan(folder, "", "", service)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from ruamel.yaml import YAML, MappingNode
 
 from windtunnel.boundary.files import is_file, path_text, read_text
 from windtunnel.boundary.text import parse_map, parse_yaml
@@ -74,6 +76,18 @@ def entry_names(raw: dict[str, object], family: str) -> list[str]:
     """Return the names of the entries of a family in an unvalidated params.yaml; none where its block is no map."""
     block = raw.get(family)
     return [str(name) for name in block] if isinstance(block, dict) else []
+
+
+def line_of(path: Path, keys: Sequence[str]) -> int:
+    """Return the line, from 1, of nested keys of a params.yaml; of the last that is there. Raises UserError."""
+    node, line = YAML(typ="safe", pure=True).compose(params_text(path)), 1
+    for key in keys:
+        pairs = node.value if isinstance(node, MappingNode) else ()
+        inner = next(((name, value) for name, value in pairs if name.value == key), None)
+        if inner is None:
+            break
+        line, node = inner[0].start_mark.line + 1, inner[1]
+    return line
 
 
 def _block(name: str) -> dict[str, Any]:

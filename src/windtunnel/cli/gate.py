@@ -12,8 +12,9 @@ from rich.table import Table
 from windtunnel.cli.output import OutputFile
 from windtunnel.core.errors import INFRASTRUCTURE, UserError
 from windtunnel.evaluation.gate.table import COLUMNS, champion_line, markdown, rows, sentence
+from windtunnel.records.findings import read_findings
 from windtunnel.records.gate import EXIT_CODE, ConditionStatus, Decision, GateResult, read_gate
-from windtunnel.records.layout import GATE
+from windtunnel.records.layout import GATE, HERE, SANITY
 
 _COLOURS = {ConditionStatus.HOLDS.value: "green", ConditionStatus.NOT_APPLICABLE.value: "bright_black"}
 
@@ -22,13 +23,23 @@ _COLOURS = {ConditionStatus.HOLDS.value: "green", ConditionStatus.NOT_APPLICABLE
 @click.option("--markdown", "as_markdown", is_flag=True, help="As Markdown, for a comment on a pull request.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON; docs/json.md lists the fields.")
 @click.option("--junit", type=OutputFile(".xml"), help="Also write a JUnit test report to FILE.")
+@click.option(
+    "--sarif", type=OutputFile(".sarif"), help="Also write failed conditions and flagged checks as SARIF 2.1.0."
+)
 @click.option("--sequential", is_flag=True, help="Assess samples in random order until the conditions are decided.")
 @click.option(
     "--batch", type=click.IntRange(1), default=50, show_default=True, help="Samples at a time (--sequential)."
 )
 @click.pass_context
 def gate(
-    ctx: click.Context, *, as_markdown: bool, as_json: bool, junit: Path | None, sequential: bool, batch: int
+    ctx: click.Context,
+    *,
+    as_markdown: bool,
+    as_json: bool,
+    junit: Path | None,
+    sarif: Path | None,
+    sequential: bool,
+    batch: int,
 ) -> None:
     """Print the gate's decision of the last run: each condition, what was found, and whether it holds.
 
@@ -46,8 +57,10 @@ def gate(
       windtunnel repro clean && windtunnel gate --sequential
     """  # noqa: D301
     if sequential:
-        if as_markdown or as_json or junit:
-            raise click.UsageError("--sequential prints a table alone; leave out --markdown, --json and --junit")
+        if as_markdown or as_json or junit or sarif:
+            raise click.UsageError(
+                "--sequential prints a table alone; leave out --markdown, --json, --junit and --sarif"
+            )
         ctx.exit(_sequential(batch))
     try:
         result = read_gate(GATE)
@@ -55,6 +68,10 @@ def gate(
             from windtunnel.reporting.junit import cases_of_gate, write_junit
 
             write_junit("windtunnel gate", cases_of_gate(result), junit)
+        if sarif:
+            from windtunnel.reporting.sarif import write_sarif
+
+            write_sarif(result, read_findings(SANITY), HERE, sarif)
         if as_json:
             from windtunnel.reporting.answers import gate_answer
 

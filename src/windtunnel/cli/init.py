@@ -42,6 +42,9 @@ C = TypeVar("C", bound=_Candidate)
 @click.option("--factory", metavar="MODULE:NAME", help="What builds the module that weights (a state dict) belong to.")
 @click.option("--data", type=click.Path(path_type=Path), help="A folder of images by class, an idx file or an .npz.")
 @click.option("--store", metavar="URI", help="The MLflow store to log to; one in the folder where none is given.")
+@click.option(
+    "--ci", type=click.Choice(["github", "gitlab"]), help="Also write the workflow that assesses pull requests."
+)
 @click.option("--yes", is_flag=True, help="Ask nothing: take what is found, and make what is missing of git and DVC.")
 @click.option(
     "--remove", "take_back", is_flag=True, help="Take back what init made and you left as it was, and results of runs."
@@ -53,6 +56,7 @@ def init(
     factory: str | None,
     data: Path | None,
     store: str | None,
+    ci: str | None,
     yes: bool,
     take_back: bool,
 ) -> None:
@@ -68,6 +72,7 @@ def init(
       windtunnel init --yes --model models/net.pt --factory nets:Net --data data/test
       windtunnel init --yes --model torchvision:resnet50 --data photos
       windtunnel init --yes --model function:api:predict --data photos
+      windtunnel init --ci github
       windtunnel init --remove
     """  # noqa: D301
     if os.path.isabs(folder) or len(Path(folder).parts) != 1 or folder in {".", ".."}:
@@ -77,7 +82,7 @@ def init(
         _remove(root / folder, yes=yes)
         return
     params, todo = _params(root, folder, model, factory, data, store, yes=yes)
-    _write(root, folder, params, yes=yes)
+    _write(root, folder, params, ci, yes=yes)
     for line in todo:  # last, where it is read
         click.echo(f"to do, in {folder}/params.yaml: {line}")
 
@@ -162,13 +167,13 @@ def _others(names: Sequence[str]) -> str:
     return f"; also there: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}" if names else ""
 
 
-def _write(root: Path, folder: str, params: str, *, yes: bool) -> None:
+def _write(root: Path, folder: str, params: str, ci: str | None, *, yes: bool) -> None:
     """Show what would change, ask, and do it."""
     from windtunnel.boundary.params_file import parse_params
     from windtunnel.operations.project.graph import graph_text
     from windtunnel.operations.project.write import GRAPH, PARAMS, apply, plan
 
-    wanted = plan(root / folder, params, graph_text(parse_params(params, f"{folder}/{PARAMS}")))
+    wanted = plan(root / folder, params, graph_text(parse_params(params, f"{folder}/{PARAMS}")), ci)
     for name in wanted.kept:
         if name != PARAMS:
             click.echo(f"{folder}/{name} was changed by you and stays")
@@ -183,6 +188,8 @@ def _write(root: Path, folder: str, params: str, *, yes: bool) -> None:
     if not yes and not click.confirm("Do this?", default=True):
         return
     apply(wanted, root)
+    if ci == "gitlab" and not any(name.endswith(".gitlab-ci.yml") for name in wanted.files):
+        click.echo(f"to do, in .gitlab-ci.yml: include: [{{local: /{folder}/ci/gitlab.yml}}]")
     where = f"{folder}/{GRAPH}"
     click.echo(f"init: {folder} is set up. Next: (cd {folder} && windtunnel check), then dvc repro {where}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from jinja2 import Environment, PackageLoader
 from pydantic import BaseModel, Field, ValidationError
 
 from windtunnel.boundary.files import is_file, read_text
@@ -21,6 +23,7 @@ from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.core.repository import dvc_root, repository
 
 PARAMS, GRAPH, RECORD = "params.yaml", "dvc.yaml", ".windtunnel.json"
+CI_SERVICES = ("github", "gitlab")
 _FIXED = {
     ".gitignore": (
         "# What a run makes beside reports/, and what is of this machine alone; dvc.lock is committed, results lie in DVC's cache.\n"
@@ -33,6 +36,40 @@ _FIXED = {
     "champion/.gitignore": "*\n!.gitignore\n",
     "reports/.gitignore": "*\n!.gitignore\n",
 }
+
+
+def ci_files(folder: Path, service: str) -> dict[str, str]:
+    """Return the files of a CI service (github, gitlab) by path relative to `folder`: scripts in it, and what the service reads.
+
+    `.gitlab-ci.yml` is only there where the repository has none: it includes the file in `folder`.
+    """
+    top = repository(folder) or folder.parent
+    name = folder.absolute().relative_to(top).as_posix()
+    workflow = _template(f"{service}.yml").replace("__FOLDER__", name)
+    scripts = ("assess.sh", f"comment_{service}.sh")
+    files = {f"ci/{script}": _template(script) for script in scripts}
+    if service == "github":
+        return {**files, _outside(folder, top / ".github/workflows/windtunnel.yml"): workflow}
+    files["ci/gitlab.yml"] = workflow
+    include, text = top / ".gitlab-ci.yml", f"include: [{{local: /{name}/ci/gitlab.yml}}]\n"
+    return {**files, _outside(folder, include): text} if _read(include) in (None, text) else files
+
+
+def _template(name: str) -> str:
+    return PackageLoader("windtunnel.operations.project", "templates/ci").get_source(
+        Environment(autoescape=True), name
+    )[0]
+
+
+def _at(folder: Path, name: str) -> Path:
+    """Return the path of a file of a project, whose name may lead out of the folder, also where there is no folder yet."""
+    return Path(os.path.normpath(folder / name))
+
+
+def _outside(folder: Path, path: Path) -> str:
+    return Path(os.path.relpath(path, folder.absolute())).as_posix()
+
+
 # Made by runs, and by commands that say nothing else, in the project's folder.
 _OF_RUNS = (
     "reports", "champion", ".cache", "mlartifacts", "mlflow.db*", "dvc.lock*", "dvc_plots", "__pycache__", "report", "evidence.zip",
@@ -53,12 +90,12 @@ class Plan:
 
     def changes(self) -> list[str]:
         """The files that would be written."""
-        return [name for name, text in self.files.items() if _read(self.folder / name) != text]
+        return [name for name, text in self.files.items() if _read(_at(self.folder, name)) != text]
 
     def diff(self, shown: Path) -> Iterator[str]:
         """The lines of a unified diff; `shown`: how the folder is called in it."""
         for name in self.changes():
-            old, path = _read(self.folder / name), (shown / name).as_posix()
+            old, path = _read(_at(self.folder, name)), _at(shown, name).as_posix()
             yield from difflib.unified_diff(
                 (old or "").splitlines(),
                 self.files[name].splitlines(),
@@ -68,10 +105,11 @@ class Plan:
             )
 
 
-def plan(folder: Path, params: str, graph: str) -> Plan:
+def plan(folder: Path, params: str, graph: str, service: str | None = None) -> Plan:
     """Return the files to write for a project in `folder`. params.yaml, once there, is the user's and stays.
 
-    dvc.yaml is written again unless the user has changed it. Raises UserError where `folder` holds something else.
+    dvc.yaml is written again unless the user has changed it. service: the CI service (github, gitlab) whose files belong to it; the
+    files of an earlier init are brought up to date without. Raises UserError where `folder` holds something else.
     """
     if folder.is_symlink():
         raise UserError(f"init: {folder.name} is a link, and nothing is written through one; --folder names another")
@@ -81,10 +119,16 @@ def plan(folder: Path, params: str, graph: str) -> Plan:
             f"init: {folder.name} is there already, and was not made by windtunnel init; --folder names another"
         )
     written = record.files if record else {}
+    services = {service} if service else {name for name in CI_SERVICES if f"ci/comment_{name}.sh" in written}
     files = {PARAMS: params, GRAPH: graph, **_FIXED}
+    for of_service in sorted(services):
+        files |= ci_files(folder, of_service)
+    for name, content in files.items():
+        if name.startswith("../") and name not in written and _read(_at(folder, name)) not in (None, content):
+            raise UserError(f"init --ci: {_at(folder, name)} is there already, and was not made by windtunnel init")
     user_files = [
         name for name, digest in written.items()
-        if name in files and (text := _read(folder / name)) is not None and _digest(text) != digest
+        if name in files and (text := _read(_at(folder, name))) is not None and _digest(text) != digest
     ]  # fmt: skip
     files = {name: text for name, text in files.items() if name not in user_files and not (name == PARAMS and record)}
     missing = {"git": repository(folder) is None, "dvc": dvc_root(folder) is None}
@@ -109,8 +153,9 @@ def apply(changes: Plan, root: Path) -> None:
 
 def _write(project: Plan, name: str, text: str, root: Path) -> None:
     """Write a file of the project; never through a link out of its folder."""
-    inside = project.folder if project.folder.exists() else root
-    with writing(project.folder / name, where="init:", inside=inside, of_project=True) as temporary:
+    inside = project.folder if project.folder.exists() and not name.startswith("../") else repository(root) or root
+    path = _at(project.folder.absolute(), name)
+    with writing(path, where="init:", inside=inside, of_project=True) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
@@ -141,7 +186,7 @@ class Removal:
         folder: the project.
         own: files that init created and nobody changed since, and what runs made there.
         changed: files that init created and the user has changed; they stay.
-        of_dvc: what `dvc init` made for this project at the root of the repository, where nothing else uses DVC.
+        of_dvc: what `dvc init` made for this project at the root of the repository, where nothing else uses DVC, and files of CI.
         stays: everything else in the folder.
 
     """
@@ -162,17 +207,21 @@ def removal(folder: Path) -> Removal:
     record = None if folder.is_symlink() else read_record(folder)
     if not record:
         raise UserError(f"init --remove: {folder.name} was not made by windtunnel init; there is nothing to take back")
-    names = [name for name in (PARAMS, GRAPH, *_FIXED) if name in record.files and is_file(folder / name)]
-    created = {name for name in names if _digest(_read(folder / name) or "") == record.files[name]}
+    of_ci = [name for service in CI_SERVICES for name in ci_files(folder, service)]
+    outside = [name for name in of_ci if name.startswith("../")]
+    names = [name for name in (PARAMS, GRAPH, *_FIXED, *of_ci) if name in record.files and is_file(_at(folder, name))]
+    names = list(dict.fromkeys(names))
+    created = {name for name in names if _digest(_read(_at(folder, name)) or "") == record.files[name]}
     genuine = _read(folder / "reports/.gitignore") == _FIXED["reports/.gitignore"]
     inside = sorted(folder.iterdir())
     runs = [path for path in inside if genuine and any(path.match(pattern) for pattern in _OF_RUNS)]
-    removable = [*(folder / name for name in sorted(created)), *runs, folder / RECORD]
+    removable = [*(folder / name for name in sorted(created.difference(outside))), *runs, folder / RECORD]
+    beyond = tuple(_at(folder, name) for name in outside if name in created)
     changed = tuple(name for name in names if name not in created and folder / name.split("/")[0] not in runs)
     tops = {path.relative_to(folder).parts[0] for path in removable}
     made_dvc = "dvc" in record.makes and _is_as_dvc_made_it(folder)
     return Removal(
-        folder, tuple(removable), changed, tuple(_own_dvc(folder)) if made_dvc else (),
+        folder, tuple(removable), changed, (*beyond, *(_own_dvc(folder) if made_dvc else ())),
         tuple(path for path in inside if path.name not in tops and path.name not in changed),
     )  # fmt: skip
 
@@ -181,7 +230,12 @@ def remove(removal_plan: Removal) -> None:
     """Take a project back."""
     for path in removal_plan.own:
         remove_inside(path, removal_plan.folder)
-    for folder in (removal_plan.folder / "champion", removal_plan.folder / "reports", removal_plan.folder):
+    for folder in (
+        removal_plan.folder / "ci",
+        removal_plan.folder / "champion",
+        removal_plan.folder / "reports",
+        removal_plan.folder,
+    ):
         with suppress(OSError):  # not empty: what is left is the user's
             folder.rmdir()
     root = repository(removal_plan.folder)

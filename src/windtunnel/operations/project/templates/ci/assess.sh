@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# What CI does for a pull request: pull the cache, reproduce, check, gate, compare. Usage: assess.sh BASE OUT
-# Writes comment.md, comparison.html, gate.xml and sanity.xml into OUT. Ends with the gate's exit code: 0 passed, 10 failed,
+# What CI does for a pull request: pull the cache, reproduce, check, gate, compare. Usage: assess.sh BASE OUT [FOLDER]
+# Works in FOLDER, where params.yaml is. Writes comment.md, comparison.html, gate.xml, sanity.xml and windtunnel.sarif into OUT. Ends with the gate's exit code: 0 passed, 10 failed,
 # 20 unsound, 30 no decision. Pushes to the shared remote from the default branch alone.
 set -euo pipefail
 base=$1
 out=$2
 mkdir -p "$out"
+out=$(cd "$out" && pwd)
+cd "${3:-.}"
 
 # The comment as it will stand: of which commit it speaks, and no longer than GitHub takes (65,536 characters).
 write_comment() {
@@ -41,7 +43,7 @@ dvc pull --run-cache --allow-missing || echo "nothing pulled: what is not cached
 dvc repro || no_decision "\`dvc repro\` ended with $?"
 windtunnel sanity --flagged --junit "$out/sanity.xml" >"$out/sanity.txt" || no_decision "\`windtunnel sanity\` ended with $?"
 code=0
-windtunnel gate --markdown --junit "$out/gate.xml" >"$out/gate.md" || code=$?
+windtunnel gate --markdown --junit "$out/gate.xml" --sarif "$out/windtunnel.sarif" >"$out/gate.md" || code=$?
 case $code in 0 | 10 | 20) ;; *) no_decision "\`windtunnel gate\` ended with $code" ;; esac
 # A base without results is no reason to say nothing of this run.
 windtunnel compare "$base" --markdown --html "$out/comparison.html" >"$out/compare.md" ||
