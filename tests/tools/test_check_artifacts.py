@@ -79,6 +79,8 @@ def test_the_rates_of_the_summary_come_from_its_tensors(attack):
     artifacts, _ = attack
     states, drawn = torch.full((30,), SampleState.SURVIVED.code), torch.arange(30) < 10
     data = {**artifacts.data, "sample_states": states, "drawn": drawn}
-    found = of_summary(replace(artifacts, data=data))
+    kwargs = artifacts.metadata.kwargs.model_copy(update={"hard_failures": ()})
+    metadata = artifacts.metadata.model_copy(update={"kwargs": kwargs})
+    found = of_summary(replace(artifacts, data=data, metadata=metadata))
     assert (found["certified_accuracy"], found["worst_case_accuracy"]) == (0, 1)
     assert found["n_samples"] == 30
