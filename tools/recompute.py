@@ -22,8 +22,8 @@ from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import Algorithm, Json
 from windtunnel.core.sample_states import SampleState, state_counts
 from windtunnel.core.subject import Subject
-from windtunnel.evaluation.summary.classes import class_metrics
 from windtunnel.evaluation.summary.slices import MEMBERS, slice_metrics, slices_of
+from windtunnel.evaluation.summary.summarise import class_metrics
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.entry import Entry

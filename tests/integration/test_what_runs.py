@@ -224,7 +224,7 @@ ROWS = {
     "how one family is run": (append(f"{A}/latent/run.py", "\nX = 1\n"), set()),
     "the record of a family": (append(f"{A}/queries/family.py", "\nX = 1\n"), {"query@evoba", *WHOLE, "report"}),
     # Drawing
-    "a colour": (edit(f"{A}/figures/style.py", "#0072B2", "#0072B3"), {*DRAWN, "clean", "summary", "report"}),
+    "a colour": (edit(f"{A}/figures/scene.py", "#0072B2", "#0072B3"), {*DRAWN, "clean", "summary", "report"}),
     "how a picture is painted": (append(f"{A}/figures/paint.py", "\nX = 1\n"), {*DRAWN, "clean", "summary", "report"}),
     "a figure of one family": (append(f"{A}/sweeps/figures.py", "\nX = 1\n"), {"sweep@curve", "report"}),
     "which figures an entry draws": (

@@ -57,9 +57,8 @@ def compare(*, runs: tuple[str, ...], as_markdown: bool, html: Path | None, as_j
 
 def show_comparison(comparison: Comparison, *, as_markdown: bool, html: Path | None) -> None:
     """Print a comparison, and write it as HTML where `html` is given."""
-    from windtunnel.reporting.compare.document import document, title
+    from windtunnel.reporting.compare.document import document, markdown, title
     from windtunnel.reporting.compare.html import render_html
-    from windtunnel.reporting.compare.markdown import markdown
 
     heading, parts = title(comparison), document(comparison)
     if as_markdown:

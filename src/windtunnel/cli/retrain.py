@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from windtunnel.boundary.params import load_params
 from windtunnel.cli.output import OutputFile
@@ -46,9 +49,8 @@ def retrain(ctx: click.Context, *, summary: Path | None, force: bool, allow_dirt
     """  # noqa: D301
     from windtunnel.boundary.mlflow_server import main_root
     from windtunnel.operations.dvc_files import require_whole_files
+    from windtunnel.operations.retrain.flow import only_one, summary_markdown
     from windtunnel.operations.retrain.flow import retrain as flow
-    from windtunnel.operations.retrain.flow import summary_markdown
-    from windtunnel.operations.retrain.lock import only_one
     from windtunnel.operations.tracking.registry import open_registry
 
     require_whole_files()
@@ -85,3 +87,87 @@ def _run(command: list[str], folder: Path) -> None:
         raise InfrastructureError(
             f"retrain: python {shown} failed with exit code {done.returncode}; its lines above say why"
         )
+
+
+@click.command()
+@click.option("--fetch", is_flag=True, help="Put the champion's outcomes into champion/, for the gate to compare with.")
+@click.option("--reassess", is_flag=True, help="Reassess the champion, on today's samples under today's params.")
+def champion(*, fetch: bool, reassess: bool) -> None:
+    """Show the versions that have an alias in the model registry, and the newest one where it has none.
+
+    The gate talks to no server: it compares with the outcomes in champion/, which --fetch and --reassess put there.
+
+    \b
+    Examples:
+      windtunnel champion
+      windtunnel champion --fetch && dvc repro && windtunnel gate
+      windtunnel champion --reassess            after a change of the assessments or of the samples
+    """  # noqa: D301
+    from windtunnel.core.errors import UserError
+    from windtunnel.operations.retrain.champion import fetch_champion
+    from windtunnel.operations.retrain.champion import reassess as reassess_champion
+    from windtunnel.operations.retrain.flow import REASONS, STATUS
+    from windtunnel.operations.tracking.registry import CHALLENGER, CHAMPION, PREVIOUS, open_registry
+
+    params = load_params()
+    registry = open_registry(params.tracking)
+    if fetch or reassess:
+        fetched = fetch_champion(registry)
+        if fetched is None:
+            raise UserError(f"champion: {registry.model} has no champion yet; windtunnel promote makes the first")
+        if reassess:
+            reassess_champion(fetched, params, run_stage)
+        click.echo(f"champion: the outcomes of {fetched} are in champion/")
+        return
+    table = Table(header_style="bold")
+    for column in ("alias", "version", "gate", "last retraining", "why", "assessment run"):
+        table.add_column(column, overflow="fold")
+    named = {alias: registry.alias(alias) for alias in (CHAMPION, CHALLENGER, PREVIOUS)}
+    newest = registry.versions()[:1]  # an unsound one has no alias
+    if newest and newest[0].number not in {version.number for version in named.values() if version}:
+        named["-"] = newest[0]
+    for alias, version in named.items():
+        if version:
+            ended, why = version.tags.get(STATUS, "-").replace("_", " "), version.tags.get(REASONS, "")
+            reasons = escape(why or version.tags.get("gate.reasons", ""))
+            table.add_row(alias, version.number, version.decision, ended, reasons, version.run_id)
+    Console().print(table if table.row_count else f"{registry.model}: no version yet")
+
+
+@click.command()
+@click.option("--version", "number", help="A version that is registered already, in place of the last run.")
+@click.option("--force", is_flag=True, help="Against the gate's decision; the version is tagged so.")
+@click.option("--allow-dirty", is_flag=True, help="Although the work tree has changes that are not committed.")
+def promote(*, number: str | None, force: bool, allow_dirty: bool) -> None:
+    """Register the model of the last run and make it the champion, if it passed the gate.
+
+    The champion before it becomes `previous`. An unsound evaluation promotes nothing, forced or not.
+
+    \b
+    Examples:
+      windtunnel promote
+      windtunnel promote --version 7
+    """  # noqa: D301
+    from windtunnel.operations.retrain.flow import promote_last_run, promote_version
+    from windtunnel.operations.tracking.registry import open_registry
+
+    registry = open_registry(load_params().tracking)
+    if number is not None:
+        version = promote_version(registry, number, force=force)
+    else:
+        version = promote_last_run(registry, force=force, allow_dirty=allow_dirty)
+    click.echo(f"promote: {version} is the champion")
+
+
+@click.command()
+def rollback() -> None:
+    """Make the champion that the present one replaced champion again. A retraining does not promote the other again.
+
+    \b
+    Example:
+      windtunnel rollback
+    """  # noqa: D301
+    from windtunnel.operations.tracking.registry import open_registry
+
+    removed, restored = open_registry(load_params().tracking).rollback()
+    click.echo(f"rollback: {restored} is the champion again; {removed} is out of service")

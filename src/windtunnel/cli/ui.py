@@ -12,8 +12,7 @@ import webbrowser
 
 import click
 
-from windtunnel.boundary.mlflow_moved import ARTIFACTS
-from windtunnel.boundary.mlflow_server import is_answering, main_root, tracking_uri
+from windtunnel.boundary.mlflow_server import ARTIFACTS, is_answering, main_root, tracking_uri
 from windtunnel.boundary.params import load_params
 from windtunnel.core.errors import UserError
 from windtunnel.runtime.credentials import without_credentials

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from windtunnel.assessments.queries.oracle import MIN_BATCH
-from windtunnel.assessments.queries.streams import uniforms
+from windtunnel.assessments.queries.search import uniforms
 
 
 class Draws:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from windtunnel.assessments.queries.streams import below, pixel_values, stream_seeds, uniforms
+from windtunnel.assessments.queries.search import below, pixel_values, stream_seeds, uniforms
 
 # The first outputs of SplitMix64 seeded with 1234567, as in Vigna's reference implementation.
 GOLDEN = (6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821)

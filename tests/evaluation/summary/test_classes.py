@@ -5,7 +5,7 @@ import torch
 from statsmodels.stats.proportion import proportion_confint
 
 from windtunnel.core.binomial import binomial_rate
-from windtunnel.evaluation.summary.classes import class_metrics, gap_interval
+from windtunnel.evaluation.summary.summarise import class_metrics, gap_interval
 
 TARGETS = torch.tensor([0] * 10 + [1] * 5 + [2] * 2)
 HELD = torch.tensor([True] * 8 + [False] * 2 + [True] * 2 + [False] * 3 + [True] * 2)

@@ -80,7 +80,7 @@ def test_the_package_is_found_wherever_it_is_installed(tmp_path):
 
 
 def test_drawing_code_is_told_by_its_name():
-    assert draws("windtunnel.assessments.figures.style")
+    assert draws("windtunnel.assessments.figures.scene")
     assert draws("windtunnel.evaluation.summary.sandwich_figure")
     assert not draws("windtunnel.assessments.attacks.evaluate")
 

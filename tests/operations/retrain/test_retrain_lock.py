@@ -8,8 +8,8 @@ import threading
 import pytest
 from filelock import FileLock
 
-from windtunnel.operations.retrain import lock
-from windtunnel.operations.retrain.lock import BusyError, only_one
+from windtunnel.operations.retrain import flow
+from windtunnel.operations.retrain.flow import BusyError, only_one
 
 
 def test_the_second_one_is_refused_and_names_the_first(tmp_path):
@@ -27,7 +27,7 @@ def test_a_name_that_is_written_a_moment_after_the_lock_was_taken_is_waited_for(
     """The first process locks, and writes its name after that: the second one may come between."""
     holder = tmp_path / "retrain.holder"
     asked = threading.Event()
-    monkeypatch.setattr(lock.time, "sleep", lambda seconds: (asked.set(), threading.Event().wait(seconds)))
+    monkeypatch.setattr(flow.time, "sleep", lambda seconds: (asked.set(), threading.Event().wait(seconds)))
     first = threading.Thread(target=lambda: (asked.wait(60), holder.write_text("process 7 on here\n")))
     with FileLock(str(tmp_path / "retrain.lock")):
         first.start()
@@ -37,4 +37,4 @@ def test_a_name_that_is_written_a_moment_after_the_lock_was_taken_is_waited_for(
 
 
 def test_a_holder_that_was_killed_before_it_wrote_its_name_is_another_process(tmp_path):
-    assert lock.who_holds(tmp_path / "retrain.holder", patience=0.0) == "another process"
+    assert flow.who_holds(tmp_path / "retrain.holder", patience=0.0) == "another process"

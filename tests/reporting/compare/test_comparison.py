@@ -16,9 +16,8 @@ from windtunnel.records.artifacts import save_tensors
 from windtunnel.records.files import read_json, write_json
 from windtunnel.reporting.answers import compare_answer
 from windtunnel.reporting.compare.comparison import compare_runs
-from windtunnel.reporting.compare.document import document
+from windtunnel.reporting.compare.document import document, markdown
 from windtunnel.reporting.compare.html import render_html
-from windtunnel.reporting.compare.markdown import markdown
 from windtunnel.reporting.compare.page import page
 from windtunnel.reporting.compare.runs import Run, run_in
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from windtunnel.assessments.figures.axes import HALF, plain
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
 from windtunnel.assessments.figures.plots import Bar, Series, bars, lines, matrix
-from windtunnel.assessments.figures.style import BLUES
+from windtunnel.assessments.figures.scene import BLUES
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.records.metadata import number
 from windtunnel.records.tables import ClassShare, ConfidenceBins, table

@@ -10,7 +10,7 @@ from windtunnel.assessments.attacks.figures import NOT_IMAGES, answer
 from windtunnel.assessments.figures.axes import HALF, plain
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
 from windtunnel.assessments.figures.plots import Bar, Series, Stack, bars, lines, matrix, stacks
-from windtunnel.assessments.figures.style import ramp
+from windtunnel.assessments.figures.scene import ramp
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.records.metadata import corruption_pairs, limits, number, numbers
 from windtunnel.records.tables import table

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, TypeVar
 
-from windtunnel.assessments.figures.style import ramp
+from windtunnel.assessments.figures.scene import ramp
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.records.files import plain_json, replacing

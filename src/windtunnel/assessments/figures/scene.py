@@ -10,7 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from windtunnel.assessments.figures import style
+# Okabe and Ito's palette (https://jfly.uni-koeln.de/color/).
+BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+PURPLE, SKY = "#CC79A7", "#56B4E9"
+
+CLEAN, ATTACKED, CERTIFIED, CORRUPTED = BLUE, VERMILION, GREEN, ORANGE
+BLUES = ("#f2f6fb", "#dbe7f4", "#c0d6ec", "#9cc2e2", "#72a9d4", "#4a8ec4", "#2a72b0", "#145596", "#0a3a72")
 
 # role: (on white paper, on a dark screen)
 PALETTE: dict[str, tuple[str, str]] = {
@@ -20,15 +25,15 @@ PALETTE: dict[str, tuple[str, str]] = {
     "card": ("#f5f7fa", "#1d232c"),
     "paper": ("#ffffff", "#14181f"),
     "white": ("#ffffff", "#ffffff"),
-    "accent": (style.BLUE, style.SKY),
-    "clean": (style.BLUE, style.SKY),
-    "certified": (style.CERTIFIED, "#1fae83"),
+    "accent": (BLUE, SKY),
+    "clean": (BLUE, SKY),
+    "certified": (CERTIFIED, "#1fae83"),
     "unknown": ("#7a818c", "#7a818c"),
-    "survived": (style.SKY, style.SKY),
-    "broken": (style.ATTACKED, "#e06a1b"),
+    "survived": (SKY, SKY),
+    "broken": (ATTACKED, "#e06a1b"),
     "wrong": ("#3b3b3b", "#565d68"),
-    "corrupted": (style.CORRUPTED, style.CORRUPTED),
-    "error": (style.PURPLE, style.PURPLE),
+    "corrupted": (CORRUPTED, CORRUPTED),
+    "error": (PURPLE, PURPLE),
     "invalid": ("#c1121f", "#ff6b6b"),
     # Curves of one chart: what attacks left is warm, what was verified is cool; the first of each are the roles above.
     "attack-2": ("#a2790a", "#e0b13a"),
@@ -36,7 +41,7 @@ PALETTE: dict[str, tuple[str, str]] = {
     "attack-4": ("#6b3fa0", "#b79be0"),
     "attack-5": ("#8a4b1f", "#c99a6b"),
     "attack-6": ("#b01e2e", "#f08a92"),
-    "certificate-2": (style.BLUE, style.SKY),
+    "certificate-2": (BLUE, SKY),
     "certificate-3": ("#2f6f7e", "#7cc4d4"),
     "certificate-4": ("#5a7a1e", "#a9c95f"),
 }
@@ -189,3 +194,13 @@ def legend(entries: list[tuple[str, str]], x: float, y: float, width: float) -> 
         if len(parts) > 1:
             x_left, top = x, top + 14 + 12 * (len(parts) - 1)
     return tuple(marks), top - y + (14 if x_left > x else 0)
+
+
+def ramp(cmap: str, steps: int = 11) -> tuple[str, ...]:
+    """Colours #rrggbb at equal steps of one of matplotlib's colour maps. Raises ValueError, naming some, for an unknown one."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    if cmap not in colormaps:
+        raise ValueError(f"cmap: '{cmap}' is no colour map of matplotlib, such as cividis, viridis, RdBu_r")
+    return tuple(to_hex(colormaps[cmap](i / (steps - 1))) for i in range(steps))

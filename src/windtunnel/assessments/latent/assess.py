@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.latent.conventional import GEOMETRY, bounds_of, conventional
 from windtunnel.assessments.latent.correlate import correlations, few_classifiers
 from windtunnel.assessments.latent.examine import decode, examine, predict_codes
 from windtunnel.assessments.latent.metrics import (
@@ -24,6 +23,7 @@ from windtunnel.assessments.latent.metrics import (
     value_metrics,
 )
 from windtunnel.assessments.latent.noise import log_likelihood, scaled_norm, shrink
+from windtunnel.assessments.latent.search import LINF, SCALED_L2, Geometry, Plan, Problem, minimum_search
 from windtunnel.assessments.latent.table import LATENT_PGD
 from windtunnel.assessments.latent.tables import ClassifierMetrics
 from windtunnel.assessments.task import Task
@@ -41,7 +41,7 @@ from windtunnel.core.distances import within
 from windtunnel.core.errors import UserError
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
-from windtunnel.params.latent import Encoding, LatentEntry
+from windtunnel.params.latent import Conventional, Encoding, LatentEntry
 from windtunnel.params.model import OtherModel
 from windtunnel.records.artifacts import AssessmentResult, Tensors, base_data, base_kwargs, tensor_in, tensors_in
 from windtunnel.records.metadata import number
@@ -547,3 +547,38 @@ def load_models(
         classifiers[name] = named_classifier(key, directory, dataset, device, server)
         classifiers[name].require(LATENT_PGD, key)
     return classifiers
+
+
+GEOMETRY: dict[str, Geometry] = {"scaled_l2": SCALED_L2, "linf": LINF}
+
+
+def bounds_of(options: Conventional, norm: str) -> tuple[float, ...]:
+    """The bounds of adversarial frequency under `norm`, in the units of the inputs."""
+    return {"scaled_l2": options.scaled_l2, "linf": options.linf}[norm]
+
+
+def conventional(
+    options: Conventional, classifier: Classifier, inputs: Tensor, classes: Tensor, span: tuple[float, float], seed: int
+) -> dict[str, Tensor]:
+    """Distances (S,) to the nearest found change of class under each norm, inf for none; noise_predictions (S, D).
+
+    Noise of `noise_sigma` of the range `span` is added and clipped to it, since models take no other inputs.
+    """
+    device = classifier.device
+    centres, labels = inputs.to(device), classes.to(device)
+    results = {}
+    for norm, geometry in GEOMETRY.items():
+        plan = Plan(max(bounds_of(options, norm)) * options.reach, options.restarts, options.steps, options.step_size)
+        problem = Problem(lambda points, indices: classifier.module(points).float(), centres, labels, geometry, span)
+        results[norm] = minimum_search(problem, plan, _generator(seed, norm)).distances.cpu()
+    generator = _generator(seed, "noise")
+    sigma = options.noise_sigma * (span[1] - span[0])
+    draws = [
+        classifier.predict((inputs + sigma * torch.randn(inputs.shape, generator=generator)).clamp(*span), classes)
+        for _ in range(options.noise_draws)
+    ]
+    return {**results, "noise_predictions": torch.stack(draws, 1)}
+
+
+def _generator(seed: int, purpose: str) -> torch.Generator:
+    return torch.Generator().manual_seed(derive_seed(seed, "conventional", purpose))

@@ -16,9 +16,8 @@ from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.queries.library import attack_counted
 from windtunnel.assessments.queries.metrics import query_metrics
 from windtunnel.assessments.queries.oracle import Goal, Oracle
-from windtunnel.assessments.queries.search import Search, State, Task, search_images
+from windtunnel.assessments.queries.search import Search, State, Task, search_images, stream_seeds
 from windtunnel.assessments.queries.settings import as_attack, library_row, limit_of, params_of, region_of, search_of
-from windtunnel.assessments.queries.streams import stream_seeds
 from windtunnel.assessments.task import Task as EntryTask
 from windtunnel.core import scratch
 from windtunnel.core.batches import Batch, Incidents, batches_of

@@ -9,8 +9,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from windtunnel.assessments.queries.search import NONE, State
-from windtunnel.assessments.queries.streams import below, pixel_values, uniforms
+from windtunnel.assessments.queries.search import NONE, State, below, pixel_values, uniforms
 from windtunnel.params.entry import Block
 
 

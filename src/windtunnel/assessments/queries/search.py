@@ -6,10 +6,13 @@ image sees its own candidates, its own answers and its own random stream only, s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -123,3 +126,35 @@ def _round(search: Search, oracle: Oracle, task: Task, state: State) -> Tensor:
         distances = distance(task.budget.norm, state["image"][indices], task.images[state["index"][indices]])
         reached[indices] = within(distances, task.budget.epsilon)
     return reached
+
+
+Bits = npt.NDArray[np.uint64]
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX = ((np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB)))
+
+
+def stream_seeds(run_seed: int, name: str, ids: Sequence[str]) -> Tensor:
+    """A 64-bit seed per sample, int64 (n,), from (run seed, assessment name, sample id) and nothing else."""
+    digests = [hashlib.sha256("\x1f".join((str(run_seed), name, sample)).encode()).digest()[:8] for sample in ids]
+    return torch.from_numpy(np.frombuffer(b"".join(digests), dtype="<i8").copy())
+
+
+def uniforms(seeds: Tensor, start: Tensor, count: int) -> Tensor:
+    """Draws `start` to `start + count` of each stream, float64 (n, count) in [0, 1); seeds, start: int64 (n,)."""
+    first, seed = (tensor.numpy().view(np.uint64)[:, None] for tensor in (start, seeds))
+    counter: Bits = np.arange(1, count + 1, dtype=np.uint64) + first
+    bits: Bits = counter * _GOLDEN + seed
+    for shift_bits, factor in _MIX:
+        bits = (bits ^ (bits >> shift_bits)) * factor
+    bits = bits ^ (bits >> np.uint64(31))
+    return torch.from_numpy((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+
+
+def below(draws: Tensor, n: Tensor | int) -> Tensor:
+    """Uniform integers in [0, n) from uniform draws; int64, shaped as `draws`."""
+    return (draws * n).long()
+
+
+def pixel_values(draws: Tensor, levels: int | None) -> Tensor:
+    """Uniform pixel values in [0, 1], float32: any, or one of `levels` equally spaced ones (256: what 8 bits hold)."""
+    return (draws if levels is None else below(draws, levels).double() / (levels - 1)).float()

@@ -12,8 +12,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from windtunnel.assessments.queries.search import NONE, State
-from windtunnel.assessments.queries.streams import uniforms
+from windtunnel.assessments.queries.search import NONE, State, uniforms
 from windtunnel.params.entry import Block
 from windtunnel.params.numbers import Number
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from windtunnel.assessments.figures.axes import HALF, plain
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
 from windtunnel.assessments.figures.plots import Bar, Box, Series, bars, boxes, columns, intervals, lines, matrix, ranks
-from windtunnel.assessments.figures.style import ramp
+from windtunnel.assessments.figures.scene import ramp
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.core.medians import median
 from windtunnel.records.metadata import limits, number, numbers

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
-from windtunnel.boundary.mlflow_moved import ARTIFACTS
-from windtunnel.boundary.mlflow_server import connect, main_root, store_lock
+from windtunnel.boundary.mlflow_server import ARTIFACTS, connect, main_root, store_lock
 from windtunnel.boundary.params_file import read_params
 from windtunnel.boundary.sqlite_store import first_number
 from windtunnel.operations.redaction import TEXT_SUFFIXES, redacted_file, secrets_of
