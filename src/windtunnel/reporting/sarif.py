@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from windtunnel.boundary.params_file import entry_names, line_of, read_params
 from windtunnel.boundary.writing import writing
@@ -21,64 +22,81 @@ from windtunnel.registry.plugins import families
 
 _LEVELS = {Severity.HARD: "error", Severity.WARN: "warning", Severity.INFO: "note"}
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-Finding = tuple[str, str, str, tuple[str, ...]]  # rule, level, message, keys of params.yaml
+
+
+class SarifResult(NamedTuple):
+    """One result. keys: its place in params.yaml; identity: the part of the fingerprint beside the rule."""
+
+    rule: str
+    title: str
+    level: str
+    message: str
+    keys: tuple[str, ...]
+    identity: str
 
 
 def write_sarif(gate: GateResult, checks: Sequence[FindingRecord], layout: Layout, path: Path) -> None:
     """Write the findings of a run as SARIF. Equal runs give equal bytes; a finding keeps its fingerprint when its line moves."""
-    found = [*_conditions(gate), *_checks(checks, layout.params), *_budgets(layout.summary)]
+    raw = read_params(layout.params)
+    entries = {name: (family, name) for family in families() for name in entry_names(raw, family)}
+    found = [*_conditions(gate), *_checks(checks, entries), *_budgets(layout.summary, entries)]
     top = repository(layout.root.absolute())
     uri = layout.params.absolute().relative_to(top) if top else layout.params
     results = [_result(finding, uri.as_posix(), lambda keys: line_of(layout.params, keys)) for finding in found]
-    rules: list[Json] = [{"id": rule} for rule in dict.fromkeys(rule for rule, *_ in found)]
+    titles = {finding.rule: {"text": finding.title} for finding in found}
+    rules: list[Json] = [
+        {
+            "id": rule,
+            "shortDescription": text,
+            "fullDescription": text,
+            "help": {"text": "docs/sanity.md, docs/team.md"},
+        }
+        for rule, text in titles.items()
+    ]
     driver: Json = {"name": "windtunnel", "version": package_version("windtunnel") or "", "rules": rules}
     log: Json = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
     with writing(path, where="--sarif", suffixes=(".sarif",)) as temporary:
         write_json(log, temporary)
 
 
-def _conditions(gate: GateResult) -> Iterator[Finding]:
+_GATE_KEYS = {"samples": "minimum_samples", "hard failures": "no_hard_failures"}
+
+
+def _conditions(gate: GateResult) -> Iterator[SarifResult]:
     for row in gate.conditions:
         if not row.holds:
+            metric, _, champion = row.name.partition(" vs ")
+            block = "maximum_regression" if champion else "minimum"
+            keys = (_GATE_KEYS[metric],) if metric in _GATE_KEYS else (block, metric)
             message = f"{row.name}: found {row.value}, {row.bound} {row.threshold}. {row.reason}".strip()
-            yield f"gate/{row.name.split()[0]}", "error", message, ("gate",)
+            rule = f"gate/{row.name.replace(' ', '_')}"
+            yield SarifResult(rule, f"Condition of the gate: {row.name}", "error", message, ("gate", *keys), "")
 
 
-def _checks(checks: Sequence[FindingRecord], params: Path) -> Iterator[Finding]:
-    raw = read_params(params)
-    entries: dict[str, tuple[str, ...]] = {
-        name: (family, name) for family in families() for name in entry_names(raw, family)
-    }
+def _checks(checks: Sequence[FindingRecord], entries: Mapping[str, tuple[str, ...]]) -> Iterator[SarifResult]:
     for row in checks:
-        if row.flagged:
-            for keys in [entries[name] for name in row.assessments if name in entries] or [("sanity",)]:
-                yield (
-                    row.id,
-                    _LEVELS[row.severity],
-                    f"{row.title}: {row.reason or 'flagged'}. {row.remedy}".strip(),
-                    keys,
-                )
+        names = [name for name in row.assessments if name in entries] or [""]
+        for name in names if row.flagged else ():
+            message = f"{row.title}: {row.each.get(name, row.reason) or 'flagged'}. {row.remedy}".strip()
+            yield SarifResult(row.id, row.title, _LEVELS[row.severity], message, entries.get(name, ("sanity",)), name)
 
 
-def _budgets(summary: Path) -> Iterator[Finding]:
+def _budgets(summary: Path, entries: Mapping[str, tuple[str, ...]]) -> Iterator[SarifResult]:
     for layer in layers_in(read_metadata(summary).metrics) if summary.is_dir() else ():
         if broken := layer.states.get("broken"):
-            yield (
-                f"broken/{layer.norm}",
-                "note",
-                f"{broken} of {layer.n} samples are broken at {layer.budget}.",
-                ("budget",),
-            )
+            keys = next((entries[name] for name in layer.attacked_by if name in entries), ("budget",))
+            message = f"{broken} of {layer.n} samples are broken at {layer.budget}."
+            title = f"Samples broken within a budget in {layer.norm}"
+            yield SarifResult(f"broken/{layer.norm}", title, "note", message, keys, layer.budget)
 
 
-def _result(finding: Finding, uri: str, line: Callable[[Sequence[str]], int]) -> Json:
-    rule, level, message, keys = finding
-    fingerprint = hashlib.sha256("\0".join((rule, *keys)).encode()).hexdigest()
-    location: Json = {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": {"startLine": line(keys)}}}
+def _result(finding: SarifResult, uri: str, line: Callable[[Sequence[str]], int]) -> Json:
+    fingerprint = hashlib.sha256(f"{finding.rule}\0{finding.identity}".encode()).hexdigest()
+    region: Json = {"startLine": line(finding.keys)}
     return {
-        "ruleId": rule,
-        "level": level,
-        "message": {"text": message},
-        "locations": [location],
+        "ruleId": finding.rule,
+        "level": finding.level,
+        "message": {"text": finding.message},
+        "locations": [{"physicalLocation": {"artifactLocation": {"uri": uri}, "region": region}}],
         "partialFingerprints": {"windtunnel/v1": fingerprint},
     }
