@@ -1,6 +1,6 @@
 """Reduced parameters, so that every algorithm of the catalogue runs in a test, and budgets that suit each norm."""
 
-from windtunnel.assessments.attacks.rows import AttackRow, Invoker, Targeting
+from windtunnel.assessments.attacks.rows import AttackRow, Targeting
 from windtunnel.core.contracts import Norm
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
@@ -73,4 +73,4 @@ def needs_own_model(row: AttackRow) -> bool:
 
 def is_ensemble(row: AttackRow) -> bool:
     """Our own profiles, tested apart."""
-    return row.invoker is Invoker.ENSEMBLE
+    return row.is_ensemble

@@ -7,19 +7,34 @@ that those before it did not break.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.adapters import CountedModel, Request, adapter_of, call_of, perturb_by_label
+from windtunnel.assessments.attacks.adaptive.obstacles import SAMPLES, Diagnosis, Obstacle, ObstacleKind, diagnose
+from windtunnel.assessments.attacks.adaptive.search import (
+    STUDENTS,
+    Configuration,
+    Outcome,
+    candidates_of,
+    finals,
+    halve,
+    probe_of,
+    remedies_for,
+)
+from windtunnel.assessments.attacks.adaptive.surrogates import FreshCopies, GradientRemedy, Remedied
 from windtunnel.assessments.attacks.calls import Invoke, invoker_of
 from windtunnel.assessments.attacks.caveats import caveats_of
 from windtunnel.assessments.attacks.evaluate import Evaluation, evaluate
-from windtunnel.assessments.attacks.gradients import adapted, averaged, searched_in, surrogate_of
+from windtunnel.assessments.attacks.gradients import MeanOverDraws, adapted, averaged, searched_in, surrogate_of
 from windtunnel.assessments.attacks.metrics import attack_metrics, transfer_metrics
-from windtunnel.assessments.attacks.plan import Run, plan_of
+from windtunnel.assessments.attacks.plan import Run, adapted_run, plan_of
+from windtunnel.assessments.attacks.rows import AttackRow, Invoker
+from windtunnel.assessments.attacks.settings import settle
+from windtunnel.assessments.attacks.standins import distilled
 from windtunnel.assessments.attacks.survivors import Prior, entry_digest, prior_of, read_prior
 from windtunnel.assessments.attacks.table import row_of
 from windtunnel.assessments.attacks.targets import has_aim, reached_without_attack, target_summary, targets_for
@@ -30,7 +45,16 @@ from windtunnel.boundary.params_file import configured_server
 from windtunnel.core import scratch
 from windtunnel.core.batches import Batch, Incidents, batches_of
 from windtunnel.core.classifier import Classifier
-from windtunnel.core.contracts import Algorithm, Json, Norm, Objective, PerturbationBudget, Semantics, Verdict
+from windtunnel.core.contracts import (
+    Algorithm,
+    Json,
+    Norm,
+    Objective,
+    PerturbationBudget,
+    Semantics,
+    ThreatModel,
+    Verdict,
+)
 from windtunnel.core.distances import DISTANCE
 from windtunnel.core.seeds import seeded
 from windtunnel.core.subject import Subject
@@ -44,6 +68,9 @@ from windtunnel.registry.plugins import library_of
 from windtunnel.runtime.batch_runner import each_batch
 from windtunnel.runtime.checkpoint import Checkpoint
 
+FRESH_DRAWS = 15  # of a random model, by which an adapted example counts
+WEAK_SHARE = 0.1  # of the samples left by gradients, broken at random, above which gradients are weak
+STUDENT_SAMPLES, STUDENT_ABOVE = 500, 0.5  # trained where more of the compared samples than this share stand
 NOT_BROKEN, MISCLASSIFIED_CLEAN = -1, -2  # codes of `broken_by` beside the index of a run
 
 
@@ -99,6 +126,7 @@ def assess(
             **({"adapt": entry.adapt} if entry.adapt else {}),
             **({"eot": entry.eot} if entry.eot > 1 else {}),
             **({"search_precision": entry.search_precision} if entry.search_precision != "float32" else {}),
+            **({"adaptive": attack.outcome[0].record()} if attack.outcome else {}),
             **({"transfer_to": {key: other.digest for key, other in others.items()}} if others else {}),
             **(
                 {"survivors_of": {key: prior[key].digest() for key in attack.before.by}}
@@ -133,48 +161,162 @@ class _Attack:
     name: str
     entry: AttackEntry
     algorithm: Algorithm
-    runs: Sequence[Run]
+    runs: list[Run]
     budget: PerturbationBudget
     subject: Subject
     model: nn.Module
     aims: Tensor | None
     before: Prior
     invoke: Invoke | None
+    row: AttackRow
+    outcome: list[Outcome] = field(default_factory=list)
+    students: list[nn.Module] = field(default_factory=list)
 
     def search(self, state: _State) -> list[dict[str, Json]]:
         """Run after run, each on what is left; how the library was called for the first batch of each."""
-        data, classifier = self.subject.dataset, self.subject.classifier
-        identity = self._identity()
-        checkpoints = [Checkpoint(f"{self.name}.{i}", self.subject.resolved, identity) for i in range(len(self.runs))]
-        calls = []
-        for index, (run, checkpoint) in enumerate(zip(self.runs, checkpoints, strict=True)):
-            batches = batches_of(
-                state.living, self.entry.batch_size, self.subject.seed, f"{self.name}.{run.name}.{index}"
-            )
-            calls.append(self._first_call(run, batches))
-            work, name = functools.partial(self._perturbed, run), f"{self.name}.{run.name}"
-            for batch, result in each_batch(
-                batches, work, name=name, checkpoint=checkpoint, without=self._untouched, incidents=state.incidents
-            ):
-                indices, clean, labels = batch.indices, data.inputs[batch.indices], data.targets[batch.indices]
-                aims = None if self.aims is None else self.aims[indices]
-                evaluation = evaluate(
-                    classifier, run.row, run.settings.budget, clean, result["perturbed"], labels, aims
-                )
-                state.update(index, indices, evaluation, result["forwards"], result["backwards"])
+        identity, checkpoints = self._identity(), []
+        diagnosis = self._diagnosed(state) if self.row.invoker is Invoker.ADAPTIVE else None
+        calls: list[dict[str, Json]] = []
+
+        def attack(run: Run, indices: Tensor, judge: Classifier) -> Tensor:
+            checkpoints.append(Checkpoint(f"{self.name}.{len(calls)}", self.subject.resolved, identity))
+            margins, call = self._attacked(len(calls), run, indices, judge, state, checkpoints[-1])
+            calls.append(call)
+            return margins
+
+        if diagnosis is not None and diagnosis.is_cut:
+            self.runs[:] = [replace(run, remedy=GradientRemedy("no gradient")) for run in self.runs]
+        for run in tuple(self.runs):
+            attack(run, state.living, self.subject.classifier)
+        if diagnosis is not None:
+            self._adapt(diagnosis, state, attack)
         for checkpoint in checkpoints:
             checkpoint.clear()
         return calls
 
+    def _attacked(
+        self, index: int, run: Run, indices: Tensor, judge: Classifier, state: _State, checkpoint: Checkpoint
+    ) -> tuple[Tensor, dict[str, Json]]:
+        """Attack the samples at `indices` (n,); `judge` evaluates.
+
+        Returns:
+            The margin loss of each example, float (n,), positive where it breaks its sample, and the first library call.
+
+        """
+        data, margins = self.subject.dataset, torch.full((len(self.subject.dataset),), -torch.inf)
+        batches = batches_of(indices, self.entry.batch_size, self.subject.seed, f"{self.name}.{run.name}.{index}")
+        work, name = functools.partial(self._perturbed, run), f"{self.name}.{run.name}"
+        for batch, result in each_batch(
+            batches, work, name=name, checkpoint=checkpoint, without=self._untouched, incidents=state.incidents
+        ):
+            clean, labels = data.inputs[batch.indices], data.targets[batch.indices]
+            aims = None if self.aims is None else self.aims[batch.indices]
+            evaluation = evaluate(judge, run.row, run.settings.budget, clean, result["perturbed"], labels, aims)
+            state.update(index, batch.indices, evaluation, result["forwards"], result["backwards"])
+            losses = judge.criterion.margin_loss(evaluation.logits, labels)
+            margins[batch.indices] = torch.where(
+                evaluation.succeeded, losses.clamp(min=torch.finfo(losses.dtype).tiny), losses.clamp(max=0)
+            )
+        return margins[indices], self._first_call(run, batches)
+
+    def _diagnosed(self, state: _State) -> Diagnosis:
+        """Return the obstacles of the model; the passes are charged to the samples that are attacked."""
+        data, device = self.subject.dataset, self.subject.classifier.device
+        shown = self.subject.clean_correct.nonzero().flatten()[:SAMPLES]
+        if not len(shown):
+            return Diagnosis(())
+        diagnosis = diagnose(
+            self.model,
+            self.subject.classifier.criterion,
+            data.inputs[shown].to(device),
+            data.targets[shown].to(device),
+            self._element_epsilon,
+            self.subject.seed,
+        )
+        n_attacked = max(1, int(state.attacked.sum()))
+        state.forwards[state.attacked] += diagnosis.forwards / n_attacked
+        state.backwards[state.attacked] += diagnosis.backwards / n_attacked
+        return diagnosis
+
+    @property
+    def _element_epsilon(self) -> float:
+        """The largest change of an element under Linf; under L2 that of all elements by the same amount."""
+        epsilon, size = self.budget.epsilon or 0.0, self.subject.dataset.inputs[0].numel()
+        return epsilon if self.budget.norm is Norm.LINF else epsilon / size**0.5
+
+    def _adapt(self, diagnosis: Diagnosis, state: _State, attack: Callable[[Run, Tensor, Classifier], Tensor]) -> None:
+        """Choose what answers the obstacles on a few unbroken samples, and attack the rest with it."""
+        diagnosis = _with_weak_gradients(diagnosis, state, self.runs)
+        first, before = len(self.runs), self._accuracy(state)
+        judge = self._judge(diagnosis)
+        unbroken = state.living if judge is self.subject.classifier else self._unconfirmed(state, judge)
+        remedies = remedies_for(diagnosis, self._element_epsilon, may_rewrite=self.entry.adapt is None)
+        if len(unbroken) and remedies:
+            where, classes = f"attacks.{self.name}", self.subject.classifier.num_classes
+            passes = settle(where, self.row, self.entry.params, self.budget).effective["passes"]
+            allowance = int(str(passes)) * len(unbroken)
+            is_robust = torch.ones(len(self.subject.dataset), dtype=torch.bool)
+
+            def attempt(configuration: Configuration, indices: Tensor) -> Tensor:
+                nonlocal allowance
+                before = state.passes
+                self.runs.append(adapted_run(where, configuration, self.budget))
+                margins = attack(self.runs[-1], indices, judge)
+                allowance -= int(state.passes - before)
+                is_robust[indices[margins > 0]] = False
+                return margins
+
+            probe = probe_of(unbroken)
+            ranked = halve(candidates_of(remedies, classes), probe, attempt)
+            if float(is_robust[probe].double().mean()) > STUDENT_ABOVE:
+                self.students.append(self._student(judge))
+                ranked = halve([*ranked[:1], *candidates_of(STUDENTS, classes)], probe, attempt)
+            for configuration in finals(ranked, classes):
+                rest = unbroken[is_robust[unbroken]]
+                if len(rest) and configuration.passes <= allowance / len(rest):
+                    attempt(configuration, rest)
+        winners = state.broken_by[state.broken_by >= first]
+        winner = self.runs[int(winners.mode().values)].name if len(winners) else ""
+        self.outcome.append(Outcome(diagnosis, before, self._accuracy(state), winner))
+
+    def _judge(self, diagnosis: Diagnosis) -> Classifier:
+        """Return the model as it counts: the mean of fresh draws of a random model, a fresh copy of one that keeps state."""
+        classifier = self.subject.classifier
+        if diagnosis.has(ObstacleKind.RANDOM):
+            return replace(classifier, module=MeanOverDraws(classifier.module, FRESH_DRAWS))
+        if diagnosis.has(ObstacleKind.STATE):
+            return replace(classifier, module=FreshCopies(classifier.module))
+        return classifier
+
+    def _unconfirmed(self, state: _State, judge: Classifier) -> Tensor:
+        """Indices of the attacked samples whose example does not hold before `judge`."""
+        attacked = state.attacked.nonzero().flatten()
+        with seeded(self.subject.seed):
+            logits = judge.logits(scratch.samples_at(state.perturbed, attacked))
+        return attacked[judge.criterion.is_correct(logits, self.subject.dataset.targets[attacked])]
+
+    def _accuracy(self, state: _State) -> float:
+        """Return the share of all samples that is right and not broken."""
+        return float((self.subject.clean_correct & ~state.succeeded).double().mean())
+
+    def _student(self, judge: Classifier) -> nn.Module:
+        """Return a network that learned the model's answers to the assessed samples."""
+        with seeded(self.subject.seed):
+            return distilled(self.subject.dataset.inputs[:STUDENT_SAMPLES].to(judge.device), judge.module)
+
     def _perturbed(self, run: Run, batch: Batch) -> dict[str, Tensor]:
         """Perturb one batch with the library and count the passes; all tensors (n, ...)."""
-        counted = CountedModel(self.model)
+        searched = self.model
+        if run.remedy is not None:
+            searched = Remedied(searched, run.remedy, self.students[0] if run.remedy.student else None)
+        counted = CountedModel(searched)
         adapter = adapter_of(run.row.algorithm.library)
         with seeded(batch.seed):
             model, criterion = averaged(counted, self.entry.eot), self.subject.classifier.criterion
             perturbed = perturb_by_label(self._request(run, batch), model, adapter, criterion).detach().float().cpu()
         n = len(batch.indices)
-        counts = {"forwards": counted.passes.forwards / n, "backwards": counted.passes.backwards / n}
+        calls = run.remedy.calls if run.remedy else 1
+        counts = {"forwards": calls * counted.passes.forwards / n, "backwards": calls * counted.passes.backwards / n}
         return {"perturbed": perturbed, **{key: torch.full((n,), value) for key, value in counts.items()}}
 
     def _untouched(self, batch: Batch) -> dict[str, Tensor]:
@@ -255,7 +397,20 @@ def _attack_of(
         aims=aims,
         before=prior_of(where, entry, subject, effective, prior),
         invoke=invoker_of(where, entry.invoker),
+        row=row_of(algorithm),
     )
+
+
+def _with_weak_gradients(diagnosis: Diagnosis, state: _State, runs: Sequence[Run]) -> Diagnosis:
+    """Return the diagnosis with what the attacks of standard show: gradients that miss what random search finds."""
+    searches = [i for i, run in enumerate(runs) if run.row.algorithm.threat_model is not ThreatModel.WHITE_BOX]
+    by_search = sum(int((state.broken_by == i).sum()) for i in searches)
+    surviving = by_search + len(state.living)
+    if by_search < 2 or by_search <= WEAK_SHARE * surviving:
+        return diagnosis
+    sentence = f"random search breaks {by_search} of the {surviving} samples that gradient attacks left"
+    weak = Obstacle(ObstacleKind.WEAK_GRADIENT, sentence)
+    return replace(diagnosis, obstacles=(*diagnosis.obstacles, weak))
 
 
 @dataclass
@@ -296,6 +451,11 @@ class _State:
             tried=flags[3],
             incidents=Incidents(),
         )
+
+    @property
+    def passes(self) -> float:
+        """Number of passes of all samples, forwards and backwards."""
+        return float((self.forwards + self.backwards).sum())
 
     @property
     def living(self) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from windtunnel.assessments.attacks.ensembles.profiles import PROFILES
+from windtunnel.assessments.attacks.ensembles.profiles import ADAPTIVE, PROFILES
 from windtunnel.assessments.attacks.rows import AttackRow, Targeting
 from windtunnel.assessments.attacks.table import ROWS
 
@@ -91,7 +91,8 @@ def _profiles() -> Iterator[str]:
     yield "| --- | --- | --- |"
     for name, by_norm in PROFILES.items():
         for norm, members in by_norm.items():
-            yield f"| {name} | {norm} | {', '.join(member.name for member in members)} |"
+            more = ", then what answers the obstacles found" if name == ADAPTIVE else ""
+            yield f"| {name} | {norm} | {', '.join(member.name for member in members)}{more} |"
 
 
 def main() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from windtunnel.assessments.attacks.adaptive.search import Configuration
+from windtunnel.assessments.attacks.adaptive.surrogates import GradientRemedy
 from windtunnel.assessments.attacks.ensembles.profiles import profile_members
 from windtunnel.assessments.attacks.rows import AttackRow, Invoker
 from windtunnel.assessments.attacks.settings import Settings, members_of, settle
@@ -15,11 +17,21 @@ from windtunnel.params.attacks import AttackEntry
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One attack on what is left: its registry row and its arguments. Runs of one name differ in their seed alone."""
+    """One attack on what is left: its registry row and its arguments. Runs of one name differ in their seed alone.
+
+    remedy: changes to the derivative of the model that it attacks; None where it attacks the model as it is.
+    """
 
     name: str
     row: AttackRow
     settings: Settings
+    remedy: GradientRemedy | None = None
+
+
+def adapted_run(where: str, configuration: Configuration, budget: PerturbationBudget) -> Run:
+    """Return the run of a configuration that the adaptive attack chose."""
+    row = ROWS["torchattacks", configuration.algorithm]
+    return Run(configuration.name, row, settle(where, row, configuration.params, budget), configuration.remedy)
 
 
 def plan_of(where: str, entry: AttackEntry, row: AttackRow, budget: PerturbationBudget, num_classes: int) -> list[Run]:
@@ -27,11 +39,12 @@ def plan_of(where: str, entry: AttackEntry, row: AttackRow, budget: Perturbation
 
     Raises UserError for parameters or a budget that cannot be.
     """
-    if row.invoker is not Invoker.ENSEMBLE:
+    if not row.is_ensemble:
         run = Run(row.algorithm.name, row, settle(where, row, entry.params, budget))
         _check_attacks(where, row, run)
         return [run] * entry.restarts
-    if entry.params:
+    settings = settle(where, row, entry.params, budget).effective if row.defaults else entry.params
+    if entry.params and not row.defaults:
         name = next(iter(entry.params))
         raise UserError(
             f"{where}.params.{name}: the profile {row.algorithm.name} has no parameters; name its attacks one by one"
@@ -40,6 +53,8 @@ def plan_of(where: str, entry: AttackEntry, row: AttackRow, budget: Perturbation
         raise UserError(
             f"{where}.budget: the profile {row.algorithm.name} chooses its steps; set norm and epsilon only"
         )
+    if settings.get("standard") is False:
+        return []
     plain = replace(budget, steps=None, step_size=None)
     runs = []
     for member in profile_members(row.algorithm.name, budget.norm, num_classes):
@@ -55,9 +70,12 @@ def _check_attacks(where: str, row: AttackRow, run: Run) -> None:
     fitting = [
         r.algorithm.name
         for r in ROWS.values()
-        if r.algorithm.library == row.algorithm.library and r.epsilon and r.algorithm.norm is row.algorithm.norm
-        and r.invoker in (Invoker.PLAIN, Invoker.ANY_DISTANCE) and not r.three_channels
-    ]  # fmt: skip
+        if r.algorithm.library == row.algorithm.library
+        and r.epsilon
+        and r.algorithm.norm is row.algorithm.norm
+        and r.invoker in (Invoker.PLAIN, Invoker.ANY_DISTANCE)
+        and not r.three_channels
+    ]
     members = members_of(run.settings.effective["attacks"])
     if len(members) < 2:
         raise UserError(

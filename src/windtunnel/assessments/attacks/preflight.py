@@ -48,10 +48,12 @@ def preflight(where: str, entry: AttackEntry, budget: Budget, classifier: Classi
         _check_function(where, entry)
     classes = classifier.criterion.competing_classes(dataset.num_classes)
     plan_of(where, entry, row, entry.budget.over(budget), classes)
-    if entry.invoker and row.invoker is Invoker.ENSEMBLE:
+    if entry.invoker and row.is_ensemble:
         raise UserError(
             f"{where}.invoker: the profile {row.algorithm.name} runs several attacks; name one of them instead"
         )
+    if row.invoker is Invoker.ADAPTIVE:
+        _check_adaptive(where, entry, classifier)
     invoker_of(where, entry.invoker)
     _check_gradients(where, entry, algorithm, classifier)
     _check_data(where, entry, row, dataset, classes)
@@ -86,6 +88,18 @@ def _check_function(where: str, entry: AttackEntry) -> None:
         ) from error
 
 
+def _check_adaptive(where: str, entry: AttackEntry, classifier: Classifier) -> None:
+    """It is untargeted, and leaves the attacks of standard out only where others ran before it."""
+    if entry.target_classes is not None:
+        raise UserError(f"{where}.target_classes: {entry.algorithm} breaks by any class; remove it")
+    if entry.params.get("standard") is False and entry.on is None:
+        raise UserError(
+            f"{where}.params.standard: false leaves the attacks of standard out; name those that ran in their place: "
+            f"{where}.on: {{survivors_of: [...]}}"
+        )
+    classifier.criterion.require_top_1(where, f"{entry.algorithm} measures margins to one best class")
+
+
 def _check_gradients(where: str, entry: AttackEntry, algorithm: Algorithm, classifier: Classifier) -> None:
     """A stand-in or a mean over draws is of use to an attack that asks for gradients, of a model that may have none."""
     for key, is_set in (("adapt", entry.adapt), ("eot", entry.eot > 1)):
@@ -98,7 +112,7 @@ def _check_gradients(where: str, entry: AttackEntry, algorithm: Algorithm, class
 
 def _libraries(row: AttackRow) -> list[str]:
     """The library of an attack, or those of the members of an ensemble."""
-    if row.invoker is not Invoker.ENSEMBLE:
+    if not row.is_ensemble:
         return [row.algorithm.library]
     members = (member for of_norm in PROFILES[row.algorithm.name].values() for member in of_norm)
     return sorted({member.library for member in members})

@@ -30,6 +30,7 @@ class Invoker(StrEnum):
     ANY_DISTANCE = "any_distance"  # drops what it finds beyond epsilon, which we keep
     FUNCTION = "function"  # the user's own: is handed the batch, the whole budget and a seed
     ENSEMBLE = "ensemble"  # ours: members one after another, each on what is left
+    ADAPTIVE = "adaptive"  # ours: an ensemble, and then attacks that answer what hides the model's gradients
 
 
 # Where a foolbox attack takes its epsilon: at the call, not at the constructor.
@@ -71,6 +72,11 @@ class AttackRow:
     fixed_by: tuple[tuple[str, bool | float], ...] = ()
     seconds: float = 0.0
     growth: int = 1
+
+    @property
+    def is_ensemble(self) -> bool:
+        """True if it runs attacks of other rows."""
+        return self.invoker in (Invoker.ENSEMBLE, Invoker.ADAPTIVE)
 
     @property
     def allowed_norms(self) -> tuple[Norm, ...]:

@@ -40,8 +40,8 @@ def library_class(row: AttackRow) -> Callable[..., Any]:
 
 def parameters_of(row: AttackRow) -> dict[str, object]:
     """Parameters a user may give in `params`, and their defaults."""
-    if row.invoker is Invoker.ENSEMBLE:
-        return {}
+    if row.is_ensemble:
+        return dict(row.defaults)
     signature = inspect.signature(library_class(row)).parameters.values()
     defaults = {p.name: None if p.default is p.empty else p.default for p in signature if p.name not in _OURS}
     defaults |= {**_EXTRA.get(row.invoker, {}), **row.defaults}

@@ -33,18 +33,23 @@ def transfer(call: LibraryCall, model: nn.Module) -> Tensor:
 
 def student_of(call: LibraryCall, model: nn.Module) -> nn.Module:
     """A small network taught the model's answers to the batch and to random points around it."""
+    return distilled(call.inputs, model)
+
+
+def distilled(samples: Tensor, model: nn.Module) -> nn.Module:
+    """Return a small network taught the model's answers to `samples` (n, ...) and to random points around them."""
     generator = torch.Generator().manual_seed(0)
-    clean = call.inputs.detach().cpu()
+    clean = samples.detach().cpu()
     noisy = [clean + SPREAD * (2 * torch.rand(clean.shape, generator=generator) - 1) for _ in range(COPIES)]
     inputs = torch.cat([clean, *noisy]).clamp(0, 1)
     with torch.no_grad():
-        logits = torch.cat([model(part.to(call.inputs.device)).float().cpu() for part in inputs.split(256)])
+        logits = torch.cat([model(part.to(samples.device)).float().cpu() for part in inputs.split(256)])
     answers = argmax_or_invalid(logits).clamp(min=0)
     names = tuple(map(str, range(logits.shape[1])))
     lessons = Dataset(inputs, answers, tuple(map(str, range(len(inputs)))), names)
     small = inputs.ndim != 4 or min(inputs.shape[2:]) < 3
     recipe = Recipe(architecture="mlp" if small else "cnn", epochs=max(1, BATCHES * 64 // len(inputs)))
-    student = train_classifier(recipe, lessons, 0, CPU).to(call.inputs.device)
+    student = train_classifier(recipe, lessons, 0, CPU).to(samples.device)
     for parameter in student.parameters():
         parameter.requires_grad_(False)
     return student

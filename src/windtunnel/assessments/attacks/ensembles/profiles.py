@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from windtunnel.assessments.attacks.rows import AttackRow, Invoker, algorithm
 from windtunnel.core.contracts import Norm, Randomness, ThreatModel
 
-LIBRARY = "windtunnel"
+LIBRARY, ADAPTIVE = "windtunnel", "adaptive"
 LINF, L2 = Norm.LINF, Norm.L2
 
 
@@ -55,6 +55,7 @@ PROFILES: dict[str, dict[Norm, tuple[Member, ...]]] = {
         ),
     },
     "standard": {LINF: _STANDARD, L2: _STANDARD},
+    "adaptive": {LINF: _STANDARD, L2: _STANDARD},  # and what answers the model's obstacles
     "exhaustive": {
         LINF: (
             *_STANDARD,
@@ -102,6 +103,7 @@ def _fitting(member: Member, num_classes: int) -> Member:
 _SUMMARY = {
     "quick": "a minute's look: one gradient step, APGD, targeted APGD",
     "standard": "parameter-free, as AutoAttack: APGD-CE, APGD-T, FAB-T, Square",
+    "adaptive": "standard, then what stops the model's gradients is found, replaced and attacked again",
     "exhaustive": "standard, then restarts, minimum-norm and decision-based attacks on what is left",
 }
 
@@ -113,7 +115,8 @@ ROWS: tuple[AttackRow, ...] = tuple(
         "epsilon",
         norm_key="norm",
         norms=tuple(by_norm),
-        invoker=Invoker.ENSEMBLE,
+        invoker=Invoker.ADAPTIVE if name == ADAPTIVE else Invoker.ENSEMBLE,
+        defaults={"passes": 4000, "standard": True} if name == ADAPTIVE else {},
         keeps_clean=True,
         seconds=120 if name == "exhaustive" else 0,
     )

@@ -33,13 +33,26 @@ def essential_blocks(artifacts: Artifacts, inputs: ReportInputs) -> Iterator[Blo
 def assessment_section(artifacts: Artifacts, inputs: ReportInputs, options: Options) -> Section:
     """The details of one assessment: what ran, its further figures, every metric and option."""
     blocks = [Text(what_ran(artifacts)), *caveat_blocks(artifacts), *_further_figures(artifacts, inputs, options)]
-    blocks += attack_by_attack(artifacts, inputs, options)
+    blocks += [*attack_by_attack(artifacts, inputs, options), *obstacle_tables(artifacts)]
     blocks += [
         *(() if _asked_for_bounds(artifacts) else _bounds(artifacts)),
         *_pairs(inputs, artifacts.name),
         *_metrics(artifacts),
     ]
     return Section(artifacts.name, tuple(blocks), detail=True)
+
+
+def obstacle_tables(artifacts: Artifacts) -> Iterator[Block]:
+    """Yield what an adaptive attack found that hides gradients: its result in a sentence, and each obstacle with its evidence."""
+    record = kwargs(artifacts).get("adaptive")
+    if not isinstance(record, dict):
+        return
+    yield Text(f"{artifacts.name}: {record['sentence']}")
+    rows = tuple(
+        (str(o["kind"]), str(o["layer"]), str(o["operation"]), str(o["evidence"])) for o in record["obstacles"]
+    )
+    if rows:
+        yield Table(f"What hides gradients from {artifacts.name}", ("obstacle", "layer", "operation", "evidence"), rows)
 
 
 def _further_figures(artifacts: Artifacts, inputs: ReportInputs, options: Options) -> Iterator[Block]:
@@ -130,7 +143,8 @@ def _metrics(artifacts: Artifacts) -> Iterator[Table]:
         ends = limits(artifacts.metrics, key)
         rows.append((key, short(value), f"[{ends[0]:.4g}, {ends[1]:.4g}]" if ends else ""))
     yield Table(f"Every metric of {artifacts.name}", ("metric", "value", "95 % interval"), tuple(rows))
-    if options := [(k, short(v)) for k, v in kwargs(artifacts).items() if k not in {"sample_names", "class_names"}]:
+    left_out = {"sample_names", "class_names", "adaptive"}
+    if options := [(k, short(v)) for k, v in kwargs(artifacts).items() if k not in left_out]:
         yield Table(f"Options of {artifacts.name}", ("option", "value"), tuple(options))
 
 

@@ -19,6 +19,7 @@ from windtunnel.reporting.report.model import Chart, Finding, Front, Tile
 from windtunnel.reporting.report.phrases import (
     bracket,
     class_name,
+    kwargs,
     listed,
     mean_over,
     prediction_name,
@@ -133,6 +134,7 @@ def _caveats(inputs: ReportInputs) -> tuple[Finding, ...]:
 
 def _damage(inputs: ReportInputs) -> Iterator[Candidate]:
     """(sentence, the assessment whose caveats limit it), the most important first."""
+    yield from _adapted(inputs)
     for layer in layers(inputs.summary)[:1]:
         yield from _strongest(inputs, layer)
         yield from _nearest(inputs, layer)
@@ -143,6 +145,14 @@ def _damage(inputs: ReportInputs) -> Iterator[Candidate]:
         worst_suite = min(suites, key=lambda a: number(a.metrics, "worst_corruption_accuracy"))
         yield _worst_corruption(worst_suite), worst_suite
     yield from _half(inputs)
+
+
+def _adapted(inputs: ReportInputs) -> Iterator[Candidate]:
+    """Yield the sentence of each adaptive attack on a model that hides gradients."""
+    for a in inputs.assessments:
+        record = kwargs(a).get("adaptive")
+        if isinstance(record, dict) and record["obstacles"]:
+            yield f"{a.name}: {record['sentence']}", a
 
 
 def _attacks(inputs: ReportInputs) -> list[Artifacts]:

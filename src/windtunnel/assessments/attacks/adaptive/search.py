@@ -1,0 +1,216 @@
+"""Choose, by successive halving, the remedy and the loss that break most of a few survivors, and attack the rest with them.
+
+Jamieson, Talwalkar 2016, arXiv 1502.07943 (successive halving); Croce, Hein 2020, arXiv 2003.01690 (APGD).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.attacks.adaptive.obstacles import Diagnosis, ObstacleKind
+from windtunnel.assessments.attacks.adaptive.surrogates import GradientRemedy
+from windtunnel.core.contracts import Json
+
+PROBED = 12  # survivors on which candidates are compared
+RUNGS = (8, 20, 50)  # steps of the candidates, halved between rungs
+STEPS = 100  # of the winner on the rest
+DESIRED_MARGIN = 5.0  # of rescaled logits
+NOISE_DRAWS = 8
+
+_OPERATIONS = (
+    ObstacleKind.ROUNDING,
+    ObstacleKind.SIGN,
+    ObstacleKind.COMPARISON,
+    ObstacleKind.SELECTION,
+    ObstacleKind.INTEGER_CAST,
+    ObstacleKind.DETACHED,
+    ObstacleKind.ITERATION,
+    ObstacleKind.OUTSIDE_THE_GRAPH,
+)
+_STEPS_OF_KIND = (ObstacleKind.SIGN, ObstacleKind.COMPARISON, ObstacleKind.SELECTION)
+_MISLEADING = (
+    ObstacleKind.DISCONTINUOUS,
+    ObstacleKind.WRONG_GRADIENT,
+    ObstacleKind.WEAK_GRADIENT,
+    ObstacleKind.SELECTION,
+)
+
+
+STUDENTS = [
+    GradientRemedy("gradient of a distilled student", student="gradient"),
+    GradientRemedy("transfer from a distilled student", student="logits"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One way to attack: an attack of the library torchattacks, its loss and steps, on a model under a remedy."""
+
+    remedy: GradientRemedy
+    algorithm: str
+    loss: str
+    steps: int
+    restarts: int = 1
+
+    @property
+    def name(self) -> str:
+        """Return it in parts, as reports show it."""
+        attack = "APGD-T" if self.algorithm == "APGDT" else f"APGD-{self.loss.upper()}"
+        return f"{attack}, {self.steps} steps, {self.remedy.name}"
+
+    @property
+    def params(self) -> dict[str, int | str]:
+        """Return the arguments of the library's attack."""
+        common: dict[str, int | str] = {"steps": self.steps, "n_restarts": self.restarts}
+        return common if self.algorithm == "APGDT" else {**common, "loss": self.loss}
+
+    @property
+    def passes(self) -> int:
+        """Return about how many passes it takes for a sample that it does not break, forwards and backwards."""
+        targets = 9 if self.algorithm == "APGDT" else 1
+        return 2 * self.steps * self.restarts * targets * self.remedy.calls
+
+
+def remedies_for(diagnosis: Diagnosis, epsilon: float, *, may_rewrite: bool) -> list[GradientRemedy]:
+    """Return the remedies that answer the obstacles; none where there are none.
+
+    Args:
+        diagnosis: The obstacles.
+        epsilon: Largest change of an element, by which noise on the inputs is measured.
+        may_rewrite: False where the user's own stand-in gives the derivative (`adapt`).
+
+    """
+    if not diagnosis.obstacles:
+        return []
+    is_rescaled = diagnosis.has(ObstacleKind.LARGE_LOGITS, ObstacleKind.TINY_LOGITS, ObstacleKind.PROBABILITIES)
+    base = GradientRemedy(
+        "the model's own gradient",
+        draws=diagnosis.draws,
+        is_fresh=diagnosis.has(ObstacleKind.STATE),
+        scale=DESIRED_MARGIN / max(diagnosis.margin, 1e-30) if is_rescaled else 1.0,
+    )
+    remedies = [replace(base, name=_named(base))] if _named(base) != base.name else []
+    if not may_rewrite:
+        return remedies
+    straight = replace(
+        base,
+        name="straight-through surrogates",
+        operations=diagnosis.has(*_OPERATIONS),
+        custom=diagnosis.has(ObstacleKind.CUSTOM_BACKWARD, ObstacleKind.GRADIENT_HOOK),
+        saturated=diagnosis.saturated,
+    )
+    if straight.rewrites:
+        remedies.append(straight)
+        if diagnosis.has(*_STEPS_OF_KIND):
+            remedies.append(replace(straight, name="narrow smooth surrogates", width=0.3))
+    if diagnosis.logits_at is not None:
+        remedies.append(
+            replace(straight, name="logits before the last operations", logits_at=diagnosis.logits_at, scale=1.0)
+        )
+    if diagnosis.identity_at is not None:
+        front = replace(straight, name="identity in place of the preprocessing", identity_at=diagnosis.identity_at)
+        remedies.append(
+            front if diagnosis.logits_at is None else replace(front, logits_at=diagnosis.logits_at, scale=1.0)
+        )
+    if diagnosis.has(*_MISLEADING):
+        for share in (0.25, 1.0):
+            name = f"mean gradient over noise of {share:g} epsilon"
+            remedies.append(
+                replace(straight, name=name, noise=share * epsilon, draws=max(NOISE_DRAWS, diagnosis.draws))
+            )
+    return remedies
+
+
+def _named(base: GradientRemedy) -> str:
+    parts = [
+        *([f"mean gradient over {base.draws} draws"] if base.draws > 1 else []),
+        *(["rescaled logits"] if base.scale != 1.0 else []),
+        *(["a fresh copy for each call"] if base.is_fresh else []),
+    ]
+    return ", ".join(parts) or base.name
+
+
+# Attack n samples with a configuration; returns their margin losses, float (n,), positive where a sample is broken.
+Attempt = Callable[[Configuration, Tensor], Tensor]
+
+
+def halve(candidates: list[Configuration], probe: Tensor, attempt: Attempt) -> list[Configuration]:
+    """Return the candidates in the order of what they broke of the samples `probe`, the best first; none of none.
+
+    Each rung attacks the same samples with the better half of the candidates before it, and more steps.
+    """
+    ranked = candidates
+    for rung, steps in enumerate(RUNGS if candidates else ()):
+        scores = []
+        for candidate in ranked:
+            losses = attempt(replace(candidate, steps=steps), probe).double().clamp(-1e6, 1e6)
+            scores.append((float((losses > 0).double().mean()), float(losses.median())))
+        order = sorted(range(len(ranked)), key=lambda i: scores[i], reverse=True)
+        ranked = [ranked[i] for i in order]
+        if scores[order[0]][0] == 1.0 or rung == len(RUNGS) - 1:
+            break
+        ranked = ranked[: max(2, (len(ranked) + 1) // 2)]
+    return ranked
+
+
+def candidates_of(remedies: list[GradientRemedy], num_classes: int) -> list[Configuration]:
+    """Return each remedy under each loss of APGD that so many classes allow."""
+    losses = ("dlr", "ce") if num_classes >= 3 else ("ce",)
+    return [Configuration(remedy, "APGD", loss, RUNGS[0]) for remedy in remedies for loss in losses]
+
+
+def finals(ranked: list[Configuration], num_classes: int) -> Iterator[Configuration]:
+    """Yield what attacks the rest: the winner, its targeted form, the best under another remedy, and the winner again."""
+    if not ranked:
+        return
+    best = replace(ranked[0], steps=STEPS)
+    yield best
+    if num_classes >= 4:
+        yield replace(best, algorithm="APGDT", steps=STEPS // 4)
+    for other in ranked[1:]:
+        if other.remedy.name != best.remedy.name:
+            yield replace(other, steps=STEPS)
+            break
+    yield replace(best, restarts=3)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Result of adapting: the diagnosis, and the share of all samples that stands before and after it."""
+
+    diagnosis: Diagnosis
+    before: float
+    after: float
+    winner: str
+
+    def sentence(self) -> str:
+        """Return the result in a sentence for the first page."""
+        count = len(self.diagnosis.obstacles)
+        if not count:
+            return f"{self.after:.1%} under the attacks of standard; nothing was found that hides gradients."
+        reason = self.diagnosis.obstacles[0].sentence
+        more = f" (and {count - 1} more)" if count > 1 else ""
+        if not self.winner:
+            return f"{self.before:.1%} under the attacks of standard, and no adapted attack broke more; obstacle: {reason}{more}."
+        return f"{self.before:.1%} under the attacks of standard; {self.after:.1%} after adapting to it ({self.winner}): {reason}{more}."
+
+    def record(self) -> dict[str, Json]:
+        """Return it as it is written to metadata.json."""
+        return {
+            "obstacles": [obstacle.record() for obstacle in self.diagnosis.obstacles],
+            "accuracy_before": self.before,
+            "accuracy_after": self.after,
+            "winner": self.winner,
+            "sentence": self.sentence(),
+        }
+
+
+def probe_of(survivors: Tensor) -> Tensor:
+    """Return the survivors on which candidates are compared: evenly spaced ones."""
+    if len(survivors) <= PROBED:
+        return survivors
+    return survivors[torch.linspace(0, len(survivors) - 1, PROBED).round().long()]

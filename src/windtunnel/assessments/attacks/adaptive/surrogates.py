@@ -1,0 +1,453 @@
+"""A model with the same logits bit for bit and another derivative: surrogates for operations that stop or mislead gradients.
+
+Athalye et al. 2018, arXiv 1802.00420 (BPDA); Bengio et al. 2013, arXiv 1308.3432 (straight-through estimator).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import Function
+from torch.utils._pytree import tree_map
+
+from windtunnel.assessments.attacks.adaptive.operations import _CLASS_APPLY, CountingMode, operation_name, tensors_in
+
+_ROUNDING = frozenset({"round", "floor", "ceil", "trunc", "fake_quantize_per_tensor_affine"})
+_COMPARISONS = {"gt": 1.0, "ge": 1.0, "lt": -1.0, "le": -1.0}
+_CASTS = frozenset(
+    {
+        "to",
+        "type",
+        "type_as",
+        "float",
+        "double",
+        "half",
+        "bfloat16",
+        "long",
+        "int",
+        "short",
+        "byte",
+        "char",
+        "bool",
+        "dequantize",
+        "_to_copy",
+        "quantize_per_tensor",
+        "quantize_per_channel",
+    }
+)
+_LEAVING = frozenset(
+    {"numpy", "__array__", "item", "tolist", "__bool__", "__float__", "__int__", "__index__", "__len__", "__repr__"}
+)
+SATURATING = frozenset({"clamp", "hardtanh", "softmax", "sigmoid", "tanh", "relu6", "log_softmax"})
+HARDLY_SATURATED = 1e-12
+
+
+class _Attach(Function):
+    """The first argument forward, the derivative of the second backward."""
+
+    is_internal = True
+
+    @staticmethod
+    def forward(ctx: object, value: Tensor, surrogate: Tensor) -> Tensor:
+        """Return `value`, bit for bit."""
+        return value.detach().clone()
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> tuple[None, Tensor]:
+        """Hand the gradient to the surrogate."""
+        return None, gradient
+
+
+def attach(value: Tensor, surrogate: Tensor) -> Tensor:
+    """Return `value` with the derivative of `surrogate`; both floats of one shape."""
+    if not surrogate.requires_grad:
+        return value
+    return cast(Tensor, _Attach.apply(value, surrogate.to(value.dtype)))  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, slots=True)
+class GradientRemedy:
+    """Changes to the backward pass of a model.
+
+    operations: rounding, sign, comparison, selection, casts and detach get surrogates. width: of the sigmoid and tanh that
+    stand in for steps, in mean magnitudes of their argument. custom: custom autograd functions are differentiated through
+    their forward pass. identity_at: position of the operation up to which the derivative is that of the identity (BPDA).
+    logits_at: position of the operation whose result is attacked in place of the output. saturated: positions of operations
+    that are taken for the identity. draws: the mean over so many calls (EOT). noise: the mean over draws of the input within
+    so much of it. is_fresh: every call is of a fresh copy. scale: factor of the logits. student: "gradient" where the
+    derivative of a distilled student is taken, "logits" where the student is attacked in place of the model (transfer).
+    """
+
+    name: str
+    operations: bool = False
+    width: float = 1.0
+    custom: bool = False
+    identity_at: int | None = None
+    logits_at: int | None = None
+    saturated: frozenset[int] = frozenset()
+    draws: int = 1
+    noise: float = 0.0
+    is_fresh: bool = False
+    scale: float = 1.0
+    student: str = ""
+
+    @property
+    def calls(self) -> int:
+        """Number of calls of the model that one gradient takes."""
+        return self.draws + (self.noise > 0)
+
+    @property
+    def rewrites(self) -> bool:
+        """True if calls of the forward pass are intercepted."""
+        return (
+            self.operations
+            or self.custom
+            or bool(self.saturated)
+            or self.identity_at is not None
+            or self.logits_at is not None
+        )
+
+
+class Remedied(nn.Module):
+    """A model under a `GradientRemedy`; where the remedy attacks inner logits, these, as long as they name the class of the output."""
+
+    def __init__(self, model: nn.Module, remedy: GradientRemedy, student: nn.Module | None = None) -> None:
+        super().__init__()
+        self.model, self.remedy, self.student = model, remedy, student
+        if remedy.is_fresh:
+            self.model = FreshCopies(model)
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits, (n, K); their derivative is zero where the graph is cut."""
+        logits = self._logits(x)
+        if torch.is_grad_enabled() and x.requires_grad and not logits.requires_grad:
+            return attach(logits, 0 * x.flatten(1).sum(1, keepdim=True).expand_as(logits))
+        return logits
+
+    def _logits(self, x: Tensor) -> Tensor:
+        if self.student is not None and self.remedy.student == "logits":
+            logits: Tensor = self.student(x)
+            return logits
+        if not (torch.is_grad_enabled() and x.requires_grad):
+            return self._scaled(self._once(x))
+        if self.student is not None:
+            with torch.no_grad():
+                value = self.model(x)
+            return self._scaled(attach(value, self.student(x)))
+        if not self.remedy.noise:
+            return self._scaled(torch.stack([self._once(x) for _ in range(self.remedy.draws)]).mean(0))
+        noisy = [self._once(x + self.remedy.noise * (2 * torch.rand_like(x) - 1)) for _ in range(self.remedy.draws)]
+        with torch.no_grad():
+            value = self._once(x)
+        return self._scaled(attach(value, torch.stack(noisy).mean(0)))
+
+    def _scaled(self, logits: Tensor) -> Tensor:
+        return logits if self.remedy.scale == 1.0 else logits.float() * self.remedy.scale
+
+    def _once(self, x: Tensor) -> Tensor:
+        """Return the logits of one call."""
+        model, remedy = self.model, self.remedy
+        if not remedy.rewrites or (remedy.logits_at is None and not torch.is_grad_enabled()):
+            logits: Tensor = model(x)
+            return logits
+        with _without_gradient_hooks(model), Surrogates(x, remedy) as mode:
+            output: Tensor = model(x)
+        assert isinstance(mode, Surrogates)
+        inner = mode.logits
+        if inner is None or inner.shape != output.shape:
+            return output
+        agree = inner.argmax(1) == output.argmax(1)
+        return torch.where(agree[:, None], inner.to(output.dtype), attach(output, inner))
+
+
+class FreshCopies(nn.Module):
+    """A model that keeps state, as it was: every call is of a fresh copy."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.template = copy.deepcopy(model)
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits, (n, K)."""
+        logits: Tensor = copy.deepcopy(self.template)(x)
+        return logits
+
+
+@contextmanager
+def _without_gradient_hooks(model: nn.Module) -> Iterator[None]:
+    """Take the backward hooks of every module away; they may change a gradient."""
+    hooked = [
+        (part, part._backward_hooks, part._backward_pre_hooks)
+        for part in model.modules()
+        if part._backward_hooks or part._backward_pre_hooks
+    ]
+    try:
+        for part, _, _ in hooked:
+            part._backward_hooks, part._backward_pre_hooks = (
+                type(part._backward_hooks)(),
+                type(part._backward_pre_hooks)(),
+            )
+        yield
+    finally:
+        for part, hooks, before in hooked:
+            part._backward_hooks, part._backward_pre_hooks = hooks, before
+
+
+@dataclass(frozen=True, slots=True)
+class _Shadow:
+    """Differentiable counterpart of an integer or boolean tensor.
+
+    value: float, its shape. choice: float (*shape, m), how much each of m entries is chosen, for an index. selection: float,
+    how much each element is among the k largest, for the indices of a top-k.
+    """
+
+    value: Tensor | None = None
+    choice: Tensor | None = None
+    selection: Tensor | None = None
+
+
+class _IgnoredHook:
+    """Handle of a gradient hook that was not registered."""
+
+    def remove(self) -> None:
+        """Do nothing."""
+
+
+@dataclass(eq=False)
+class _Shadows:
+    """Shadows of the tensors of one pass, which are held so that no other takes their identity."""
+
+    shadows: dict[int, _Shadow] = field(default_factory=dict)
+    tensors: list[Tensor] = field(default_factory=list)
+
+    def put(self, tensor: Tensor, shadow: _Shadow) -> None:
+        """Remember the shadow of a tensor."""
+        self.shadows[id(tensor)] = shadow
+        self.tensors.append(tensor)
+
+    def of(self, value: object) -> _Shadow | None:
+        """Return the shadow of a tensor; None of anything else."""
+        return self.shadows.get(id(value)) if isinstance(value, Tensor) else None
+
+
+class Surrogates(CountingMode):
+    """Runs a forward pass with the derivatives that a remedy asks for; `logits` is the result of the operation `logits_at`."""
+
+    def __init__(self, inputs: Tensor, remedy: GradientRemedy) -> None:
+        super().__init__()
+        self.inputs, self.remedy = inputs, remedy
+        self.memory = _Shadows()
+        self.logits: Tensor | None = None
+
+    def handle(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call, and attach a surrogate where the remedy has one."""
+        name, own_name = operation_name(func), getattr(func, "__name__", "")
+        if name == "register_hook":
+            return _IgnoredHook()
+        if name == "_set_grad_enabled" and self.remedy.operations and not args[0]:
+            return None
+        if name in ("grad", "backward"):
+            kwargs = {**kwargs, "retain_graph": True}  # the outer gradient passes the same graph again
+        if name in _LEAVING:
+            return func(*tree_map(_detached, args), **tree_map(_detached, kwargs))
+        is_in_place = own_name.split(".")[0].endswith("_") and not own_name.startswith("_") and bool(args)
+        if self.remedy.operations and is_in_place and name in (*_ROUNDING, "sign", "clamp") and args[0].requires_grad:
+            changed = self.handle(getattr(torch.Tensor, name), args, kwargs)
+            return args[0].copy_(changed)
+        result = func(*args, **kwargs)
+        if self.remedy.operations:
+            replaced = self._replaced(name, func, args, kwargs, result)
+            if is_in_place and replaced is not result and replaced.shape == args[0].shape:
+                replaced = args[0].copy_(replaced)
+            result = replaced
+        return self._at_position(name, args, result)
+
+    def handle_custom(self, function: type[Function], args: tuple[Any, ...]) -> Any:
+        """Call a custom function, and differentiate its forward pass where the remedy says so."""
+        result = _CLASS_APPLY.__func__(function, *args)
+        if function.__module__.startswith("torch."):
+            return result
+        if self.remedy.custom and any(t.requires_grad for t in tensors_in(args)) and isinstance(result, Tensor):
+            surrogate = forward_of(function, args)
+            if isinstance(surrogate, Tensor) and surrogate.shape == result.shape:
+                result = attach(result, surrogate)
+        return self._at_position("custom", args, result)
+
+    def _at_position(self, name: str, args: tuple[Any, ...], result: Any) -> Any:
+        """Apply what the remedy says of this position of the pass."""
+        if self.is_nested and name != "custom":
+            return result
+        remedy = self.remedy
+        if self.position in remedy.saturated and isinstance(result, Tensor) and args and isinstance(args[0], Tensor):
+            result = attach(result, args[0])
+        if self.position == remedy.identity_at and isinstance(result, Tensor) and result.shape == self.inputs.shape:
+            slopes = channel_slopes(self.inputs.detach(), result.detach())
+            result = attach(result, self.inputs * slopes)
+        if self.position == remedy.logits_at and isinstance(result, Tensor):
+            self.logits = result
+        return result
+
+    def _replaced(
+        self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> Any:
+        """Return the result with a surrogate's derivative, or remember its shadow."""
+        first = args[0] if args and isinstance(args[0], Tensor) else None
+        if name in ("detach", "data") and first is not None and first.requires_grad:
+            return attach(result, first)
+        if name in ("detach", "data", "requires_grad"):
+            return result
+        if name in ("topk", "kthvalue", "max", "min", "sort") and isinstance(result, tuple) and first is not None:
+            self._remember_selection(name, first, result, args, kwargs)
+            return result
+        if not isinstance(result, Tensor):
+            return result
+        if first is not None and first.is_floating_point() and first.requires_grad:
+            if name in _ROUNDING:
+                return attach(result, first)
+            if name == "sign":
+                return attach(result, torch.tanh(first / self._width(first)))
+            if name in ("argmax", "argmin"):
+                self._remember_choice(first if name == "argmax" else -first, result, args, kwargs)
+                return result
+        if name in _COMPARISONS and len(args) == 2 and any(t.requires_grad for t in tensors_in(args)):
+            difference = _COMPARISONS[name] * (args[0] - args[1])
+            self.memory.put(result, _Shadow(torch.sigmoid(difference / self._width(difference))))
+            return result
+        if name in ("bucketize", "searchsorted") and tensors_in(args):
+            return self._bucketed(name, args, kwargs, result)
+        if name in _CASTS and first is not None:
+            return self._cast(first, result)
+        if any(self.memory.of(t) for t in tensors_in((args, kwargs))):
+            return self._through_shadows(name, func, args, kwargs, result)
+        return result
+
+    def _width(self, argument: Tensor) -> Tensor:
+        """Return the width of a step's surrogate: a share of the mean magnitude of its argument."""
+        return self.remedy.width * argument.detach().abs().mean().clamp(min=1e-8)
+
+    def _cast(self, first: Tensor, result: Tensor) -> Tensor:
+        shadow = self.memory.of(first)
+        if shadow is None:
+            if not result.is_floating_point() and first.is_floating_point() and first.requires_grad:
+                self.memory.put(result, _Shadow(first))
+            return result
+        if not result.is_floating_point():
+            self.memory.put(result, shadow)
+            return result
+        return attach(result, shadow.value) if shadow.value is not None else result
+
+    def _bucketed(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> Tensor:
+        value, edges = (args[0], args[1]) if name == "bucketize" else (args[1], args[0])
+        if isinstance(value, Tensor) and value.requires_grad and isinstance(edges, Tensor) and edges.ndim == 1:
+            gap = (edges[1:] - edges[:-1]).abs().mean().clamp(min=1e-8) if len(edges) > 1 else self._width(value)
+            self.memory.put(result, _Shadow(torch.sigmoid((value[..., None] - edges) / gap).sum(-1)))
+        return result
+
+    def _remember_choice(self, scores: Tensor, result: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+        if dim is None:
+            return
+        choice = (scores / self._width(scores)).softmax(dim).movedim(dim, -1)
+        if choice.ndim == result.ndim:  # keepdim
+            choice = choice.unsqueeze(dim if dim >= 0 else dim - 1)
+        self.memory.put(result, _Shadow(choice=choice))
+
+    def _remember_selection(
+        self, name: str, first: Tensor, result: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        if not first.requires_grad or len(result) != 2:
+            return
+        dim = kwargs.get(
+            "dim", args[1 if name in ("max", "min") else 2] if len(args) > (1 if name in ("max", "min") else 2) else -1
+        )
+        if name in ("max", "min"):
+            self._remember_choice(first if name == "max" else -first, result[1], (first, dim), {})
+        elif name == "topk":
+            bar = result[0].detach().amin(dim, keepdim=True)
+            difference = first - bar
+            self.memory.put(result[1], _Shadow(selection=torch.sigmoid(difference / self._width(difference))))
+
+    def _through_shadows(
+        self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor
+    ) -> Tensor:
+        """Repeat the call on the shadows of its integer and boolean arguments; that is the derivative, or the shadow of the result."""
+        try:
+            surrogate = self._shadowed_call(name, func, args, kwargs)
+        except (RuntimeError, TypeError, IndexError, ValueError):
+            return result  # an index, or a call that floats cannot make: no derivative passes
+        if not isinstance(surrogate, Tensor) or surrogate.shape != result.shape or not surrogate.is_floating_point():
+            return result
+        if result.is_floating_point():
+            return attach(result, surrogate)
+        self.memory.put(result, _Shadow(surrogate))
+        return result
+
+    def _shadowed_call(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        shadows = [self.memory.of(argument) for argument in args]
+        if name == "one_hot" and shadows[0] and shadows[0].choice is not None:
+            return shadows[0].choice
+        if name in ("__getitem__", "embedding", "index_select"):
+            at, table = (0, 1) if name == "embedding" else (len(args) - 1, 0)
+            shadow = shadows[at]
+            if shadow and shadow.choice is not None:
+                return torch.tensordot(shadow.choice, args[table].to(shadow.choice.dtype), ([-1], [0]))
+            if at and shadow:
+                return None
+        if name == "scatter" and len(shadows) > 2 and shadows[2] and shadows[2].selection is not None:
+            chosen = shadows[2].selection
+            source = args[3] if len(args) > 3 else kwargs.get("value", kwargs.get("src"))
+            return source * chosen if isinstance(source, int | float) else None  # onto zeros: a mask
+        soft = [self._soft(argument) for argument in args]
+        if name in ("bitwise_and", "logical_and"):
+            return soft[0] * soft[1]
+        if name in ("bitwise_or", "logical_or"):
+            return soft[0] + soft[1] - soft[0] * soft[1]
+        if name in ("bitwise_not", "logical_not"):
+            return 1 - soft[0]
+        if name == "where" and len(args) == 3:
+            hard = args[0].to(soft[0].dtype) if isinstance(args[0], Tensor) else args[0]
+            return func(args[0], *soft[1:]) + (soft[0] - hard) * _detached(args[1] - args[2])
+        return func(*tree_map(self._soft, args), **tree_map(self._soft, kwargs))
+
+    def _soft(self, value: object) -> Any:
+        """Return the float of a shadowed tensor, with its shadow's derivative; anything else as it is."""
+        shadow = self.memory.of(value)
+        if shadow is None or shadow.value is None or not isinstance(value, Tensor):
+            return value
+        return attach(value.to(shadow.value.dtype), shadow.value)
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
+
+
+class _Context:
+    """Stands for the context of a custom function while its forward pass is differentiated."""
+
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        """Do nothing."""
+
+    mark_dirty = mark_non_differentiable = set_materialize_grads = save_for_forward = save_for_backward
+
+
+def forward_of(function: type[Function], args: tuple[object, ...]) -> object:
+    """Return the result of a custom function's forward pass as plain operations, which have derivatives of their own."""
+    has_own_context = function.setup_context is not Function.setup_context
+    with torch.enable_grad():
+        return function.forward(*args) if has_own_context else function.forward(_Context(), *args)
+
+
+def channel_slopes(inputs: Tensor, copied: Tensor) -> Tensor:
+    """Return the slope of `copied` over `inputs` (n, C, ...), a regression for each channel; (1, C, 1, ...)."""
+    axes = [axis for axis in range(inputs.ndim) if axis != 1] if inputs.ndim > 2 else [0, 1]
+    centred = inputs - inputs.mean(axes, keepdim=True)
+    covariance = (centred * (copied - copied.mean(axes, keepdim=True))).mean(axes, keepdim=True)
+    return torch.nan_to_num(covariance / centred.square().mean(axes, keepdim=True), 1.0, 1.0, 1.0)

@@ -1,0 +1,193 @@
+"""The adaptive attack: obstacles are named, what is replaced is the derivative alone, and no number comes from a stand-in."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from benchmarks.gallery import masks
+from tests.conftest import classifier_of
+from windtunnel.assessments.attacks import assess as attacks
+from windtunnel.assessments.attacks.adaptive.obstacles import Diagnosis, ObstacleKind, diagnose
+from windtunnel.assessments.attacks.adaptive.search import remedies_for
+from windtunnel.assessments.attacks.adaptive.surrogates import GradientRemedy, Remedied
+from windtunnel.assessments.attacks.ensembles.profiles import PROFILES, Member
+from windtunnel.assessments.attacks.preflight import preflight
+from windtunnel.core.contracts import Norm, Verdict
+from windtunnel.core.criterion import SOFTMAX
+from windtunnel.core.errors import UserError
+from windtunnel.core.subject import Subject, subject_of
+from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.entry import Budget
+from windtunnel.records.artifacts import AssessmentResult, write_artifacts
+from windtunnel.reporting.report.sections import front
+from windtunnel.reporting.report.sections.assessment import obstacle_tables
+
+BUDGET = Budget(norm=Norm.LINF, epsilon=0.1)
+Make = Callable[[nn.Module], nn.Module]
+
+
+class Sign(nn.Module):
+    """Takes the sign."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sign(x)
+
+
+def _binarised(inner: nn.Module) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), Sign(), nn.Linear(64, 10))
+
+
+def _winners(inner: nn.Module) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), masks.WinnersTakeAll(), nn.Linear(64, 10))
+
+
+def _hooked(inner: nn.Module) -> nn.Module:
+    outer = nn.Sequential(nn.Identity(), inner)
+    outer[0].register_full_backward_hook(lambda _, gradients, __: (0 * gradients[0],))
+    return outer
+
+
+OBSTACLES: list[tuple[Make, ObstacleKind, str]] = [
+    (masks.bit_depth, ObstacleKind.ROUNDING, "rounds to 8 levels: zero gradient"),
+    (masks.jpeg, ObstacleKind.ROUNDING, "rounds to"),
+    (masks.thermometer, ObstacleKind.COMPARISON, "compares with thresholds"),
+    (masks.no_gradient, ObstacleKind.DETACHED, "detaches from the graph"),
+    (masks.wrong_sign, ObstacleKind.WRONG_GRADIENT, "it falls where the gradient says that it rises"),
+    (masks.clipped_gradient, ObstacleKind.CUSTOM_BACKWARD, "calls _Clipped, whose backward pass is not the derivative"),
+    (masks.argmax_inside, ObstacleKind.SELECTION, "answers by the largest alone"),
+    (masks.distilled, ObstacleKind.LARGE_LOGITS, "the softmax is 0 or 1"),
+    (masks.probabilities, ObstacleKind.PROBABILITIES, "a second softmax"),
+    (masks.clamped, ObstacleKind.SATURATION, "saturated: most values of its clamp"),
+    (masks.random_noise, ObstacleKind.RANDOM, "draws at random (randn_like)"),
+    (masks.random_resizing, ObstacleKind.RANDOM, "draws at random (randint)"),
+    (masks.hash_noise, ObstacleKind.DISCONTINUOUS, "changes the logits by"),
+    (masks.Purifying, ObstacleKind.ITERATION, "takes gradient steps of its own"),
+    (masks.BatchStatistics, ObstacleKind.BATCH, "depends on the batch"),
+    (masks.CountsCalls, ObstacleKind.STATE, "keeps state between calls"),
+    (masks.Reseeding, ObstacleKind.RESEEDED, "seeds torch's generator"),
+    (_binarised, ObstacleKind.SIGN, "layer 2 (Sign) takes the sign: zero gradient"),
+    (_winners, ObstacleKind.SELECTION, "layer 2 (WinnersTakeAll) keeps the k largest"),
+    (_hooked, ObstacleKind.GRADIENT_HOOK, "layer 0 (Identity) has a hook"),
+]
+
+
+def _diagnosed(module: nn.Module, subject: Subject) -> Diagnosis:
+    data = subject.dataset
+    return diagnose(module, SOFTMAX, data.inputs, data.targets, 0.1, seed=0)
+
+
+@pytest.mark.parametrize(("make", "kind", "words"), OBSTACLES, ids=lambda case: getattr(case, "__name__", None))
+def test_an_obstacle_is_named_with_its_evidence(
+    make: Make, kind: ObstacleKind, words: str, digits_subject: Subject
+) -> None:
+    obstacles = _diagnosed(make(digits_subject.classifier.module).eval(), digits_subject).obstacles
+    assert any(words in obstacle.sentence for obstacle in obstacles if obstacle.kind is kind), obstacles
+
+
+def test_an_honest_network_has_no_obstacles(digits_subject: Subject) -> None:
+    assert _diagnosed(digits_subject.classifier.module, digits_subject).obstacles == ()
+
+
+@pytest.mark.parametrize("make", [case[0] for case in OBSTACLES if case[1] is not ObstacleKind.RANDOM])
+def test_remedies_change_the_derivative_alone(make: Make, digits_subject: Subject) -> None:
+    """The class of every output stays, and the logits too, bit for bit, where the remedy attacks the output."""
+    module, x = make(digits_subject.classifier.module).eval(), digits_subject.dataset.inputs[:6]
+    diagnosis = _diagnosed(module, digits_subject)
+    for remedy in remedies_for(diagnosis, 0.1, may_rewrite=True):
+        with torch.no_grad():
+            expected = make(digits_subject.classifier.module).eval()(x)
+        logits = Remedied(make(digits_subject.classifier.module).eval(), remedy)(x.clone().requires_grad_())
+        assert torch.equal(logits.argmax(1), expected.argmax(1)), remedy.name
+        if remedy.logits_at is None and remedy.scale == 1.0:
+            assert torch.equal(logits, expected), remedy.name
+
+
+@pytest.mark.parametrize("make", [masks.bit_depth, masks.no_gradient, masks.clipped_gradient, masks.wrong_sign])
+def test_surrogates_give_the_gradient_of_the_network_behind(make: Make, digits_subject: Subject) -> None:
+    """At inputs that the preprocessing leaves as they are, the derivative is that of the network alone."""
+    inner = digits_subject.classifier.module
+    x = (digits_subject.dataset.inputs[:6] * 7).round() / 7
+    remedied = Remedied(make(inner).eval(), GradientRemedy("straight-through", operations=True, custom=True))
+    gradients = []
+    for model in (remedied, inner):
+        point = x.clone().requires_grad_()
+        gradients.append(
+            torch.autograd.grad(SOFTMAX.loss(model(point), digits_subject.dataset.targets[:6]).sum(), point)[0]
+        )
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
+
+
+def _hidden(make: Make, subject: Subject, n: int) -> Subject:
+    assessed = subject.dataset.subset(torch.arange(n))
+    return subject_of(classifier_of(make(subject.classifier.module), 10, (1, 8, 8)), assessed)
+
+
+def _attacked(hidden: Subject, **params: object) -> AssessmentResult:
+    entry = AttackEntry(library="windtunnel", algorithm="adaptive", params=params)
+    return attacks.assess("it", entry, BUDGET, hidden)
+
+
+@pytest.fixture
+def cheap_standard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One short attack in place of the four of standard."""
+    members = (Member("torchattacks", "APGD", {"steps": 10, "loss": "ce"}, "APGD-CE"),)
+    for profile in ("standard", "adaptive"):
+        monkeypatch.setitem(PROFILES, profile, {Norm.LINF: members})
+
+
+@pytest.mark.usefixtures("cheap_standard")
+def test_adaptive_is_standard_where_nothing_hides(digits_subject: Subject) -> None:
+    """The same bytes, at the cost of the diagnosis."""
+    data = digits_subject.dataset.subset(torch.arange(24))
+    subject = subject_of(digits_subject.classifier, data)
+    results = [
+        attacks.assess("it", AttackEntry(library="windtunnel", algorithm=algorithm), BUDGET, subject)
+        for algorithm in ("standard", "adaptive")
+    ]
+    for key in ("verdicts", "perturbed_inputs", "broken_by"):
+        assert torch.equal(*(result.data[key] for result in results))
+    assert "nothing was found that hides gradients" in str(results[1].kwargs["adaptive"]["sentence"])
+
+
+@pytest.mark.usefixtures("cheap_standard")
+def test_adaptive_breaks_a_rounding_network_and_says_how(digits_subject: Subject, tmp_path: Path) -> None:
+    """Every example is of the model itself, each names the configuration that found it, and the report says so first."""
+    hidden = _hidden(masks.bit_depth, digits_subject, 6)
+    result = _attacked(hidden, passes=300)
+    record, runs = result.kwargs["adaptive"], result.kwargs["runs"]
+    assert record["accuracy_after"] < record["accuracy_before"]
+    assert result.metrics["adversarial_accuracy"] == pytest.approx(record["accuracy_after"])
+    assert "rounds to 8 levels" in record["sentence"]
+    broken = result.data["verdicts"] == Verdict.ATTACK_SUCCEEDED
+    assert record["winner"] in {runs[i] for i in result.data["broken_by"][broken].tolist()}
+    with torch.no_grad():
+        predictions = masks.bit_depth(digits_subject.classifier.module)(result.data["perturbed_inputs"][broken]).argmax(
+            1
+        )
+    assert bool((predictions != result.data["targets"][broken]).all())
+    stored = write_artifacts(result, tmp_path / "it", hidden, started=0.0)
+    assert [line for line, _ in front._adapted(SimpleNamespace(assessments=[stored]))] == [f"it: {record['sentence']}"]
+    _, table = obstacle_tables(stored)
+    assert table.rows[0][0] == "rounding"
+
+
+def test_params_are_checked_before_anything_runs(digits_subject: Subject) -> None:
+    def check(**keys: object) -> None:
+        entry = AttackEntry(library="windtunnel", algorithm="adaptive", **keys)
+        preflight("attacks.it", entry, BUDGET, digits_subject.classifier, digits_subject.dataset)
+
+    check(params={"passes": 100})
+    with pytest.raises(UserError, match=r"params\.standard: false leaves the attacks of standard out"):
+        check(params={"standard": False})
+    with pytest.raises(UserError, match=r"did you mean 'passes'|passes"):
+        check(params={"pases": 100})
+    with pytest.raises(UserError, match="remove it"):
+        check(target_classes=1)
