@@ -44,11 +44,9 @@ def balls(evidence: Evidence) -> list[tuple[Assessment, Region]]:
     return verified_balls
 
 
-@check(
-    "E1", "Nothing verified was attacked", Tier.STORED, Severity.HARD,
-    source="Marabou#494, #820; VNN-COMP penalties",
-    remedy="The verifier is unsound, or proves another property (norm, box, preprocessing) than the attack breaks.",
-)  # fmt: skip
+@check("E1", "Nothing verified was attacked", Tier.STORED, Severity.HARD,
+       source="Marabou#494, #820; VNN-COMP penalties",
+       remedy="The verifier is unsound, or proves another property (norm, box, preprocessing) than the attack breaks.")  # fmt: skip
 def verified_not_attacked(evidence: Evidence, limit: float) -> CheckResult:
     """A certificate and a counter-example of one claim cannot both be right.
 
@@ -77,11 +75,8 @@ def verified_not_attacked(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check(
-    "E2", "Certified <= attacked <= clean accuracy", Tier.STORED, Severity.HARD,
-    source="logic",
-    remedy="The order certified <= true <= worst case holds for every sound pair: one of the two is wrong.",
-)  # fmt: skip
+@check("E2", "Certified <= attacked <= clean accuracy", Tier.STORED, Severity.HARD, source="logic",
+       remedy="The order certified <= true <= worst case holds for every sound pair: one of the two is wrong.")  # fmt: skip
 def order_of_rates(evidence: Evidence, limit: float) -> CheckResult:
     """The three rates bound the truth from both sides, on the samples that they share.
 
@@ -110,11 +105,8 @@ def order_of_rates(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(bool(bad), worst, n=n_samples, assessments=bad, reason="the order of the rates is broken")
 
 
-@check(
-    "E3", "Counter-examples are real", Tier.PASSES, Severity.HARD, threshold=1e-6,
-    source="Marabou#844, #880, #882",
-    remedy="A counter-example that does not misclassify is an error of the solver or of the export, not a falsification.",
-)  # fmt: skip
+@check("E3", "Counter-examples are real", Tier.PASSES, Severity.HARD, threshold=1e-6, source="Marabou#844, #880, #882",
+       remedy="A counter-example that does not misclassify is an error of the solver or of the export, not a falsification.")  # fmt: skip
 def counterexamples_real(evidence: Evidence, limit: float) -> CheckResult:
     """A solver works on another number format and another graph than the model.
 
@@ -154,11 +146,8 @@ def _refuted(evidence: Evidence, large: tuple[Assessment, Region], small: tuple[
     return evidence.everywhere(certificate, _verified(certificate)) & evidence.everywhere(other, _falsified(other))
 
 
-@check(
-    "E4", "Verdicts monotone in epsilon", Tier.STORED, Severity.HARD,
-    source="Marabou#568",
-    remedy="Verified in a ball means verified in every smaller one: one of the two runs is wrong.",
-)  # fmt: skip
+@check("E4", "Verdicts monotone in epsilon", Tier.STORED, Severity.HARD, source="Marabou#568",
+       remedy="Verified in a ball means verified in every smaller one: one of the two runs is wrong.")  # fmt: skip
 def verdicts_monotone(evidence: Evidence, limit: float) -> CheckResult:
     """A smaller ball lies inside the larger.
 
@@ -190,11 +179,8 @@ def verdicts_monotone(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check(
-    "E5", "Output bounds contain the outputs", Tier.PASSES, Severity.HARD, threshold=1e-4,
-    source="soundness",
-    remedy="Bounds that a point of the ball violates are wrong: no verdict that uses them is valid.",
-)  # fmt: skip
+@check("E5", "Output bounds contain the outputs", Tier.PASSES, Severity.HARD, threshold=1e-4, source="soundness",
+       remedy="Bounds that a point of the ball violates are wrong: no verdict that uses them is valid.")  # fmt: skip
 def bounds_contain(evidence: Evidence, limit: float) -> CheckResult:
     """A bound holds for every point of the ball, hence for those that we can try.
 
@@ -263,11 +249,8 @@ def random_point(clean: Tensor, ball: Region, generator: torch.Generator, *, cor
     return moved.clamp(0, 1)
 
 
-@check(
-    "E6", "Complete and incomplete verifiers agree", Tier.STORED, Severity.HARD,
-    source="soundness",
-    remedy="One of the two is unsound, or they prove different properties: compare the ONNX graph with the model (A15).",
-)  # fmt: skip
+@check("E6", "Complete and incomplete verifiers agree", Tier.STORED, Severity.HARD, source="soundness",
+       remedy="One of the two is unsound, or they prove different properties: compare the ONNX graph with the model (A15).")  # fmt: skip
 def verifiers_agree(evidence: Evidence, limit: float) -> CheckResult:
     """A proof of one verifier cannot be refuted by another in the same ball or in a smaller one."""
     clash, bad, pairs = torch.zeros(len(evidence.ids), dtype=torch.bool), list[str](), 0
@@ -291,11 +274,8 @@ def verifiers_agree(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check(
-    "E7", "The unknown band", Tier.STORED, Severity.INFO, threshold=0.95,
-    source="alpha-beta-CROWN#7",
-    remedy="Few samples were decided. Use a tighter verifier or a smaller epsilon, as the reason says.",
-)  # fmt: skip
+@check("E7", "The unknown band", Tier.STORED, Severity.INFO, threshold=0.95, source="alpha-beta-CROWN#7",
+       remedy="Few samples were decided. Use a tighter verifier or a smaller epsilon, as the reason says.")  # fmt: skip
 def unknown_band(evidence: Evidence, limit: float) -> CheckResult:
     """Between what is verified and what is broken lies what nobody knows.
 
@@ -320,11 +300,8 @@ def unknown_band(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check(
-    "E8", "No method fell back or timed out", Tier.STORED, Severity.INFO,
-    source="auto_LiRPA#86",
-    remedy="Give the solver more time, or report the rates as those of the method that ran.",
-)  # fmt: skip
+@check("E8", "No method fell back or timed out", Tier.STORED, Severity.INFO, source="auto_LiRPA#86",
+       remedy="Give the solver more time, or report the rates as those of the method that ran.")  # fmt: skip
 def no_fallback(evidence: Evidence, limit: float) -> CheckResult:
     """A weaker method's answer must not stand under the stronger one's name. Time-outs and recorded fallbacks."""
     rates = {}
@@ -342,11 +319,9 @@ def no_fallback(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check(
-    "E9", "Smoothing certificates plausible", Tier.STORED, Severity.HARD, threshold=10_000,
-    source="Cohen et al. 2019; locuslab/smoothing",
-    remedy="Use n of at least 10,000 draws; a radius above sigma x Phi^-1(alpha^(1/n)) cannot come from the method.",
-)  # fmt: skip
+@check("E9", "Smoothing certificates plausible", Tier.STORED, Severity.HARD, threshold=10_000,
+       source="Cohen et al. 2019; locuslab/smoothing",
+       remedy="Use n of at least 10,000 draws; a radius above sigma x Phi^-1(alpha^(1/n)) cannot come from the method.")  # fmt: skip
 def smoothing_plausible(evidence: Evidence, limit: float) -> CheckResult:
     """The largest radius that n draws can certify is sigma x Phi^-1(alpha^(1/n)).
 
@@ -379,11 +354,8 @@ def smoothing_plausible(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check(
-    "E14", "Distances consistent", Tier.STORED, Severity.HARD, threshold=1e-4,
-    source="logic",
-    remedy="A stored distance that differs from the tensors belongs to another norm or another image.",
-)  # fmt: skip
+@check("E14", "Distances consistent", Tier.STORED, Severity.HARD, threshold=1e-4, source="logic",
+       remedy="A stored distance that differs from the tensors belongs to another norm or another image.")  # fmt: skip
 def distances_consistent(evidence: Evidence, limit: float) -> CheckResult:
     """Distances can be measured again from the tensors, and norms bound each other.
 

@@ -19,10 +19,9 @@ def audited(subject: Subject, verification: Assessment, ball: Region, certified:
     )
 
 
-@check(
-    "E15", "Certificates survive a second verification", Tier.ATTACKS, Severity.HARD,
-    source="VNN-COMP penalties; Jia, Rinard 2021 (arXiv 2003.03021)",
-    remedy="One of the two implementations is unsound: report the samples named, and discard the certificates of the first.",
+@check("E15", "Certificates survive a second verification", Tier.ATTACKS, Severity.HARD,
+       source="VNN-COMP penalties; Jia, Rinard 2021 (arXiv 2003.03021)",
+       remedy="One of the two implementations is unsound: report the samples named, and discard the certificates of the first.",
 )  # fmt: skip
 def certificates_stand(evidence: Evidence, limit: float) -> CheckResult:
     """A certificate is worth what somebody else finds when looking for its fault.

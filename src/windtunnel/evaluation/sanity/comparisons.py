@@ -22,11 +22,9 @@ Keep = Callable[[Assessment], bool]
 BLACK_BOX = (ThreatModel.BLACK_BOX_SCORE.value, ThreatModel.BLACK_BOX_DECISION.value)
 
 
-@check(
-    "C3", "Black-box attacks do not beat white-box ones", Tier.STORED, Severity.WARN, threshold=0.002,
-    source="Athalye et al. 2018; Carlini et al. 2019; AutoAttack (square)",
-    remedy="The gradients are uninformative: use EOT, BPDA, another loss or more steps, and report only the worst case.",
-)  # fmt: skip
+@check("C3", "Black-box attacks do not beat white-box ones", Tier.STORED, Severity.WARN, threshold=0.002,
+       source="Athalye et al. 2018; Carlini et al. 2019; AutoAttack (square)",
+       remedy="The gradients are uninformative: use EOT, BPDA, another loss or more steps, and report only the worst case.")  # fmt: skip
 def black_box_not_better(evidence: Evidence, limit: float) -> CheckResult:
     """An adversary who sees less cannot do better, unless what the other one sees is misleading.
 
@@ -39,11 +37,9 @@ def black_box_not_better(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check(
-    "C4", "One step does not beat many", Tier.STORED, Severity.WARN, threshold=0.01,
-    source="Athalye et al. 2018; Carlini et al. 2019",
-    remedy="Check the iterative attack's step size and steps; a rough loss surface is a sign of masked gradients.",
-)  # fmt: skip
+@check("C4", "One step does not beat many", Tier.STORED, Severity.WARN, threshold=0.01,
+       source="Athalye et al. 2018; Carlini et al. 2019",
+       remedy="Check the iterative attack's step size and steps; a rough loss surface is a sign of masked gradients.")  # fmt: skip
 def one_step_not_better(evidence: Evidence, limit: float) -> CheckResult:
     """An iterative attack contains the single step.
 
@@ -110,11 +106,9 @@ def _compare(
     return max(results, key=lambda entry: (entry[1].flagged, entry[0]))[1]
 
 
-@check(
-    "C7", "Hard-label attacks do not beat gradient attacks", Tier.STORED, Severity.WARN, threshold=0.01,
-    source="Carlini et al. 2019",
-    remedy="A decision-based attack finds examples that gradient attacks miss: the gradients are masked.",
-)  # fmt: skip
+@check("C7", "Hard-label attacks do not beat gradient attacks", Tier.STORED, Severity.WARN, threshold=0.01,
+       source="Carlini et al. 2019",
+       remedy="A decision-based attack finds examples that gradient attacks miss: the gradients are masked.")  # fmt: skip
 def hard_label_not_better(evidence: Evidence, limit: float) -> CheckResult:
     """Attacks that see only the predicted class must not break what attacks with gradients leave.
 
@@ -132,11 +126,9 @@ def hard_label_not_better(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check(
-    "C12", "Robust against more than FGSM", Tier.STORED, Severity.WARN, threshold=0.3,
-    source="Wong et al. 2020, catastrophic overfitting",
-    remedy="The model learned to hide its gradient from one step: report iterative attacks, train against them.",
-)  # fmt: skip
+@check("C12", "Robust against more than FGSM", Tier.STORED, Severity.WARN, threshold=0.3,
+       source="Wong et al. 2020, catastrophic overfitting",
+       remedy="The model learned to hide its gradient from one step: report iterative attacks, train against them.")  # fmt: skip
 def more_than_fgsm(evidence: Evidence, limit: float) -> CheckResult:
     """A model trained against single steps can be robust against them and against nothing else.
 
@@ -156,11 +148,9 @@ def more_than_fgsm(evidence: Evidence, limit: float) -> CheckResult:
     return max(results, key=lambda entry: entry[0])[1]
 
 
-@check(
-    "C18", "Fixed-budget attacks find what minimum-norm attacks find", Tier.STORED, Severity.WARN, threshold=0.01,
-    source="AttackBench",
-    remedy="Give the fixed-budget attack more steps or restarts, or report the minimum-norm attack's worst case.",
-)  # fmt: skip
+@check("C18", "Fixed-budget attacks find what minimum-norm attacks find", Tier.STORED, Severity.WARN, threshold=0.01,
+       source="AttackBench",
+       remedy="Give the fixed-budget attack more steps or restarts, or report the minimum-norm attack's worst case.")  # fmt: skip
 def fixed_budget_finds_all(evidence: Evidence, limit: float) -> CheckResult:
     """An example nearer than epsilon, found by an attack that minimises the distance, was there to be found.
 
@@ -198,11 +188,9 @@ def fixed_budget_finds_all(evidence: Evidence, limit: float) -> CheckResult:
     return best
 
 
-@check(
-    "C19", "Targeted attacks add little", Tier.STORED, Severity.INFO, threshold=0.02,
-    source="Carlini et al. 2019; AutoAttack",
-    remedy="Put a targeted attack into the worst case (APGDT, FAB targeted, profile standard).",
-)  # fmt: skip
+@check("C19", "Targeted attacks add little", Tier.STORED, Severity.INFO, threshold=0.02,
+       source="Carlini et al. 2019; AutoAttack",
+       remedy="Put a targeted attack into the worst case (APGDT, FAB targeted, profile standard).")  # fmt: skip
 def targeted_adds_little(evidence: Evidence, limit: float) -> CheckResult:
     """Aiming at each class in turn can find what the nearest class does not.
 
@@ -222,11 +210,8 @@ def targeted_adds_little(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check(
-    "C20", "Diverse attacks", Tier.STORED, Severity.WARN,
-    source="Carlini et al. 2019, diverse set of attacks",
-    remedy="Add the missing kinds, or the profile `standard` and one decision-based attack (HopSkipJumpAttack).",
-)  # fmt: skip
+@check("C20", "Diverse attacks", Tier.STORED, Severity.WARN, source="Carlini et al. 2019, diverse set of attacks",
+       remedy="Add the missing kinds, or the profile `standard` and one decision-based attack (HopSkipJumpAttack).")  # fmt: skip
 def diverse_attacks(evidence: Evidence, limit: float) -> CheckResult:
     """A defence against one kind of attack often falls to another.
 
@@ -260,11 +245,8 @@ def diverse_attacks(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check(
-    "C21", "Not better than the best known", Tier.STORED, Severity.WARN,
-    source="RobustBench",
-    remedy="A number above the state of the art is more often a broken attack than a breakthrough: run the profile full.",
-)  # fmt: skip
+@check("C21", "Not better than the best known", Tier.STORED, Severity.WARN, source="RobustBench",
+       remedy="A number above the state of the art is more often a broken attack than a breakthrough: run the profile full.")  # fmt: skip
 def not_too_good(evidence: Evidence, limit: float) -> CheckResult:
     """Robust accuracy above the best on record needs better evidence than usual.
 

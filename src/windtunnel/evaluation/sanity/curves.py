@@ -19,11 +19,8 @@ def _curves(evidence: Evidence) -> list[tuple[Assessment, Tensor, Tensor]]:
     ]
 
 
-@check(
-    "C10", "Accuracy falls with epsilon", Tier.STORED, Severity.WARN,
-    source="Carlini et al. 2019",
-    remedy="Read the cumulative curve (broken at a smaller epsilon counts as broken); use an iterative attack.",
-)  # fmt: skip
+@check("C10", "Accuracy falls with epsilon", Tier.STORED, Severity.WARN, source="Carlini et al. 2019",
+       remedy="Read the cumulative curve (broken at a smaller epsilon counts as broken); use an iterative attack.")  # fmt: skip
 def monotone_in_epsilon(evidence: Evidence, limit: float) -> CheckResult:
     """A larger ball contains the smaller one, so that accuracy cannot rise.
 
@@ -42,11 +39,8 @@ def monotone_in_epsilon(evidence: Evidence, limit: float) -> CheckResult:
     return listing(bad, "accuracy rises with epsilon in", value=total, n=len(evidence.ids), severity=severity)
 
 
-@check(
-    "C11", "No plateau above chance", Tier.STORED, Severity.WARN, threshold=0.005,
-    source="Athalye et al. 2018",
-    remedy="An attack that gains nothing from a larger budget is stuck: use another loss, more steps or restarts.",
-)  # fmt: skip
+@check("C11", "No plateau above chance", Tier.STORED, Severity.WARN, threshold=0.005, source="Athalye et al. 2018",
+       remedy="An attack that gains nothing from a larger budget is stuck: use another loss, more steps or restarts.")  # fmt: skip
 def no_plateau(evidence: Evidence, limit: float) -> CheckResult:
     """More budget must break more samples until accuracy is down to chance.
 

@@ -49,11 +49,9 @@ def _gradients(evidence: Evidence, loss: str) -> tuple[Tensor, Tensor]:
     return evidence.once(f"gradient {loss}", compute)
 
 
-@check(
-    "C1", "No zero gradients", Tier.PASSES, Severity.WARN,
-    source="AutoAttack; Pintor et al. 2022 (unavailable gradients)",
-    remedy="Where cross entropy saturates attack the margin (DLR, CW); where both are zero use BPDA or black-box attacks.",
-)  # fmt: skip
+@check("C1", "No zero gradients", Tier.PASSES, Severity.WARN,
+       source="AutoAttack; Pintor et al. 2022 (unavailable gradients)",
+       remedy="Where cross entropy saturates attack the margin (DLR, CW); where both are zero use BPDA or black-box attacks.")  # fmt: skip
 def no_zero_gradients(evidence: Evidence, limit: float) -> CheckResult:
     """A gradient attack makes no progress if the input gradient of the loss is exactly zero: it stands still.
 
@@ -71,11 +69,8 @@ def no_zero_gradients(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check(
-    "C2", "Finite gradients", Tier.PASSES, Severity.HARD,
-    source="practice",
-    remedy="Find the operation whose derivative overflows (sqrt or log at 0, division); attacks turn NaN into noise.",
-)  # fmt: skip
+@check("C2", "Finite gradients", Tier.PASSES, Severity.HARD, source="practice",
+       remedy="Find the operation whose derivative overflows (sqrt or log at 0, division); attacks turn NaN into noise.")  # fmt: skip
 def finite_gradients(evidence: Evidence, limit: float) -> CheckResult:
     """A gradient of NaN or infinity makes an attack return NaN or its input. Any sample flags."""
     bad = ~(_gradients(evidence, "cross entropy")[1] & _gradients(evidence, "margin")[1])
@@ -84,11 +79,9 @@ def finite_gradients(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check(
-    "C13", "Stable loss surface", Tier.PASSES, Severity.WARN, threshold=0.1,
-    source="Pintor et al. 2022, unstable predictions (100 points for each sample, range 8/255)",
-    remedy="Gradients point nowhere on a rough surface: average them (EOT), smooth the loss, or attack black-box.",
-)  # fmt: skip
+@check("C13", "Stable loss surface", Tier.PASSES, Severity.WARN, threshold=0.1,
+       source="Pintor et al. 2022, unstable predictions (100 points for each sample, range 8/255)",
+       remedy="Gradients point nowhere on a rough surface: average them (EOT), smooth the loss, or attack black-box.")  # fmt: skip
 def stable_loss(evidence: Evidence, limit: float) -> CheckResult:
     """A gradient is uninformative where the loss jumps from one point to the next, since it tells nothing of the way ahead.
 
@@ -111,10 +104,9 @@ def stable_loss(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(value > limit, value, n=len(indices), reason=f"the margin changes by {value:.0%} on average")
 
 
-@check(
-    "C24", "Gradients match numerical differences", Tier.PASSES, Severity.WARN, threshold=0.1,
-    source="numerical differentiation (as torch.autograd.gradcheck); Athalye et al. 2018",
-    remedy="The backward pass does not match the forward pass: attack black-box, by transfer or BPDA (windtunnel strengthen).",
+@check("C24", "Gradients match numerical differences", Tier.PASSES, Severity.WARN, threshold=0.1,
+       source="numerical differentiation (as torch.autograd.gradcheck); Athalye et al. 2018",
+       remedy="The backward pass does not match the forward pass: attack black-box, by transfer or BPDA (windtunnel strengthen).",
 )  # fmt: skip
 def gradients_are_derivatives(evidence: Evidence, limit: float) -> CheckResult:
     """A gradient with another sign or of another function sends every gradient attack the wrong way, at images of any size.
@@ -171,11 +163,8 @@ def _rise_over_gradient(evidence: Evidence) -> Tensor:
     return torch.stack(ratios)
 
 
-@check(
-    "C14", "Losses agree", Tier.ATTACKS, Severity.WARN, threshold=0.02,
-    source="AutoAttack documentation",
-    remedy="Report the worst case over both losses; cross entropy that is much weaker has saturated.",
-)  # fmt: skip
+@check("C14", "Losses agree", Tier.ATTACKS, Severity.WARN, threshold=0.02, source="AutoAttack documentation",
+       remedy="Report the worst case over both losses; cross entropy that is much weaker has saturated.")  # fmt: skip
 def losses_agree(evidence: Evidence, limit: float) -> CheckResult:
     """Cross entropy and a loss that cannot saturate must find about the same examples.
 

@@ -11,11 +11,9 @@ from windtunnel.evaluation.sanity.probes import need_gradients, need_several_ans
 from windtunnel.evaluation.sanity.rates import rate_interval
 
 
-@check(
-    "C8", "An unbounded attack breaks everything", Tier.PASSES, Severity.HARD,
-    source="Carlini et al. 2019; Athalye et al. 2018; Pintor et al. 2022 (unconstrained failure)",
-    remedy="An attack that fails with no bound is broken, or blinded by masked gradients.",
-)  # fmt: skip
+@check("C8", "An unbounded attack breaks everything", Tier.PASSES, Severity.HARD,
+       source="Carlini et al. 2019; Athalye et al. 2018; Pintor et al. 2022 (unconstrained failure)",
+       remedy="An attack that fails with no bound is broken, or blinded by masked gradients.")  # fmt: skip
 def unbounded_attack_succeeds(evidence: Evidence, limit: float) -> CheckResult:
     """With epsilon 1 every image can be made any other: an attack with gradients that then fails is not working.
 
@@ -25,11 +23,8 @@ def unbounded_attack_succeeds(evidence: Evidence, limit: float) -> CheckResult:
     return _survivors_at(evidence, 1.0, evidence.few, allowed=0.0)
 
 
-@check(
-    "C9", "Robustness ends where all images can be grey", Tier.ATTACKS, Severity.HARD,
-    source="Carlini et al. 2019",
-    remedy="Above half the value range no classifier can be better than chance: the attack is not working.",
-)  # fmt: skip
+@check("C9", "Robustness ends where all images can be grey", Tier.ATTACKS, Severity.HARD, source="Carlini et al. 2019",
+       remedy="Above half the value range no classifier can be better than chance: the attack is not working.")  # fmt: skip
 def theoretical_ceiling(evidence: Evidence, limit: float) -> CheckResult:
     """At Linf 0.5 every image can be made the same grey, so that robust accuracy above 1/K is impossible.
 

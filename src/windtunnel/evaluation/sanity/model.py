@@ -40,11 +40,8 @@ FEWEST_RIGHT = 50  # samples; 100 % of no more is common
 STEEP = 6  # margins near zero, of which half would be negative were the samples not selected: a chance of 2 %
 
 
-@check(
-    "A1", "Model in evaluation mode", Tier.PASSES, Severity.HARD,
-    source="RobustBench eval.py; torchattacks#124",
-    remedy="Call model.eval() and keep train() from switching modules back; dropout and batch statistics must be off.",
-)  # fmt: skip
+@check("A1", "Model in evaluation mode", Tier.PASSES, Severity.HARD, source="RobustBench eval.py; torchattacks#124",
+       remedy="Call model.eval() and keep train() from switching modules back; dropout and batch statistics must be off.")  # fmt: skip
 def evaluation_mode(evidence: Evidence, limit: float) -> CheckResult:
     """A module in training mode drops units at random or normalises by the batch: another model than the one deployed.
 
@@ -57,11 +54,9 @@ def evaluation_mode(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(bool(training), len(training), reason=f"in training mode: {', '.join(training[:5])}")
 
 
-@check(
-    "A2", "Deterministic forward pass", Tier.PASSES, Severity.WARN, threshold=RANDOMNESS,
-    source="AutoAttack check_randomized; RobustBench",
-    remedy="Attack the expectation over the model's randomness (EOTPGD, or APGD with eot_iter), or fix the randomness.",
-)  # fmt: skip
+@check("A2", "Deterministic forward pass", Tier.PASSES, Severity.WARN, threshold=RANDOMNESS,
+       source="AutoAttack check_randomized; RobustBench",
+       remedy="Attack the expectation over the model's randomness (EOTPGD, or APGD with eot_iter), or fix the randomness.")  # fmt: skip
 def deterministic_forward(evidence: Evidence, limit: float) -> CheckResult:
     """Randomness at inference hides gradients: an attack follows one draw and is evaluated by another.
 
@@ -94,11 +89,9 @@ def is_random(evidence: Evidence) -> bool:
     return value > RANDOMNESS or len(set(counts)) > 1
 
 
-@check(
-    "A3", "Predictions do not depend on the batch", Tier.PASSES, Severity.HARD, threshold=1e-3,
-    source="RobustBench#7; auto-attack#74",
-    remedy="Use running statistics at inference (BatchNorm with track_running_stats and eval mode).",
-)  # fmt: skip
+@check("A3", "Predictions do not depend on the batch", Tier.PASSES, Severity.HARD, threshold=1e-3,
+       source="RobustBench#7; auto-attack#74",
+       remedy="Use running statistics at inference (BatchNorm with track_running_stats and eval mode).")  # fmt: skip
 def batch_invariance(evidence: Evidence, limit: float) -> CheckResult:
     """A model that normalises by the batch gives a sample another class in other company; attacks then attack the batch.
 
@@ -122,11 +115,9 @@ def batch_invariance(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check(
-    "A4", "Outputs are logits, not probabilities", Tier.PASSES, Severity.WARN, threshold=1e-5,
-    source="AutoAttack check_range_output",
-    remedy="Return the logits: a softmax inside the model flattens the gradients of every loss that takes logits.",
-)  # fmt: skip
+@check("A4", "Outputs are logits, not probabilities", Tier.PASSES, Severity.WARN, threshold=1e-5,
+       source="AutoAttack check_range_output",
+       remedy="Return the logits: a softmax inside the model flattens the gradients of every loss that takes logits.")  # fmt: skip
 def logits_not_probabilities(evidence: Evidence, limit: float) -> CheckResult:
     """A second softmax, in the loss, squeezes the gradient.
 
@@ -138,11 +129,8 @@ def logits_not_probabilities(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(flagged, off, n=len(logits), reason="every row of outputs sums to 1")
 
 
-@check(
-    "A5", "Inputs in [0, 1]", Tier.PASSES, Severity.HARD, threshold=1e-6,
-    source="torchattacks#136; auto-attack#86",
-    remedy="Give the images in [0, 1] and put the normalisation inside the model (nn.Sequential(Normalize, model)).",
-)  # fmt: skip
+@check("A5", "Inputs in [0, 1]", Tier.PASSES, Severity.HARD, threshold=1e-6, source="torchattacks#136; auto-attack#86",
+       remedy="Give the images in [0, 1] and put the normalisation inside the model (nn.Sequential(Normalize, model)).")  # fmt: skip
 def inputs_in_range(evidence: Evidence, limit: float) -> CheckResult:
     """Attacks clip to [0, 1] and measure budgets there: normalised inputs are cut to another image, under another budget.
 
@@ -158,11 +146,9 @@ def inputs_in_range(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(bool(bad.any()), value, n=len(data), samples=evidence.named(bad), reason=reason)
 
 
-@check(
-    "A6", "Epsilon in pixel units and of usual size", Tier.PASSES, Severity.WARN, threshold=1e-3,
-    source="RobustBench footnotes; auto-attack#54",
-    remedy="Give epsilon on [0, 1] pixels, as a fraction (8/255) where the images have 8 bits.",
-)  # fmt: skip
+@check("A6", "Epsilon in pixel units and of usual size", Tier.PASSES, Severity.WARN, threshold=1e-3,
+       source="RobustBench footnotes; auto-attack#54",
+       remedy="Give epsilon on [0, 1] pixels, as a fraction (8/255) where the images have 8 bits.")  # fmt: skip
 def epsilon_in_pixel_units(evidence: Evidence, limit: float) -> CheckResult:
     """An epsilon in 0..255, in units of the standard deviation, or rounded (0.031 for 8/255) is another budget.
 
@@ -247,11 +233,8 @@ def _unusual(ball: Region, dataset: Dataset) -> str:
     return f"{ball.norm} {ball.epsilon:.3g}, while {low:.2g} to {high:.2g} is usual for {kind} images of {size}"
 
 
-@check(
-    "A7", "Clean predictions equal in all stages", Tier.STORED, Severity.HARD,
-    source="auto-attack#74",
-    remedy="Run dvc repro: an assessment is of another model, or the model is not deterministic.",
-)  # fmt: skip
+@check("A7", "Clean predictions equal in all stages", Tier.STORED, Severity.HARD, source="auto-attack#74",
+       remedy="Run dvc repro: an assessment is of another model, or the model is not deterministic.")  # fmt: skip
 def clean_predictions_equal(evidence: Evidence, limit: float) -> CheckResult:
     """Accuracies of two stages can only be compared if both saw the same model do the same on clean inputs.
 
@@ -265,11 +248,8 @@ def clean_predictions_equal(evidence: Evidence, limit: float) -> CheckResult:
     return listing(bad, "differ in", value=sum(wrong.values()), n=len(wrong))
 
 
-@check(
-    "A8", "Clean accuracy as registered", Tier.STORED, Severity.HARD,
-    source="RobustBench#105",
-    remedy="Check preprocessing, labels and the weights file, or correct sanity.expected_clean_accuracy.",
-)  # fmt: skip
+@check("A8", "Clean accuracy as registered", Tier.STORED, Severity.HARD, source="RobustBench#105",
+       remedy="Check preprocessing, labels and the weights file, or correct sanity.expected_clean_accuracy.")  # fmt: skip
 def clean_accuracy_as_registered(evidence: Evidence, limit: float) -> CheckResult:
     """A model that is less accurate here than where it was published is fed something else than it was trained on.
 
@@ -284,11 +264,8 @@ def clean_accuracy_as_registered(evidence: Evidence, limit: float) -> CheckResul
     return CheckResult(not low <= expected <= high, right / n, n=n, reason=reason)
 
 
-@check(
-    "A9", "Same samples in all stages", Tier.STORED, Severity.HARD,
-    source="RobustBench#104",
-    remedy="Run dvc repro, so that every assessment is of the samples that prepare chose.",
-)  # fmt: skip
+@check("A9", "Same samples in all stages", Tier.STORED, Severity.HARD, source="RobustBench#104",
+       remedy="Run dvc repro, so that every assessment is of the samples that prepare chose.")  # fmt: skip
 def same_samples(evidence: Evidence, limit: float) -> CheckResult:
     """Ids, inputs and labels of every assessment against those of the clean one, bit by bit.
 
@@ -304,10 +281,9 @@ def same_samples(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check(
-    "A10", "True labels, of samples not selected by them", Tier.STORED, Severity.WARN,
-    source="RAITAP documentation; Heckman 1979 (selection bias)",
-    remedy="Give true labels (data.labels) of samples drawn at random: accuracies now measure agreement with the unperturbed model.",
+@check("A10", "True labels, of samples not selected by them", Tier.STORED, Severity.WARN,
+       source="RAITAP documentation; Heckman 1979 (selection bias)",
+       remedy="Give true labels (data.labels) of samples drawn at random: accuracies now measure agreement with the unperturbed model.",
 )  # fmt: skip
 def true_labels(evidence: Evidence, limit: float) -> CheckResult:
     """Without labels the model's own predictions are the reference, and clean accuracy is 100 % by construction.
@@ -334,11 +310,9 @@ def true_labels(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(flagged=True, value=1.0, n=n, samples=evidence.named(narrow), reason=reason)
 
 
-@check(
-    "A11", "Class count fits the attacks", Tier.STORED, Severity.HARD,
-    source="AutoAttack check_n_classes; torchattacks#188",
-    remedy="Use a loss or attack for this number of classes (DLR needs 3, targeted DLR 4).",
-)  # fmt: skip
+@check("A11", "Class count fits the attacks", Tier.STORED, Severity.HARD,
+       source="AutoAttack check_n_classes; torchattacks#188",
+       remedy="Use a loss or attack for this number of classes (DLR needs 3, targeted DLR 4).")  # fmt: skip
 def class_count_fits(evidence: Evidence, limit: float) -> CheckResult:
     """Some losses divide by a third or fourth logit, and some libraries assume ten classes unless told.
 
@@ -356,11 +330,9 @@ def class_count_fits(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check(
-    "A12", "No optimisation at inference", Tier.PASSES, Severity.WARN,
-    source="AutoAttack check_dynamic; RobustBench",
-    remedy="A model that optimises at inference needs an adaptive attack through the optimisation.",
-)  # fmt: skip
+@check("A12", "No optimisation at inference", Tier.PASSES, Severity.WARN,
+       source="AutoAttack check_dynamic; RobustBench",
+       remedy="A model that optimises at inference needs an adaptive attack through the optimisation.")  # fmt: skip
 def no_optimisation_at_inference(evidence: Evidence, limit: float) -> CheckResult:
     """A defence that runs gradient steps in its forward pass cannot be attacked as if it were a function.
 
@@ -381,11 +353,9 @@ def no_optimisation_at_inference(evidence: Evidence, limit: float) -> CheckResul
     return CheckResult(calls > 0, calls, reason=f"{calls} calls of autograd in one forward pass")
 
 
-@check(
-    "A13", "Differentiable end to end", Tier.PASSES, Severity.WARN,
-    source="Pintor et al. 2022 (interrupted computational graph)",
-    remedy="Use BPDA for the step that interrupts the graph, or black-box attacks only.",
-)  # fmt: skip
+@check("A13", "Differentiable end to end", Tier.PASSES, Severity.WARN,
+       source="Pintor et al. 2022 (interrupted computational graph)",
+       remedy="Use BPDA for the step that interrupts the graph, or black-box attacks only.")  # fmt: skip
 def differentiable(evidence: Evidence, limit: float) -> CheckResult:
     """A white-box attack needs a differentiable graph from input to output.
 
@@ -402,11 +372,9 @@ def differentiable(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(flagged=False, value=0)
 
 
-@check(
-    "A14", "No hidden quantisation", Tier.PASSES, Severity.WARN, threshold=0.4 / GREY_LEVELS,
-    source="auto-attack#44",
-    remedy="Attack through the quantisation (straight-through gradients), or state it as part of the threat model.",
-)  # fmt: skip
+@check("A14", "No hidden quantisation", Tier.PASSES, Severity.WARN, threshold=0.4 / GREY_LEVELS,
+       source="auto-attack#44",
+       remedy="Attack through the quantisation (straight-through gradients), or state it as part of the threat model.")  # fmt: skip
 def no_hidden_quantisation(evidence: Evidence, limit: float) -> CheckResult:
     """A model that rounds its inputs is flat almost everywhere: small steps do nothing, and gradients are zero.
 
@@ -428,11 +396,9 @@ def no_hidden_quantisation(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(bool(same.all()), float(same.double().mean()), n=len(data), reason="no logit moved")
 
 
-@check(
-    "A15", "ONNX equals torch", Tier.PASSES, Severity.HARD, threshold=1e-4,
-    source="RAITAP documentation; Marabou#882",
-    remedy="Export again in eval mode; the property that Marabou proves is about the ONNX graph.",
-)  # fmt: skip
+@check("A15", "ONNX equals torch", Tier.PASSES, Severity.HARD, threshold=1e-4,
+       source="RAITAP documentation; Marabou#882",
+       remedy="Export again in eval mode; the property that Marabou proves is about the ONNX graph.")  # fmt: skip
 def onnx_equals_torch(evidence: Evidence, limit: float) -> CheckResult:
     """A verdict on the exported graph holds for the model only if both are the same function.
 
@@ -450,11 +416,9 @@ def onnx_equals_torch(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(value > limit, value, n=len(apart), samples=evidence.named(apart > limit))
 
 
-@check(
-    "A16", "Positive control: attacks break undefended models", Tier.ATTACKS, Severity.HARD, threshold=0.01,
-    source="Carlini et al. 2019; RobustBench Standard",
-    remedy="The attack set-up is broken: check library versions and the attack's parameters.",
-)  # fmt: skip
+@check("A16", "Positive control: attacks break undefended models", Tier.ATTACKS, Severity.HARD, threshold=0.01,
+       source="Carlini et al. 2019; RobustBench Standard",
+       remedy="The attack set-up is broken: check library versions and the attack's parameters.")  # fmt: skip
 def positive_control(evidence: Evidence, limit: float) -> CheckResult:
     """An attack that cannot break an undefended model says nothing about a defended one.
 
@@ -477,11 +441,8 @@ def positive_control(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(wrong, undefended, n=n, note=note)
 
 
-@check(
-    "A17", "Threat model declared", Tier.STORED, Severity.HARD,
-    source="Carlini et al. 2019, precise threat model",
-    remedy="Rerun the assessment with this version: its metadata lack fields that a claim needs.",
-)  # fmt: skip
+@check("A17", "Threat model declared", Tier.STORED, Severity.HARD, source="Carlini et al. 2019, precise threat model",
+       remedy="Rerun the assessment with this version: its metadata lack fields that a claim needs.")  # fmt: skip
 def threat_model_declared(evidence: Evidence, limit: float) -> CheckResult:
     """A number without norm, size, objective and the adversary's knowledge is no claim.
 

@@ -21,11 +21,9 @@ def _only_random(evidence: Evidence) -> None:
         raise NotApplicable("the forward pass is deterministic (A2)")
 
 
-@check(
-    "C15", "Expectation over transformation adds nothing", Tier.ATTACKS, Severity.HARD, threshold=0.02,
-    source="AutoAttack `rand`; auto-attack#15; Athalye et al. 2018",
-    remedy="Attack with EOT (EOTPGD, or APGD with eot_iter: 20).",
-)  # fmt: skip
+@check("C15", "Expectation over transformation adds nothing", Tier.ATTACKS, Severity.HARD, threshold=0.02,
+       source="AutoAttack `rand`; auto-attack#15; Athalye et al. 2018",
+       remedy="Attack with EOT (EOTPGD, or APGD with eot_iter: 20).")  # fmt: skip
 def eot_adds_nothing(evidence: Evidence, limit: float) -> CheckResult:
     """For a random model the gradient of one draw is noise, and an attack that follows it is weak.
 
@@ -55,11 +53,9 @@ def eot_adds_nothing(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(gap > limit, gap, n=len(indices), reason=f"EOT breaks {gap:.1%} more")
 
 
-@check(
-    "C16", "Attacks work with the randomness frozen", Tier.ATTACKS, Severity.WARN, threshold=0.5,
-    source="Carlini et al. 2019",
-    remedy="An attack that fails even against one fixed draw is broken apart from the randomness.",
-)  # fmt: skip
+@check("C16", "Attacks work with the randomness frozen", Tier.ATTACKS, Severity.WARN, threshold=0.5,
+       source="Carlini et al. 2019",
+       remedy="An attack that fails even against one fixed draw is broken apart from the randomness.")  # fmt: skip
 def works_when_frozen(evidence: Evidence, limit: float) -> CheckResult:
     """With its random stream fixed a random model is deterministic, and an attack must break it at a large budget.
 
@@ -81,11 +77,9 @@ def works_when_frozen(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(alive > limit, alive, n=len(indices), reason=f"{alive:.0%} survive Linf 0.5")
 
 
-@check(
-    "C17", "Success over repeated draws", Tier.ATTACKS, Severity.HARD, threshold=0.01,
-    source="auto-attack PR#104, #105",
-    remedy="Judge each example by several draws of the model, and report mean and deviation.",
-)  # fmt: skip
+@check("C17", "Success over repeated draws", Tier.ATTACKS, Severity.HARD, threshold=0.01,
+       source="auto-attack PR#104, #105",
+       remedy="Judge each example by several draws of the model, and report mean and deviation.")  # fmt: skip
 def success_over_draws(evidence: Evidence, limit: float) -> CheckResult:
     """A random model evaluated by one draw gives a number that the next draw does not confirm.
 

@@ -77,11 +77,8 @@ def _stronger(
     return listing(bad, f"{words} breaks more in", value=worst, n=most, samples=ids)
 
 
-@check(
-    "D1", "Twice the steps break no more", Tier.ATTACKS, Severity.WARN, threshold=0.01,
-    source="Carlini et al. 2019",
-    remedy="The attack had not converged: raise budget.steps until the rate no longer changes.",
-)  # fmt: skip
+@check("D1", "Twice the steps break no more", Tier.ATTACKS, Severity.WARN, threshold=0.01, source="Carlini et al. 2019",
+       remedy="The attack had not converged: raise budget.steps until the rate no longer changes.")  # fmt: skip
 def twice_the_steps(evidence: Evidence, limit: float) -> CheckResult:
     """An attack that is still gaining when it stops measures its own patience.
 
@@ -91,21 +88,15 @@ def twice_the_steps(evidence: Evidence, limit: float) -> CheckResult:
     return _stronger(evidence, limit, lambda p: [Changes(steps=2 * (_steps(p) or 1))], "twice the steps")
 
 
-@check(
-    "D2", "More restarts break no more", Tier.ATTACKS, Severity.WARN, threshold=0.01,
-    source="Carlini et al. 2019",
-    remedy="Set restarts: 5 or more.",
-)  # fmt: skip
+@check("D2", "More restarts break no more", Tier.ATTACKS, Severity.WARN, threshold=0.01, source="Carlini et al. 2019",
+       remedy="Set restarts: 5 or more.")  # fmt: skip
 def more_restarts(evidence: Evidence, limit: float) -> CheckResult:
     """Each start sees another part of the loss surface. Five restarts against the attack's own, evaluated as in D1."""
     return _stronger(evidence, limit, lambda _: [Changes(restarts=5)], "five restarts")
 
 
-@check(
-    "D3", "Step size well chosen", Tier.ATTACKS, Severity.WARN, threshold=0.01,
-    source="Carlini et al. 2019",
-    remedy="Use the step size named, or an attack that chooses its own (APGD).",
-)  # fmt: skip
+@check("D3", "Step size well chosen", Tier.ATTACKS, Severity.WARN, threshold=0.01, source="Carlini et al. 2019",
+       remedy="Use the step size named, or an attack that chooses its own (APGD).")  # fmt: skip
 def step_size_well_chosen(evidence: Evidence, limit: float) -> CheckResult:
     """Steps too large jump over, steps too small never arrive.
 
@@ -123,11 +114,9 @@ def step_size_well_chosen(evidence: Evidence, limit: float) -> CheckResult:
     return _stronger(evidence, limit, sizes, "another step size")
 
 
-@check(
-    "D4", "Optimisation finished", Tier.ATTACKS, Severity.WARN, threshold=0.1,
-    source="Pintor et al. 2022, incomplete optimisation (last 10 steps of hundreds, 0.05)",
-    remedy="The loss was still rising at the last step: more steps.",
-)  # fmt: skip
+@check("D4", "Optimisation finished", Tier.ATTACKS, Severity.WARN, threshold=0.1,
+       source="Pintor et al. 2022, incomplete optimisation (last 10 steps of hundreds, 0.05)",
+       remedy="The loss was still rising at the last step: more steps.")  # fmt: skip
 def optimisation_finished(evidence: Evidence, limit: float) -> CheckResult:
     """A loss that still moves in the last steps has not arrived.
 
@@ -161,11 +150,9 @@ def optimisation_finished(evidence: Evidence, limit: float) -> CheckResult:
     return listing(bad, "still rising at the end:", value=worst, n=n)
 
 
-@check(
-    "D5", "No silent success", Tier.ATTACKS, Severity.HARD, threshold=0.05,
-    source="Pintor et al. 2022, silent success",
-    remedy="Keep the best iterate, or add an attack that does (APGD): the worst case misses examples that were seen.",
-)  # fmt: skip
+@check("D5", "No silent success", Tier.ATTACKS, Severity.HARD, threshold=0.05,
+       source="Pintor et al. 2022, silent success",
+       remedy="Keep the best iterate, or add an attack that does (APGD): the worst case misses examples that were seen.")  # fmt: skip
 def no_silent_success(evidence: Evidence, limit: float) -> CheckResult:
     """An attack passed through an adversarial example and returned something else.
 
@@ -232,11 +219,8 @@ class Spy:
         self.evidence = replace(evidence, subject=replace(evidence.subject, classifier=classifier), notes={})
 
 
-@check(
-    "D6", "Budget reachable and used", Tier.STORED, Severity.HARD, threshold=0.2,
-    source="logic",
-    remedy="Raise steps or step_size until steps x step_size exceeds epsilon.",
-)  # fmt: skip
+@check("D6", "Budget reachable and used", Tier.STORED, Severity.HARD, threshold=0.2, source="logic",
+       remedy="Raise steps or step_size until steps x step_size exceeds epsilon.")  # fmt: skip
 def budget_used(evidence: Evidence, limit: float) -> CheckResult:
     """An attack whose steps cannot reach the edge of the ball was never given the budget.
 
@@ -277,11 +261,8 @@ def budget_used(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check(
-    "D7", "Seeds agree", Tier.ATTACKS, Severity.WARN,
-    source="auto-attack#54",
-    remedy="Report the union over seeds (restarts), or the spread.",
-)  # fmt: skip
+@check("D7", "Seeds agree", Tier.ATTACKS, Severity.WARN, source="auto-attack#54",
+       remedy="Report the union over seeds (restarts), or the spread.")  # fmt: skip
 def seeds_agree(evidence: Evidence, limit: float) -> CheckResult:
     """A number that moves with the seed is a draw, not a measurement.
 
@@ -303,11 +284,8 @@ def seeds_agree(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check(
-    "D8", "Query curve flat at the end", Tier.STORED, Severity.WARN, threshold=0.01,
-    source="Carlini et al. 2019",
-    remedy="Give the attack more queries: it was still breaking samples when it stopped.",
-)  # fmt: skip
+@check("D8", "Query curve flat at the end", Tier.STORED, Severity.WARN, threshold=0.01, source="Carlini et al. 2019",
+       remedy="Give the attack more queries: it was still breaking samples when it stopped.")  # fmt: skip
 def query_curve_flat(evidence: Evidence, limit: float) -> CheckResult:
     """A query attack that is cut off while it still succeeds measures the budget of queries.
 
@@ -324,11 +302,9 @@ def query_curve_flat(evidence: Evidence, limit: float) -> CheckResult:
     return largest(shares, limit, "still succeeding when queries ran out:")
 
 
-@check(
-    "D9", "Two implementations agree", Tier.STORED, Severity.WARN, threshold=0.02,
-    source="AttackBench; torchattacks#188",
-    remedy="Compare their defaults (docs/algorithms.md); the weaker one is mis-set or wrong.",
-)  # fmt: skip
+@check("D9", "Two implementations agree", Tier.STORED, Severity.WARN, threshold=0.02,
+       source="AttackBench; torchattacks#188",
+       remedy="Compare their defaults (docs/algorithms.md); the weaker one is mis-set or wrong.")  # fmt: skip
 def implementations_agree(evidence: Evidence, limit: float) -> CheckResult:
     """The same method from two libraries must find about the same.
 
@@ -353,11 +329,8 @@ def implementations_agree(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(bool(bad), worst, n=n, assessments=bad, reason=reason)
 
 
-@check(
-    "D10", "Minimum-norm search finished", Tier.STORED, Severity.WARN, threshold=0.01,
-    source="foolbox#353",
-    remedy="Samples without any example have no distance: more steps, another start, a larger search constant.",
-)  # fmt: skip
+@check("D10", "Minimum-norm search finished", Tier.STORED, Severity.WARN, threshold=0.01, source="foolbox#353",
+       remedy="Samples without any example have no distance: more steps, another start, a larger search constant.")  # fmt: skip
 def search_finished(evidence: Evidence, limit: float) -> CheckResult:
     """A minimum-norm attack can reach any sample; where it reached none it failed, and the sample is not thereby robust.
 
@@ -384,11 +357,8 @@ def search_finished(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check(
-    "D11", "Standard protocol", Tier.STORED, Severity.WARN, threshold=SCREENING,
-    source="RobustBench",
-    remedy="Call the result a screening; a claim needs at least 1,000 samples and the profile `standard`.",
-)  # fmt: skip
+@check("D11", "Standard protocol", Tier.STORED, Severity.WARN, threshold=SCREENING, source="RobustBench",
+       remedy="Call the result a screening; a claim needs at least 1,000 samples and the profile `standard`.")  # fmt: skip
 def standard_protocol(evidence: Evidence, limit: float) -> CheckResult:
     """A cheap protocol is good for screening, and its number must carry that name.
 
@@ -398,11 +368,8 @@ def standard_protocol(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(n < limit, n, n=n, reason=f"screening: {n} samples, not {limit:.0f}")
 
 
-@check(
-    "D12", "Adaptive evaluation of a defence", Tier.PASSES, Severity.WARN,
-    source="Carlini et al. 2019; RobustBench",
-    remedy="Write an attack that goes through the defence (BPDA, EOT), and set sanity.adaptive: true.",
-)  # fmt: skip
+@check("D12", "Adaptive evaluation of a defence", Tier.PASSES, Severity.WARN, source="Carlini et al. 2019; RobustBench",
+       remedy="Write an attack that goes through the defence (BPDA, EOT), and set sanity.adaptive: true.")  # fmt: skip
 def adaptive_evaluation(evidence: Evidence, limit: float) -> CheckResult:
     """Standard attacks know nothing of a purifier, a detector or a quantiser.
 
@@ -423,11 +390,9 @@ def adaptive_evaluation(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(flagged, len(signs), reason=f"signs of a defence: {', '.join(signs)}")
 
 
-@check(
-    "D13", "No attack is far weaker than the strongest", Tier.STORED, Severity.WARN, threshold=0.1,
-    source="Carlini et al. 2019; AttackBench",
-    remedy="Use more steps or another step size; if that does not help, the method does not fit the data: remove it.",
-)  # fmt: skip
+@check("D13", "No attack is far weaker than the strongest", Tier.STORED, Severity.WARN, threshold=0.1,
+       source="Carlini et al. 2019; AttackBench",
+       remedy="Use more steps or another step size; if that does not help, the method does not fit the data: remove it.")  # fmt: skip
 def none_far_from_the_strongest(evidence: Evidence, limit: float) -> CheckResult:
     """A gradient attack that leaves much more than another one at the same budget says little, and its row misleads.
 

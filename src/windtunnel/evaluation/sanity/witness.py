@@ -221,11 +221,9 @@ def _surrogate(evidence: Evidence) -> Classifier:
     return train_student(*_known(evidence), data, classifier.device, evidence.subject.seed, noise)
 
 
-@check(
-    CHECK, "An independent attack finds nothing new", Tier.PASSES, Severity.WARN, threshold=0.02,
-    source="Carlini et al. 2019; Athalye et al. 2018; Papernot et al. 2017; Andriushchenko et al. 2020",
-    remedy="The run's attacks are weak or broken: more steps and restarts, another loss, or the profile `standard`.",
-)  # fmt: skip
+@check(CHECK, "An independent attack finds nothing new", Tier.PASSES, Severity.WARN, threshold=0.02,
+       source="Carlini et al. 2019; Athalye et al. 2018; Papernot et al. 2017; Andriushchenko et al. 2020",
+       remedy="The run's attacks are weak or broken: more steps and restarts, another loss, or the profile `standard`.")  # fmt: skip
 def witness_finds_nothing(evidence: Evidence, limit: float) -> CheckResult:
     """A short attack that shares no code with the run's must not break what these left, whoever wrote them and under whichever norm.
 
