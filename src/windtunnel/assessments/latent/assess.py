@@ -242,12 +242,8 @@ def _findings(
 def _as_subject(subject: Subject, classifier: Classifier) -> Subject:
     """The same samples under another classifier; its clean predictions are computed here, once."""
     logits = classifier.logits(subject.dataset.inputs)
-    return replace(
-        subject,
-        classifier=classifier,
-        clean_logits=logits,
-        clean_predictions=classifier.criterion.predict(logits, subject.dataset.targets),
-    )
+    clean_predictions = classifier.criterion.predict(logits, subject.dataset.targets)
+    return replace(subject, classifier=classifier, clean_logits=logits, clean_predictions=clean_predictions)
 
 
 def _core_metrics(entry: LatentEntry, subject: Subject, codes: Codes, findings: Findings) -> dict[str, Json]:

@@ -65,14 +65,9 @@ def verified_not_attacked(evidence: Evidence, limit: float) -> CheckResult:
             if hit.any():
                 clash |= hit
                 bad += [certificate.name, assessment.name]
-    return CheckResult(
-        bool(bad),
-        int(clash.sum()),
-        n=n_samples,
-        samples=evidence.named(clash),
-        assessments=bad,
-        reason=f"{int(clash.sum())} samples are verified and broken",
-    )
+    samples = evidence.named(clash)
+    reason = f"{int(clash.sum())} samples are verified and broken"
+    return CheckResult(bool(bad), int(clash.sum()), n=n_samples, samples=samples, assessments=bad, reason=reason)
 
 
 @check("E2", "Certified <= attacked <= clean accuracy", Tier.STORED, Severity.HARD, source="logic",
@@ -169,14 +164,9 @@ def verdicts_monotone(evidence: Evidence, limit: float) -> CheckResult:
             hit = _refuted(evidence, (large, ball), small)
             if hit is not None and hit.any():
                 clash, bad = clash | hit, [*bad, large.name, small[0].name]
-    return CheckResult(
-        bool(bad),
-        int(clash.sum()),
-        n=len(certificates),
-        samples=evidence.named(clash),
-        assessments=bad,
-        reason="verified in the larger ball, falsified in the smaller",
-    )
+    n = len(certificates)
+    reason = "verified in the larger ball, falsified in the smaller"
+    return CheckResult(bool(bad), int(clash.sum()), n=n, samples=evidence.named(clash), assessments=bad, reason=reason)
 
 
 @check("E5", "Output bounds contain the outputs", Tier.PASSES, Severity.HARD, threshold=1e-4, source="soundness",
@@ -264,14 +254,9 @@ def verifiers_agree(evidence: Evidence, limit: float) -> CheckResult:
             clash, bad = clash | hit, [*bad, first[0].name, other[0].name]
     if not pairs:
         raise NotApplicable("no two verifications of one norm")
-    return CheckResult(
-        bool(bad),
-        int(clash.sum()),
-        n=pairs,
-        samples=evidence.named(clash),
-        assessments=bad,
-        reason="verified by one, falsified by the other",
-    )
+    samples = evidence.named(clash)
+    reason = "verified by one, falsified by the other"
+    return CheckResult(bool(bad), int(clash.sum()), n=pairs, samples=samples, assessments=bad, reason=reason)
 
 
 @check("E7", "The unknown band", Tier.STORED, Severity.INFO, threshold=0.95, source="alpha-beta-CROWN#7",
@@ -290,14 +275,9 @@ def unknown_band(evidence: Evidence, limit: float) -> CheckResult:
             bands[certificate.name] = float(unknown[certificate.right].double().mean())
             if bands[certificate.name] >= limit:
                 why[certificate.name] = blame(evidence, certificate, ball, certificates)
-    return CheckResult(
-        bool(why),
-        max(bands.values(), default=0.0),
-        n=len(bands),
-        assessments=list(why),
-        reason="; ".join(why.values()),
-        each=why,
-    )
+    n = len(bands)
+    reason = "; ".join(why.values())
+    return CheckResult(bool(why), max(bands.values(), default=0.0), n=n, assessments=list(why), reason=reason, each=why)
 
 
 @check("E8", "No method fell back or timed out", Tier.STORED, Severity.INFO, source="auto_LiRPA#86",
@@ -310,13 +290,9 @@ def no_fallback(evidence: Evidence, limit: float) -> CheckResult:
         timeouts = int(numbers(certificate.artifacts.metrics).get("timeouts", 0))
         if codes or timeouts:
             rates[certificate.name] = timeouts + len(codes)
-    return CheckResult(
-        bool(rates),
-        sum(rates.values()),
-        n=len(evidence.verifications),
-        assessments=list(rates),
-        reason=", ".join(f"{k}: {v}" for k, v in rates.items()),
-    )
+    n = len(evidence.verifications)
+    reason = ", ".join(f"{k}: {v}" for k, v in rates.items())
+    return CheckResult(bool(rates), sum(rates.values()), n=n, assessments=list(rates), reason=reason)
 
 
 @check("E9", "Smoothing certificates plausible", Tier.STORED, Severity.HARD, threshold=10_000,

@@ -213,14 +213,8 @@ def errors_not_robust(evidence: Evidence, limit: float) -> CheckResult:
     bad = {name: share for name, share in shares.items() if share > 0}
     worst = max(shares.values(), default=0.0)
     reason = "; ".join(f"{name}: its rates could be {share:.1%} higher or lower" for name, share in bad.items())
-    return CheckResult(
-        bool(bad),
-        worst,
-        n=len(shares),
-        assessments=list(bad),
-        reason=reason,
-        severity=Severity.HARD if worst > limit else Severity.WARN,
-    )
+    severity = Severity.HARD if worst > limit else Severity.WARN
+    return CheckResult(bool(bad), worst, n=len(shares), assessments=list(bad), reason=reason, severity=severity)
 
 
 @check("B8", "Robust accuracy at most clean accuracy", Tier.STORED, Severity.HARD, threshold=1e-9, source="logic",
@@ -258,13 +252,8 @@ def worst_case_per_sample(evidence: Evidence, limit: float) -> CheckResult:
         n_samples += 1
     if not n_samples:
         raise NotApplicable("no attack at any budget")
-    return CheckResult(
-        bool(lost.any()),
-        int(lost.sum()),
-        n=n_samples,
-        samples=evidence.named(lost),
-        reason="broken samples missing from the worst case",
-    )
+    reason = "broken samples missing from the worst case"
+    return CheckResult(bool(lost.any()), int(lost.sum()), n=n_samples, samples=evidence.named(lost), reason=reason)
 
 
 @check("B10", "Success survives 8-bit rounding", Tier.PASSES, Severity.WARN, threshold=0.05, source="practice",

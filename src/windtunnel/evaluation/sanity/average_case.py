@@ -60,13 +60,8 @@ def severity_ordered(evidence: Evidence, limit: float) -> CheckResult:
                 if significantly_more(better, worse, steps):
                     rising.append(f"{assessment.name} {name}")
     if rounded:
-        return CheckResult(
-            flagged=True,
-            value=len(rounded),
-            assessments=rounded,
-            reason=f"8-bit rounding alone changes accuracy in {', '.join(rounded)}",
-            severity=Severity.HARD,
-        )
+        reason = f"8-bit rounding alone changes accuracy in {', '.join(rounded)}"
+        return CheckResult(flagged=True, value=len(rounded), assessments=rounded, reason=reason, severity=Severity.HARD)
     names = sorted({*(r.split()[0] for r in rising), *single})
     reasons = [f"accuracy rises with severity: {', '.join(rising)}"] if rising else []
     if single:
@@ -154,10 +149,5 @@ def latent_meaningful(evidence: Evidence, limit: float) -> CheckResult:
     if not gaps:
         raise NotRun("no latent assessment states lra or lga")
     bad = [name for name, gap in gaps.items() if gap > limit]
-    return CheckResult(
-        bool(bad),
-        max(gaps.values()),
-        n=len(gaps),
-        assessments=bad,
-        reason=f"decoded images are classified worse by {max(gaps.values()):.1%}",
-    )
+    reason = f"decoded images are classified worse by {max(gaps.values()):.1%}"
+    return CheckResult(bool(bad), max(gaps.values()), n=len(gaps), assessments=bad, reason=reason)

@@ -175,14 +175,9 @@ def fixed_budget_finds_all(evidence: Evidence, limit: float) -> CheckResult:
         if best is None or best.value is None or value > best.value:
             bad = rate_interval(missed[covered])[1] > limit
             reason = f"{int(missed.sum())} missed at {region.norm.value} {region.epsilon:.4g}"
-            best = CheckResult(
-                bad,
-                value,
-                n=int(covered.sum()),
-                samples=evidence.named(missed),
-                assessments=[p.name for p in fixed] if bad else (),
-                reason=reason,
-            )
+            n = int(covered.sum())
+            assessments = [p.name for p in fixed] if bad else ()
+            best = CheckResult(bad, value, n=n, samples=evidence.named(missed), assessments=assessments, reason=reason)
     if best is None:
         raise NotApplicable("no iterative attack with a fixed budget")
     return best

@@ -129,15 +129,12 @@ def gradients_are_derivatives(evidence: Evidence, limit: float) -> CheckResult:
     samples = evidence.named(
         torch.zeros(len(evidence.ids), dtype=torch.bool).index_fill(0, off.any(0).nonzero().flatten(), True)
     )
-    return CheckResult(
-        low > limit,
-        int(off.sum()) / n,
-        n=n,
-        samples=samples,
-        reason=f"at {int(off.sum())} of {n} points the margin changes by less than half or more than twice what its gradient says"
-        + (f", at {int(down.sum())} it falls where the gradient says that it rises" if down.any() else ""),
-        severity=Severity.HARD if low_down > 0.5 else Severity.WARN,
+    reason = (
+        f"at {int(off.sum())} of {n} points the margin changes by less than half or more than twice what its gradient says"
+        + (f", at {int(down.sum())} it falls where the gradient says that it rises" if down.any() else "")
     )
+    severity = Severity.HARD if low_down > 0.5 else Severity.WARN
+    return CheckResult(low > limit, int(off.sum()) / n, n=n, samples=samples, reason=reason, severity=severity)
 
 
 def _rise_over_gradient(evidence: Evidence) -> Tensor:

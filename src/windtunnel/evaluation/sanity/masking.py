@@ -58,10 +58,5 @@ def _survivors_at(evidence: Evidence, epsilon: float, samples: int, allowed: flo
     rate, low, _ = rate_interval(alive)
     flagged = bool(alive.any()) if allowed == 0 else low > allowed
     ids = [evidence.ids[i] for i in indices[alive].tolist()]
-    return CheckResult(
-        flagged,
-        rate,
-        n=len(indices),
-        samples=ids if flagged else (),
-        reason=f"{int(alive.sum())} of {len(indices)} survive Linf {epsilon:g}",
-    )
+    reason = f"{int(alive.sum())} of {len(indices)} survive Linf {epsilon:g}"
+    return CheckResult(flagged, rate, n=len(indices), samples=ids if flagged else (), reason=reason)

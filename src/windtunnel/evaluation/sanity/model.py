@@ -175,13 +175,8 @@ def epsilon_in_pixel_units(evidence: Evidence, limit: float) -> CheckResult:
         )
     if unusual:
         worst = max(ball.epsilon for p, ball in every_ball if p.name in unusual)
-        return listing(
-            list(unusual),
-            f"{'; '.join(dict.fromkeys(unusual.values()))}:",
-            value=worst,
-            n=len(every_ball),
-            each=unusual,
-        )
+        n = len(every_ball)
+        return listing(list(unusual), f"{'; '.join(dict.fromkeys(unusual.values()))}:", value=worst, n=n, each=unusual)
     if not balls:
         raise NotApplicable("no assessment works in Linf")
     rounded = [
@@ -272,13 +267,9 @@ def same_samples(evidence: Evidence, limit: float) -> CheckResult:
     An assessment of other samples is left out of every other check.
     """
     reason = "; ".join(f"{name}: {why}" for name, why in evidence.foreign.items())
-    return CheckResult(
-        bool(evidence.foreign),
-        len(evidence.foreign),
-        n=len(evidence.families),
-        assessments=list(evidence.foreign),
-        reason=reason,
-    )
+    n = len(evidence.families)
+    assessments = list(evidence.foreign)
+    return CheckResult(bool(evidence.foreign), len(evidence.foreign), n=n, assessments=assessments, reason=reason)
 
 
 @check("A10", "True labels, of samples not selected by them", Tier.STORED, Severity.WARN,

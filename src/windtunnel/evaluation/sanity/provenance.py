@@ -114,14 +114,9 @@ def verdicts_repeat(evidence: Evidence, limit: float) -> CheckResult:
     repeated = tensor_in(rerun_attack(evidence, assessment, assessment.indices[local]), "verdicts") == 1
     flips = repeated != assessment.succeeded[local]
     ids = [assessment.ids[i] for i in local[flips].tolist()]
-    return CheckResult(
-        bool(ids),
-        len(ids),
-        n=len(local),
-        samples=ids,
-        assessments=[assessment.name] if ids else (),
-        reason=f"{len(ids)} verdicts of {assessment.name} flip",
-    )
+    assessments = [assessment.name] if ids else ()
+    reason = f"{len(ids)} verdicts of {assessment.name} flip"
+    return CheckResult(bool(ids), len(ids), n=len(local), samples=ids, assessments=assessments, reason=reason)
 
 
 @check("G5", "MLflow equals DVC", Tier.STORED, Severity.HARD, source="pipeline practice",

@@ -36,15 +36,9 @@ def eot_adds_nothing(evidence: Evidence, limit: float) -> CheckResult:
     x, y = data.inputs[indices], data.targets[indices]
 
     def broken(passes: int) -> float:
+        step_size = region.epsilon / 8
         attacked = pgd(
-            evidence.subject.classifier,
-            x,
-            y,
-            region.epsilon,
-            steps=20,
-            step_size=region.epsilon / 8,
-            seed=0,
-            passes=passes,
+            evidence.subject.classifier, x, y, region.epsilon, steps=20, step_size=step_size, seed=0, passes=passes
         )
         mean = torch.stack(several_passes(evidence.subject.classifier, attacked.examples, EOT_PASSES)).mean(0)
         return float((~evidence.subject.classifier.criterion.is_correct(mean, y)).double().mean())

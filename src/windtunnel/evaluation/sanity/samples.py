@@ -153,19 +153,13 @@ def labels_are_right(evidence: Evidence, limit: float) -> CheckResult:
     # Of more suspects the rest count as those that were looked at.
     value = float(wrong.double().mean()) * len(suspects) / max(1, len(looked_at))
     estimate = float(confident.double().mean())
-    return CheckResult(
-        value > limit,
-        value,
-        n=len(labels),
-        samples=evidence.named(wrong),
-        reason=f"{int(wrong.sum())} labels are contradicted by the model and by the nearest samples",
-        note=f"confident learning: {estimate:.1%} of the labels may be wrong"
-        + (
-            f"; {len(looked_at)} of these {len(suspects)} were compared with their neighbours"
-            if len(looked_at) < len(suspects)
-            else ""
-        ),
+    reason = f"{int(wrong.sum())} labels are contradicted by the model and by the nearest samples"
+    note = f"confident learning: {estimate:.1%} of the labels may be wrong" + (
+        f"; {len(looked_at)} of these {len(suspects)} were compared with their neighbours"
+        if len(looked_at) < len(suspects)
+        else ""
     )
+    return CheckResult(value > limit, value, n=len(labels), samples=evidence.named(wrong), reason=reason, note=note)
 
 
 @check("A22", "Not only these images", Tier.PASSES, Severity.WARN, threshold=0.02,

@@ -53,13 +53,10 @@ def enough_samples(evidence: Evidence, limit: float) -> CheckResult:
                 widest[assessment.name] = _half_width(round(value * len(assessment.indices)), len(assessment.indices))
     bad = [name for name, width in widest.items() if width > limit]
     widest_name, worst = max(widest.items(), key=lambda item: item[1])
+    reason = f"indicative: intervals of up to ±{100 * worst:.1f} points ({widest_name})"
+    each = {name: f"indicative: its interval is ±{100 * widest[name]:.1f} points" for name in bad}
     return CheckResult(
-        bool(bad),
-        worst,
-        n=len(evidence.ids),
-        assessments=[b for b in bad if b != "clean"],
-        reason=f"indicative: intervals of up to ±{100 * worst:.1f} points ({widest_name})",
-        each={name: f"indicative: its interval is ±{100 * widest[name]:.1f} points" for name in bad},
+        bool(bad), worst, n=len(evidence.ids), assessments=[b for b in bad if b != "clean"], reason=reason, each=each
     )
 
 
@@ -165,13 +162,8 @@ def no_best_of_many(evidence: Evidence, limit: float) -> CheckResult:
     ]
     if "worst_case" in floors:
         bad = []
-    return CheckResult(
-        bool(bad),
-        len(bad),
-        n=len(floors),
-        assessments=bad,
-        reason=f"the gate reads {', '.join(bad)} and not the worst case",
-    )
+    reason = f"the gate reads {', '.join(bad)} and not the worst case"
+    return CheckResult(bool(bad), len(bad), n=len(floors), assessments=bad, reason=reason)
 
 
 @check("F8", "Worst class", Tier.STORED, Severity.INFO, threshold=0.2, source="Tian et al. 2021, class-wise robustness",
@@ -192,10 +184,8 @@ def worst_class(evidence: Evidence, limit: float) -> CheckResult:
     }
     name, (rate, low, high) = min(rates.items(), key=lambda item: item[1][0])
     mean = float(robust[covered].double().mean())
-    return CheckResult(
-        mean - rate > limit,
-        rate,
-        n=len(rates),
-        note=f"class {name} at {budget_text(result.region.norm, result.region.epsilon)}: {rate:.0%} [{low:.0%}, {high:.0%}], "
-        f"mean {mean:.0%}",
+    note = (
+        f"class {name} at {budget_text(result.region.norm, result.region.epsilon)}: {rate:.0%} [{low:.0%}, {high:.0%}], "
+        f"mean {mean:.0%}"
     )
+    return CheckResult(mean - rate > limit, rate, n=len(rates), note=note)

@@ -179,14 +179,10 @@ def no_silent_success(evidence: Evidence, limit: float) -> CheckResult:
         if lost.any():
             bad.append(assessment.name)
             missed |= lost
+    reason = f"examples of {int(missed.sum())} samples were seen and not returned in {', '.join(bad)}"
+    severity = None if hard else Severity.WARN
     return CheckResult(
-        bool(bad),
-        worst,
-        n=n_samples,
-        samples=evidence.named(missed),
-        assessments=bad,
-        reason=f"examples of {int(missed.sum())} samples were seen and not returned in {', '.join(bad)}",
-        severity=None if hard else Severity.WARN,
+        bool(bad), worst, n=n_samples, samples=evidence.named(missed), assessments=bad, reason=reason, severity=severity
     )
 
 
@@ -211,11 +207,8 @@ class Spy:
                     seen.logical_or_(near & ~criterion.is_correct(logits.detach().cpu(), labels))
                 return logits
 
-        classifier = replace(
-            evidence.subject.classifier,
-            module=Watching().eval(),
-            digest=f"{evidence.subject.classifier.digest} watched",
-        )
+        digest = f"{evidence.subject.classifier.digest} watched"
+        classifier = replace(evidence.subject.classifier, module=Watching().eval(), digest=digest)
         self.evidence = replace(evidence, subject=replace(evidence.subject, classifier=classifier), notes={})
 
 
