@@ -45,6 +45,8 @@ COMMANDS = {
     "repair": "repair DVC's files after a kill",
     "ui": "open the MLflow UI on the right store",
 }
+# The module of a command, where it is not one of the command's own name.
+MODULES = dict.fromkeys(("champion", "promote", "rollback"), "retrain")
 
 
 class LazyGroup(click.Group):
@@ -58,7 +60,8 @@ class LazyGroup(click.Group):
         """The command, imported now; None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(f"windtunnel.cli.{cmd_name}"), cmd_name)
+        module = importlib.import_module(f"windtunnel.cli.{MODULES.get(cmd_name, cmd_name)}")
+        command: click.Command = getattr(module, cmd_name)
         return command
 
     def resolve_command(
