@@ -17,7 +17,7 @@ RUN, TOOLS, NO_DEPENDENCIES = (
     Path(name) for name in ("requirements.lock", "requirements-dev.lock", "requirements-nodeps.lock")
 )
 PACKAGE = "windtunnel"
-EXTRAS = ("", "postgres", "vnnlib")
+EXTRAS = ("", "pipeline", "postgres", "vnnlib")
 # auto-LiRPA declares pytest, and auto-LiRPA torchvision: nothing of them that runs here imports it.
 NOT_OF_THE_RUN = frozenset({"pytest", "torchvision"})
 

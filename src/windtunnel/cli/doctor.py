@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 
 import click
 
@@ -23,7 +24,7 @@ from windtunnel.operations.doctor import (
 )
 
 _COLUMNS = (Column("package", typed=True), Column("version"), Column("enables"), Column("to get it", typed=True))
-_CORE = ("torch", "dvc", "mlflow", "onnxruntime")
+_CORE = ("torch", "onnxruntime")
 
 
 @click.command()
@@ -43,7 +44,7 @@ def doctor(*, names: tuple[str, ...], install: bool, yes: bool) -> None:
       windtunnel doctor --install auto-LiRPA --yes
     """  # noqa: D301
     if install:
-        _install(names, yes=yes)
+        install_packages(names, yes=yes)
         return
     if names or yes:
         raise click.UsageError("NAME and --yes go with --install")
@@ -71,7 +72,7 @@ def _row(companion: Companion) -> tuple[str, str, str, str]:
     return companion.name, version, companion.install.enables, f"windtunnel doctor --install {companion.name}"
 
 
-def _install(names: tuple[str, ...], *, yes: bool) -> None:
+def install_packages(names: Sequence[str], *, yes: bool) -> None:
     """Show the commands, ask, and run them."""
     todo = steps(chosen(names))
     if not todo:

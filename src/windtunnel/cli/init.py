@@ -81,6 +81,11 @@ def init(
     if take_back:
         _remove(root / folder, yes=yes)
         return
+    from windtunnel.cli.doctor import install_packages
+    from windtunnel.operations.doctor import PIPELINE
+
+    if missing := [companion.name for companion in PIPELINE if not companion.fits]:
+        install_packages(missing, yes=yes)
     params, todo = _params(root, folder, model, factory, data, store, yes=yes)
     _write(root, folder, params, ci, yes=yes)
     for line in todo:  # last, where it is read

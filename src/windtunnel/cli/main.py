@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 import windtunnel.boundary.limits  # noqa: F401  limits imports of users' code
+from windtunnel.core.errors import missing_of_pipeline
 from windtunnel.core.threads import compute_with_one_thread
 from windtunnel.runtime.own_source import require_own_source
 from windtunnel.runtime.shutdown import handle_signals, user_errors
@@ -47,6 +52,12 @@ COMMANDS = {
 }
 # The module of a command, where it is not one of the command's own name.
 MODULES = dict.fromkeys(("champion", "promote", "rollback"), "retrain")
+# Modules of the extra `pipeline` without which a command can do nothing; refused before it begins.
+_NEEDS = {
+    **dict.fromkeys(("repro", "status", "repair"), ("dvc",)),
+    **dict.fromkeys(("track", "champion", "promote", "rollback", "ui"), ("mlflow",)),
+    **dict.fromkeys(("retrain", "sweep"), ("dvc", "mlflow")),
+}
 
 
 class LazyGroup(click.Group):
@@ -62,7 +73,7 @@ class LazyGroup(click.Group):
             return None
         module = importlib.import_module(f"windtunnel.cli.{MODULES.get(cmd_name, cmd_name)}")
         command: click.Command = getattr(module, cmd_name)
-        return command
+        return _requiring(command, _NEEDS[cmd_name]) if cmd_name in _NEEDS else command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -86,6 +97,23 @@ class LazyGroup(click.Group):
         with user_errors():
             require_own_source()
             return super().invoke(ctx)
+
+
+def _requiring(command: click.Command, modules: Sequence[str]) -> click.Command:
+    """Return the command so that it is refused, in one line, where one of the modules is not installed."""
+    run = command.callback
+    assert run is not None
+
+    @functools.wraps(run)
+    def run_if_installed(*args: Any, **kwargs: Any) -> Any:
+        for module in modules:
+            if importlib.util.find_spec(module) is None:
+                raise missing_of_pipeline(module)
+        return run(*args, **kwargs)
+
+    required = copy.copy(command)
+    required.callback = run_if_installed
+    return required
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

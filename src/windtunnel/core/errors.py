@@ -7,6 +7,7 @@ from difflib import get_close_matches
 
 USER_ERROR = 2
 INFRASTRUCTURE = 30
+PIPELINE_MODULES = frozenset({"dvc", "mlflow", "cryptography"})  # of the extra `pipeline`
 
 
 class UserError(Exception):
@@ -46,6 +47,11 @@ def shown(value: object) -> str:
         text = " ".join(text.split())
     text = text if text.isprintable() else ascii(text)
     return text if len(text) <= 100 else f"{text[:60]}... ({len(text)} characters)"
+
+
+def missing_of_pipeline(module: str) -> UserError:
+    """Return the one-line error for a module of the extra `pipeline` that is not installed."""
+    return UserError(f"{module} is not installed, which this needs; pip install 'windtunnel[pipeline]' installs it")
 
 
 def unknown_word(where: str, given: str, allowed: Iterable[str], *, what: str = "known") -> str:

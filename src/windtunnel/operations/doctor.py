@@ -61,8 +61,17 @@ class Companion:
         return marker is None or marker.evaluate()
 
 
+# The extra `pipeline`: without it the Python API, single stages and the report work.
+PIPELINE = (
+    Companion(
+        "dvc", Install("dvc>=3.60", "stages that run when what they depend on changed: repro, sweep", asked=True)
+    ),
+    Companion("mlflow", Install("mlflow>=3.9", "tracking and the model registry: track, promote, ui", asked=True)),
+    Companion("cryptography", Install("cryptography>=42", "signatures of evidence packs", asked=True)),
+)
 # What no record of a library or of a source of models speaks of.
 _OTHERS = (
+    *PIPELINE,
     Companion(
         "vnnlib", Install("vnnlib>=1.0.2,<2", "windtunnel vnnlib: properties of the verifiers' competition", asked=True)
     ),

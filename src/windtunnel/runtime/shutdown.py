@@ -18,7 +18,15 @@ from contextlib import contextmanager
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING
 
-from windtunnel.core.errors import INFRASTRUCTURE, USER_ERROR, InfrastructureError, UserError, shown
+from windtunnel.core.errors import (
+    INFRASTRUCTURE,
+    PIPELINE_MODULES,
+    USER_ERROR,
+    InfrastructureError,
+    UserError,
+    missing_of_pipeline,
+    shown,
+)
 from windtunnel.core.references import is_users_file, users_place
 from windtunnel.runtime.credentials import without_credentials
 
@@ -112,9 +120,11 @@ def user_errors() -> Iterator[None]:
 
 
 def as_user_error(error: Exception) -> UserError | None:
-    """Return the UserError for an error of the disk, of memory or of the user's code; None for any other."""
+    """Return the UserError for an error of the disk, of memory, of the user's code or of a missing extra; None for any other."""
     if isinstance(error, UserError):
         return error
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in PIPELINE_MODULES:
+        return missing_of_pipeline(str(error.name).partition(".")[0])
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return UserError(f"{shown(str(error.filename))}: is too long for the name of a file")
     if isinstance(error, OSError) and is_of_the_disk(error):

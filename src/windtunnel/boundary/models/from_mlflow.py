@@ -8,8 +8,9 @@ from pathlib import Path
 
 from windtunnel.boundary.mlflow_server import connect, tracking_uri
 from windtunnel.core.contracts import Json
-from windtunnel.core.errors import UserError
+from windtunnel.core.errors import UserError, missing_of_pipeline
 from windtunnel.records.files import file_digest, replacing
+from windtunnel.registry.plugins import is_installed
 from windtunnel.runtime.credentials import reason_of, without_credentials
 
 # What MLflow's flavours write, the safe forms first: (file in the model's folder, the form it is loaded as).
@@ -26,6 +27,8 @@ def fetch_model(uri: str, directory: Path, *, allow_pickle: bool, server: str | 
     """
     if not uri.startswith(_PREFIXES):
         raise UserError(f"model.uri: '{uri}' is no MLflow URI; models:/name@alias or runs:/id/model are")
+    if not is_installed("mlflow"):
+        raise missing_of_pipeline("mlflow")
     address = tracking_uri(server)
     connect(address)
     import mlflow
