@@ -39,6 +39,10 @@ class Smoothing(Block):
     n0: PositiveInt = Field(100, description="noisy copies that choose the class")
     n: PositiveInt = Field(10_000, description="noisy copies that certify it")
     alpha: Number = Field(0.001, gt=0, lt=1, description="chance that a certificate is wrong, for each sample")
+    sequential: bool = Field(
+        default=False,
+        description="end the copies of a sample when they decide whether its radius reaches epsilon; n is then the most",
+    )
 
 
 class BranchAndBound(Block):

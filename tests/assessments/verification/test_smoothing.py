@@ -12,6 +12,7 @@ from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.smoothing import randomised as smoothing
 from windtunnel.assessments.verification.smoothing.randomised import (
     certify,
+    looks_of,
     lower_confidence_bound,
     radius_of,
     smoothing_metrics,
@@ -73,6 +74,7 @@ def test_metrics_verdicts_and_radii_are_recomputed_from_the_tensors_alone(digits
     subject, given = first(digits_subject, 12), Smoothing(n0=50, n=1000, sigma=0.25)
     result = assess("s", smoothed(), L2, subject)
     data = result.data
+    assert (data["copies"] == given.n).all()
     radii = torch.tensor([max(0.0, radius_of(int(c), given.n, given)) for c in data["top_counts"]])
     assert torch.equal(radii, data["certified_radius"])
     verified = (radii >= 0.2) & (data["smoothed_predictions"] == subject.dataset.targets)
@@ -89,11 +91,11 @@ def test_a_killed_run_continues_where_it_stopped_and_ends_as_if_it_had_not(digit
     whole = assess("whole", smoothed(), L2, subject).data
     asked = []
 
-    def killed(classifier, x, given, seed):
+    def killed(classifier, x, given, seed, epsilon):
         if len(asked) == 3:
             raise KeyboardInterrupt
         asked.append(seed)
-        return certify(classifier, x, given, seed)
+        return certify(classifier, x, given, seed, epsilon)
 
     monkeypatch.setattr(smoothing, "certify", killed)
     with pytest.raises(KeyboardInterrupt):
@@ -119,3 +121,45 @@ def test_any_model_with_a_forward_pass_will_do(digits_subject):
     other = subject_with(NoGradients(), subject.dataset.inputs, 10, subject.dataset.targets)
     verdicts = assess("s", smoothed(), L2, other).data["verdicts"]
     assert torch.equal(verdicts, assess("s", smoothed(), L2, subject).data["verdicts"])
+
+
+@pytest.mark.parametrize("n", [1, 99, 100, 1000, 10_000])
+def test_the_looks_share_alpha_and_end_with_n(n):
+    looks = looks_of(Smoothing(n=n, sequential=True))
+    assert sum(looks.values()) == pytest.approx(0.001)
+    assert list(looks) == sorted(looks)
+    assert list(looks)[-1] == n
+    assert looks_of(Smoothing(n=n)) == {n: 0.001}
+
+
+def test_a_sequential_run_decides_the_same_with_fewer_copies(digits_subject):
+    subject = first(digits_subject, 12)
+    fixed = assess("s", smoothed(), L2, subject)
+    early = assess("s", smoothed(sequential=True), L2, subject)
+    assert torch.equal(early.data["verdicts"], fixed.data["verdicts"])
+    assert torch.equal(early.data["smoothed_predictions"], fixed.data["smoothed_predictions"])
+    assert early.metrics["copies_used"] < 12 * 1000 / 2
+    assert fixed.metrics["copies_used"] == 12 * 1000
+    radii = [radius_of(int(c), int(n), Smoothing(n=1000, sequential=True)) for c, n in counts(early.data)]
+    assert early.data["certified_radius"].tolist() == pytest.approx([max(0.0, radius) for radius in radii])
+    assert "radius_up_to_budget" in [caveat.code for caveat in early.caveats]
+
+
+def counts(data):
+    return zip(data["top_counts"], data["copies"], strict=True)
+
+
+def test_a_certificate_of_a_sequential_run_is_wrong_at_most_as_often_as_alpha_says(monkeypatch):
+    """The radius is above sigma * Phi^-1(chance) in at most alpha of 600 runs whose epsilon is the true radius."""
+    chance = 0.84
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(_model, _x, n, _sigma, _generator):
+        return torch.tensor([int(torch.rand(n, generator=generator).lt(chance).sum())])
+
+    monkeypatch.setattr(smoothing, "noisy_counts", drawn)
+    given = Smoothing(n=800, alpha=0.05, sigma=1.0, sequential=True)
+    found = [certify(None, None, given, 0, float(norm.ppf(chance)))[1:] for _ in range(600)]
+    wrong = sum(radius_of(*counts, given) > norm.ppf(chance) for counts in found)
+    assert wrong / 600 < 0.05 + 3 * (0.05 * 0.95 / 600) ** 0.5
+    assert wrong > 0  # the bounds are no wider than they need be
