@@ -57,6 +57,11 @@ class Preprocess(Block):
     std: tuple[Annotated[Number, Field(gt=0)], ...] | None = Field(None, description="as mean: (x - mean) / std")
     channels: Literal["RGB", "BGR", "gray"] = Field("RGB", description="gray: 0.299 R + 0.587 G + 0.114 B")
 
+    @property
+    def value_keys(self) -> list[str]:
+        """The keys among range, mean and std that change values."""
+        return [key for key in ("mean", "range", "std") if getattr(self, key) is not None]
+
     @model_validator(mode="after")
     def _is_a_range(self) -> Preprocess:
         if self.range is not None and not self.range[0] < self.range[1]:
@@ -73,8 +78,10 @@ class Head(Block):
     kind: Literal["softmax", "binary", "multi_label", "top_k"] = Field(
         "softmax", description="softmax: one logit a class; binary: one output; multi_label: one output a label"
     )
-    output: Literal["logit", "probability"] = Field(
-        "logit", description="binary, multi_label: what an output is; a probability is turned into its logit"
+    output: Literal["logit", "probability"] | None = Field(
+        None,
+        description="binary, multi_label: what an output is, logit by default, of source: function probability; a probability is "
+        "turned into its logit",
     )
     threshold: Number = Field(
         0.5, gt=0, lt=1, description="binary, multi_label: the answer is yes above this probability"

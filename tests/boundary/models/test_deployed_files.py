@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from windtunnel.boundary.models.load import import_model, load_classifier, preview_classifier
+from windtunnel.boundary.models.tflite.adapter import keep
 from windtunnel.boundary.models.trust import trust_of
 from windtunnel.boundary.models.twin import WithTwin
 from windtunnel.core.contracts import Capability
@@ -80,6 +81,18 @@ def test_what_is_no_tflite_file_is_refused_in_one_line(tmp_path):
     (tmp_path / "x.tflite").write_bytes(b"no model")
     with pytest.raises(UserError, match=r"x\.tflite is not a TFLite model"):
         preview_classifier(Model(source="tflite", path=str(tmp_path / "x.tflite")), data(), None, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("preprocess", "stretches"), [({}, True), ({"layout": "NHWC"}, True), ({"range": (0, 1)}, False)]
+)
+def test_stages_stretch_inputs_as_check_does(preprocess, stretches, tmp_path):
+    (tmp_path / "x.tflite").write_bytes(b"any")
+    model = Model(source="tflite", path=str(tmp_path / "x.tflite"), preprocess=preprocess)
+    resolved = Model.model_validate(model.model_dump(mode="json"))  # names every key, with its default
+    (tmp_path / "kept").mkdir()
+    for form in (model, resolved):
+        assert keep(form, tmp_path / "kept", 0)["stretches"] is stretches
 
 
 @pytest.fixture(scope="module")

@@ -195,6 +195,16 @@ def test_a_wrong_head_is_refused(head, line):
         Model(head=head)
 
 
+@pytest.mark.parametrize("output", [None, "logit", "probability"])
+@pytest.mark.parametrize("source", ["function", "state_dict"])
+def test_stages_read_outputs_as_check_does(source, output):
+    head = {"kind": "binary", **({"output": output} if output else {})}
+    model = Model(source=source, head=head)
+    resolved = Model.model_validate(model.model_dump(mode="json"))  # names every key, with its default
+    assert head_of(resolved) == head_of(model)
+    assert head_of(model).output == (output or {"function": "probability", "state_dict": "logit"}[source])
+
+
 def test_short_forms_of_a_head():
     assert Model(head="binary").head.kind == "binary"
     assert Model(head={"top_k": 5}).head.kind == "top_k"

@@ -30,12 +30,11 @@ def head_of(model: Model) -> HeadRecord | None:
     if head.kind == "softmax" and model.output is None:
         return None
     default = "probability" if model.source == "function" else "logit"
-    is_output_stated = "output" in head.model_fields_set
     labels = head.labels or []
     return HeadRecord(
         kind=head.kind,
-        output=head.output if is_output_stated else default,
-        is_output_stated=is_output_stated or model.source == "function",
+        output=head.output or default,
+        is_output_stated=head.output is not None or model.source == "function",
         threshold=head.threshold,
         top_k=head.top_k or 1,
         outputs={"binary": 1, "multi_label": len(labels)}.get(head.kind),

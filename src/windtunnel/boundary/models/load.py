@@ -163,10 +163,10 @@ def _steps(model: Model, data: Dataset | None) -> Steps | None:
         raise UserError("model.preprocess: needs the data, whose shape says how many channels there are")
     if model.source == "train" and not model.factory:
         raise UserError("model.preprocess: windtunnel's own architectures take inputs in [0, 1]; remove it")
-    values = model.preprocess.model_fields_set & {"range", "mean", "std"}
+    values = model.preprocess.value_keys
     if values and model.source in model_sources() and model_source(model.source).view:
         raise UserError(
-            f"model.preprocess.{min(values)}: {model.source} brings its normalisation, which is inside already; remove it"
+            f"model.preprocess.{values[0]}: {model.source} brings its normalisation, which is inside already; remove it"
         )
     steps = steps_of(model.preprocess, data.inputs.shape[1:])
     return steps if steps.label else None

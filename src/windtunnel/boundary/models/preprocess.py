@@ -58,7 +58,7 @@ def steps_of(given: Preprocess, shape: Sequence[int]) -> Steps:
 
 def joined(first: Preprocess, second: Preprocess, shape: Sequence[int]) -> Preprocess:
     """Return one preprocessing that does what `first` and then `second` do to inputs of `shape` (C, H, W)."""
-    if second == Preprocess() or not second.model_fields_set - {"layout"}:
+    if second == Preprocess(layout=second.layout):
         return Preprocess.model_validate(
             {**second.model_dump(exclude_unset=True), **first.model_dump(exclude_unset=True)}
         )

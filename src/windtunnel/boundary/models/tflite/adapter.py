@@ -38,7 +38,7 @@ def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
     digest = file_digest(path)
     require_sha256(model, digest, str(path))
     shutil.copyfile(path, directory / _FILE)
-    stretches = not model.preprocess.model_fields_set & {"range", "mean", "std"}
+    stretches = not model.preprocess.value_keys
     return {"source": "tflite", "file": _FILE, "sha256": digest, "original": path.name, "stretches": stretches}
 
 
