@@ -1,7 +1,5 @@
 """Every algorithm on offer, joined from the records of the families: the one place to look an algorithm up."""
 
-from __future__ import annotations
-
 from windtunnel.core.contracts import Algorithm, AssessmentKind
 from windtunnel.core.errors import UserError, shown, unknown_word
 from windtunnel.params.entry import Entry

@@ -1,7 +1,5 @@
 """An entry that fails at run time: it is recorded with its reason, and the rest of the run continues."""
 
-from __future__ import annotations
-
 import math
 import traceback
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ A family names its own in its record; one that names none answers the question o
 The report is above the assessments: what it draws beside the tables is named here by reference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal

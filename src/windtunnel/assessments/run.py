@@ -1,7 +1,5 @@
 """The one way an assessment goes from what was resolved for it to artifacts on disk."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import time

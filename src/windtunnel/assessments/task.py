@@ -1,7 +1,5 @@
 """One entry of params.yaml with what it runs on."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 

@@ -1,7 +1,5 @@
 """Turn what a caller gives for an array into a plain numpy array, or refuse it in one line. The caller's data is never written to."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Mapping
 from fractions import Fraction

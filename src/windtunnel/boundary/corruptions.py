@@ -1,7 +1,5 @@
 """Call a corruption of the user's or of a plug-in on one image, and hold what it returns to what an image is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

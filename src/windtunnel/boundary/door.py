@@ -3,8 +3,6 @@
 It needs nothing but the standard library until a function is called, so that `import windtunnel` stays quick.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import sys

@@ -4,8 +4,6 @@ A named pipe is never waited for, a device never read. Links are followed, unles
 not leave: give it for names found inside another file, and for everything that is searched for.
 """
 
-from __future__ import annotations
-
 import gzip
 import os
 import stat

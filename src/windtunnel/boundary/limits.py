@@ -1,7 +1,5 @@
 """Call a user's code, or a library on a user's file, with limits on time and memory; whatever it raises is one line."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator

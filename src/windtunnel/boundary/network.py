@@ -1,7 +1,5 @@
 """Keep libraries from the network while they load what is on this disk."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Read and validate params.yaml."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from windtunnel.boundary.files import path_text

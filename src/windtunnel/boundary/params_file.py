@@ -1,7 +1,5 @@
 """Read params.yaml without validating it, which needs every family: the only code that opens and parses it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any

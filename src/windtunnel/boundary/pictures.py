@@ -1,7 +1,5 @@
 """Decode picture files that a run has made."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -4,8 +4,6 @@ MLflow 3.17 makes a store by some fifty migrations in the file itself; after a k
 `table _alembic_tmp_... already exists`.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sqlite3

@@ -3,8 +3,6 @@
 What passes is made of dictionaries, lists, text, numbers, booleans, dates and None.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -4,8 +4,6 @@ The parser is `vnnlib` (PyPI), which reads version 2; the files of the competiti
 variables X_0, X_1, ... are elements of one tensor, and are rewritten before. Source: www.vnnlib.org.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Write files where a user says: never over an input, never through a link to outside, whole or not at all."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Check a params.yaml against the registries: names of algorithms, visualisers, metrics and sanity checks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 

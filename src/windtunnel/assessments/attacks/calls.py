@@ -1,7 +1,5 @@
 """The way a library's attack is built and called: what metadata.json records, and what an invoker of the user's is given."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, cast

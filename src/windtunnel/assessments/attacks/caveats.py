@@ -1,7 +1,5 @@
 """Caveats on the numbers of an attack, in words for the reader of a report."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from torch import Tensor

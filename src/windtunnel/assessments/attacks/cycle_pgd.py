@@ -1,7 +1,5 @@
 """torchattacks 3.5.1's PGD without the steps that only repeat earlier ones; the result has the same bytes."""
 
-from __future__ import annotations
-
 import random
 from functools import partial
 

@@ -1,7 +1,5 @@
 """docs/algorithms.md, written from the registry: `python -m windtunnel.assessments.attacks.document`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Evaluate perturbed inputs: project, classify and measure them. The library's own word is not asked."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

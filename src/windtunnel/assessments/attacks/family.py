@@ -1,7 +1,5 @@
 """The record of `attacks`: empirical attacks under a perturbation budget."""
 
-from __future__ import annotations
-
 from windtunnel.registry.plugins import Family, Lazy
 
 FAMILY = Family(

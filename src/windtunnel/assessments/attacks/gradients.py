@@ -5,8 +5,6 @@ It may be a stand-in where the model's own gradient misleads (BPDA), a mean over
 Athalye et al. 2018, arXiv 1802.00420. Success is always evaluated on the model itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import cast
 

@@ -1,7 +1,5 @@
 """Losses that PGD can maximise in place of cross-entropy, as invokers: by name, or of a function of the caller's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """The metrics of an attack, all from the tensors on disk."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """From an entry of params.yaml to the runs it stands for."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from windtunnel.assessments.attacks.adaptive.search import Configuration

@@ -1,7 +1,5 @@
 """Check an attack entry before anything is computed."""
 
-from __future__ import annotations
-
 import inspect
 
 from windtunnel.assessments.attacks.calls import invoker_of

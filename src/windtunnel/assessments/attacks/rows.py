@@ -1,7 +1,5 @@
 """Registry record of an attack beside its semantics: how its library wants to be called."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """From `params` and `budget` to the arguments a library wants, checked against the library's own signature."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Ways around gradients that mislead, as invokers: the library's attack on a student of the model in place of the model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import cast
 

@@ -1,7 +1,5 @@
 """`on: {survivors_of: [...]}`: which samples other attacks broke already, and with what."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Registry rows of the attacks family."""
 
-from __future__ import annotations
-
 from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.core.contracts import Algorithm
 from windtunnel.registry.plugins import libraries, rows_of

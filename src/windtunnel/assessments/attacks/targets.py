@@ -1,7 +1,5 @@
 """Targets of a targeted attack."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """The clean evaluation, as an assessment like every other."""
 
-from __future__ import annotations
-
 import torch
 
 from windtunnel.assessments.clean.metrics import (

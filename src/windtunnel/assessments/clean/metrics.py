@@ -1,7 +1,5 @@
 """Metrics of the clean evaluation, from logits and targets alone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

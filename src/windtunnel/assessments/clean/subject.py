@@ -1,7 +1,5 @@
 """The subject of every later assessment, with the clean logits that `clean` computed once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The registry row of the clean evaluation: statistical sampling under the identity perturbation."""
 
-from __future__ import annotations
-
 from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Randomness, ThreatModel
 
 IDENTITY = Algorithm(

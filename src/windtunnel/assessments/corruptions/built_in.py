@@ -1,7 +1,5 @@
 """The corruptions that windtunnel implements."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from windtunnel.assessments.corruptions.camera import CAMERA

@@ -5,8 +5,6 @@ outside is zero; a positive angle turns counter-clockwise, a translation is (rig
 both clamped to [0, 1]. The severity sets the size of a change, the seed its sign or direction.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

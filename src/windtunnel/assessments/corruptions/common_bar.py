@@ -5,8 +5,6 @@ have mean 0 and the standard deviation of ImageNet-C's gaussian_noise at the sam
 Source: Mintun, Kirillov, Xie 2021, "On Interaction Between Augmentations and Corruptions in Natural Corruption Robustness".
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Corrupt one image by imagecorruptions: the same bytes whatever runs beside it."""
 
-from __future__ import annotations
-
 import functools
 import warnings
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Dependencies of a corruption suite beyond the imports of its stage."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

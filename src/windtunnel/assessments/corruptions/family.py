@@ -1,7 +1,5 @@
 """The record of `corruptions`: common corruptions, drawn at random: the average case."""
 
-from __future__ import annotations
-
 from windtunnel.registry.plugins import Family, Lazy
 
 FAMILY = Family(

@@ -1,7 +1,5 @@
 """Images that were corrupted elsewhere and lie on disk."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from windtunnel.assessments.corruptions.rows import CorruptionRequest

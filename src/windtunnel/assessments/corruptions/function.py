@@ -1,7 +1,5 @@
 """Corrupt an image by a function of the user's: `(image, severity, seed) -> image`."""
 
-from __future__ import annotations
-
 from windtunnel.assessments.corruptions.rows import CorruptionRequest
 from windtunnel.core.references import resolve
 

@@ -1,7 +1,5 @@
 """Registry rows of the corruptions of ImageNet-C (Hendrycks, Dietterich 2019, arXiv 1903.12261), and their suites."""
 
-from __future__ import annotations
-
 from windtunnel.assessments.corruptions.rows import CorruptionRow, corruption_algorithm
 from windtunnel.core.contracts import Randomness
 from windtunnel.params.corruptions import CHOICE

@@ -1,7 +1,5 @@
 """Images under one corruption, by the adapter of its library; what comes from outside is checked."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 

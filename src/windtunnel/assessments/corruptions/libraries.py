@@ -1,7 +1,5 @@
 """The libraries that corrupt images."""
 
-from __future__ import annotations
-
 from windtunnel.registry.plugins import Install, Lazy, Library
 
 _PACKAGE = "windtunnel.assessments.corruptions"

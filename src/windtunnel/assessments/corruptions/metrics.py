@@ -1,7 +1,5 @@
 """Metrics of a corruption suite, from predictions and targets alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar

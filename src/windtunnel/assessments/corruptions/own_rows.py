@@ -1,7 +1,5 @@
 """Registry rows of the corruptions that windtunnel implements, of functions of the user's, and of images on disk."""
 
-from __future__ import annotations
-
 from windtunnel.assessments.corruptions.imagenet_c import CATEGORY, SUITES
 from windtunnel.assessments.corruptions.rows import CUSTOM, CorruptionRow, corruption_algorithm
 from windtunnel.core.contracts import Randomness

@@ -1,7 +1,5 @@
 """Check a corruption suite before anything is computed."""
 
-from __future__ import annotations
-
 import torch
 
 from windtunnel.assessments.catalogue import find_algorithm

@@ -1,7 +1,5 @@
 """Errors of a reference model, which mCE divides by; refused where they are of other data."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ The library is unmaintained (its fixes of 2024 were never released); without the
 fog, glass_blur, gaussian_blur and defocus_blur.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Every corruption on offer, of all libraries, and those that an entry asks for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from windtunnel.assessments.corruptions.imagenet_c import COMMON, LIBRARY

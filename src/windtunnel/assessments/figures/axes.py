@@ -1,7 +1,5 @@
 """Axes of a chart: where a value stands, round ticks, and the frame around the plot."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

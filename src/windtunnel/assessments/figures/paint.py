@@ -3,8 +3,6 @@
 Matplotlib only fills shapes and sets text here: what stands where is decided once, by the chart.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path

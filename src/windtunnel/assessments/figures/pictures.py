@@ -1,7 +1,5 @@
 """Pictures of samples in rows and columns: what a figure lays out from images."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The kinds of chart: bars, lines, points, columns, a matrix. Each returns a Scene."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Every visualiser on offer, and those of an entry. Apart from the catalogue: who looks up an algorithm draws nothing."""
 
-from __future__ import annotations
-
 from windtunnel.assessments.catalogue import entry_kind
 from windtunnel.assessments.figures.base import Visualiser, make_visualiser
 from windtunnel.core.references import load_object

@@ -4,8 +4,6 @@ Coordinates are in points, y downwards. A colour is a role of PALETTE (which has
 `tip` is what a reader sees on hovering over a mark, or on stepping to it with the keyboard.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias

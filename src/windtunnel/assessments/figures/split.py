@@ -1,7 +1,5 @@
 """A drawing that is taller than a page, cut between its rows; each part keeps the axis below it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The pipeline of a latent assessment: encode, generate, search, measure; for one classifier or for several."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Several classifiers on one set of codes: what goes with what over them, as in the paper's tables and scatter plots."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import product

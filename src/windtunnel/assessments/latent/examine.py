@@ -1,7 +1,5 @@
 """Results of one classifier on latent codes: their images, noisy versions of them, and the nearest that it takes for another class."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -1,7 +1,5 @@
 """The record of `latent`: how the classifier holds where a generative model moves along the data."""
 
-from __future__ import annotations
-
 from windtunnel.registry.plugins import Family, Lazy
 
 FAMILY = Family(

@@ -4,8 +4,6 @@ LGA, LRA: accuracy on generated and on reconstructed images. LLNA: under latent 
 class-changing change of one code. LAGS, LARS: its mean. LAGA, LARA: the share without one within rho.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np

@@ -3,8 +3,6 @@
 l' = (l + eps z) / sqrt(1 + eps^2) with z ~ N(0, I): given l, l' ~ N(l / sqrt(1 + eps^2), eps^2 / (1 + eps^2) I).
 """
 
-from __future__ import annotations
-
 from math import log, pi, sqrt
 
 import torch

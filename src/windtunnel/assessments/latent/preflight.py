@@ -1,7 +1,5 @@
 """Check a latent assessment before anything is computed. The generative models are checked by their own stage."""
 
-from __future__ import annotations
-
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset

@@ -1,7 +1,5 @@
 """Report section on latent space."""
 
-from __future__ import annotations
-
 from windtunnel.assessments.reported import Column, Question, Reported
 
 MANIFOLD = Question(

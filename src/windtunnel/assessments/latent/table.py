@@ -1,7 +1,5 @@
 """The registry row of the latent family."""
 
-from __future__ import annotations
-
 from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Norm, Randomness, ThreatModel
 from windtunnel.params.latent import LatentEntry
 

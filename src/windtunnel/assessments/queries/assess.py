@@ -1,7 +1,5 @@
 """The pipeline of a query-counted attack: who is attacked, by which search, and what the counts say."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 The rules are those of RobustCheck 1.1.0, which came with EvoBA (Ilie, Popescu, Stefanescu 2021, arXiv 2107.05754).
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from pydantic import Field, PositiveInt

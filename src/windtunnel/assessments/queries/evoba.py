@@ -3,8 +3,6 @@
 Source: Ilie, Popescu, Stefanescu 2021, arXiv 2107.05754; the rules are those of RobustCheck 1.1.0.
 """
 
-from __future__ import annotations
-
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor

@@ -1,7 +1,5 @@
 """The record of `queries`: black-box attacks with every evaluation of the model counted."""
 
-from __future__ import annotations
-
 from windtunnel.registry.plugins import Family, Lazy
 
 FAMILY = Family(

@@ -5,8 +5,6 @@ queries are its own. The model it is given counts them, sees at once when one of
 and ends the attack there: an adversary who has an example asks no more.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

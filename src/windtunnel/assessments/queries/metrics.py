@@ -1,7 +1,5 @@
 """The metrics of a query-counted attack, all from the tensors on disk, and success against the number of queries."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import prod
 

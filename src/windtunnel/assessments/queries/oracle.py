@@ -1,7 +1,5 @@
 """The model as a black box: images in, logits out, in batches; nothing else of it is used."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

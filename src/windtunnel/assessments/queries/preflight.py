@@ -1,7 +1,5 @@
 """Check a query-counted attack before the model is queried."""
 
-from __future__ import annotations
-
 from windtunnel.assessments.attacks.preflight import check_data
 from windtunnel.assessments.attacks.preflight import preflight as attack_preflight
 from windtunnel.assessments.attacks.targets import check_chosen_targets

@@ -1,7 +1,5 @@
 """Report section on query-counted attacks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from windtunnel.assessments.reported import OF_KIND

@@ -4,8 +4,6 @@ An algorithm proposes `width` candidates per image and round and learns from the
 image sees its own candidates, its own answers and its own random stream only, so its result is the same alone or in company.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """From an entry of `queries` to the search it asks for, and to the region its successes lie in."""
 
-from __future__ import annotations
-
 from pydantic import ValidationError
 
 from windtunnel.assessments.attacks.rows import AttackRow

@@ -3,8 +3,6 @@
 Source: Guo, Gardner, You, Wilson, Weinberger 2019, arXiv 1905.07121.
 """
 
-from __future__ import annotations
-
 from math import ceil, prod
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Registry rows of the queries family: three algorithms of our own, and black-box attacks of the attacks table, counted."""
 
-from __future__ import annotations
-
 from windtunnel.assessments.attacks.rows import AttackRow, algorithm
 from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.core.contracts import Algorithm, Norm, Randomness, ThreatModel

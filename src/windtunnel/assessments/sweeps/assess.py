@@ -1,7 +1,5 @@
 """The pipeline of a sweep: grid, perturbed predictions, critical epsilons, report."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

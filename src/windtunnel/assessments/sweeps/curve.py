@@ -3,8 +3,6 @@
 The procedure is that of neural-api's `TNNet.AdversarialRobustnessReport`; intervals, area and censoring are ours.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

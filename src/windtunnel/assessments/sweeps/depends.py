@@ -1,7 +1,5 @@
 """Dependencies of a sweep beyond the imports of its stage."""
 
-from __future__ import annotations
-
 from windtunnel.assessments.depends import Depends
 from windtunnel.params.entry import Entry
 

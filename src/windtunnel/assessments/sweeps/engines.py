@@ -1,7 +1,5 @@
 """Perturb samples at a given epsilon: our FGSM with one gradient for the whole epsilon grid, or any attack."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol

@@ -1,7 +1,5 @@
 """The record of `sweeps`: accuracy against epsilon."""
 
-from __future__ import annotations
-
 from windtunnel.registry.plugins import Family, Lazy
 
 FAMILY = Family(

@@ -1,7 +1,5 @@
 """The epsilon grid of a sweep."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

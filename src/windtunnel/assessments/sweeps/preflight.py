@@ -1,7 +1,5 @@
 """Check a sweep before anything is computed."""
 
-from __future__ import annotations
-
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.sweeps.grid import epsilon_grid
 from windtunnel.assessments.sweeps.table import FGSM

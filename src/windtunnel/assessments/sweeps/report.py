@@ -1,7 +1,5 @@
 """The page of a sweep in the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.console import Console

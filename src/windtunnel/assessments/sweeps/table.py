@@ -1,7 +1,5 @@
 """Registry rows of the sweeps: our one-gradient FGSM, and every attack of the attacks table that takes an epsilon."""
 
-from __future__ import annotations
-
 from windtunnel.assessments.attacks.rows import AttackRow, Targeting
 from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Norm, Randomness, ThreatModel

@@ -1,7 +1,5 @@
 """The pipeline of a verification: steps decide samples, and the contract's numbers are made of what they decided."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A second opinion on verdicts: certified samples attacked in float64, and some verdicts checked by another implementation."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """When the time of an assessment is over, told to any process. Imports no torch: solver processes import this."""
 
-from __future__ import annotations
-
 import time
 
 

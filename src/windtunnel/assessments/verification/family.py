@@ -1,7 +1,5 @@
 """The record of `verification`: what can be certified for every input of a region."""
 
-from __future__ import annotations
-
 from windtunnel.registry.plugins import Family, Lazy
 
 FAMILY = Family(

@@ -1,7 +1,5 @@
 """The libraries that bound or decide."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from windtunnel.registry.plugins import Install, Lazy, Library

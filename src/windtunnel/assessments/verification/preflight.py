@@ -1,7 +1,5 @@
 """Check a verification before anything is computed."""
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import replace

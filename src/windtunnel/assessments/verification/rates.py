@@ -1,7 +1,5 @@
 """The numbers that every verification has: rates of the verdicts, and bounds of the logits."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from windtunnel.core.binomial import binomial_rate

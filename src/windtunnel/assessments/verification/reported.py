@@ -1,7 +1,5 @@
 """Report section on verifications."""
 
-from __future__ import annotations
-
 from windtunnel.assessments.reported import OF_KIND, Column, Reported
 from windtunnel.core.contracts import AssessmentKind
 

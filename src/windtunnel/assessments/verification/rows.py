@@ -1,7 +1,5 @@
 """Registry rows of our verifiers, and the facts by which an entry of one is run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

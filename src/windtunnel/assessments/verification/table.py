@@ -1,7 +1,5 @@
 """Registry rows of the verification family."""
 
-from __future__ import annotations
-
 from windtunnel.assessments.verification.rows import VerifierRow
 from windtunnel.core.contracts import Algorithm
 from windtunnel.registry.plugins import rows_of

@@ -1,7 +1,5 @@
 """The digits of scikit-learn, read from its file: importing scikit-learn for them takes longer than all else that `prepare` does."""
 
-from __future__ import annotations
-
 import gzip
 import math
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """From `data` in params.yaml to a Dataset that any model may see: converted, checked, selected, and recorded."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """dataset.json as a type: what `prepare` did to make the assessed samples, and who they are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from windtunnel.records.files import read_json

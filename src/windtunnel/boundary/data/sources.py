@@ -1,7 +1,5 @@
 """Sources of samples. Each source gives raw arrays; what is done to them afterwards is the same for all."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """Which class or function builds the module that a state dict fits: read from the source, nothing is imported."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Data that can be assessed on: folders of images by class, arrays and idx files, and which of them are meant for tests."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

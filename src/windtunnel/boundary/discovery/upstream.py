@@ -1,7 +1,5 @@
 """The DVC stages that a repository has already: which of them makes a file."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from functools import partial

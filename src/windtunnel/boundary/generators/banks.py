@@ -4,8 +4,6 @@ A bank of K networks takes (k, B, ...): B rows for each of the k classes asked f
 the calls, and a search takes thousands of calls.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import ceil, log2, prod
 

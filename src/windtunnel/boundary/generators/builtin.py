@@ -1,7 +1,5 @@
 """The built-in generative models: banks of one decoder, and one encoder where there is one, per class."""
 
-from __future__ import annotations
-
 from math import sqrt
 
 import torch

@@ -1,7 +1,5 @@
 """From `generators` in params.yaml to Generators: `make_generators` once, by the stage; `load_generators` by every use."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import replace

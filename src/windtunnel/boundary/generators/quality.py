@@ -1,7 +1,5 @@
 """Measure the quality of a generative model before any metric that relies on it."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor, nn

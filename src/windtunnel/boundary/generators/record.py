@@ -1,7 +1,5 @@
 """generators.json and quality.json as types: what the stage `generators` keeps beside the weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Training of the built-in generative models: all classes in one loop, a batch of each class in every step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

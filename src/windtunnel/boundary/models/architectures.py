@@ -3,8 +3,6 @@
 All of them are verifiable: ReLU, no dropout, no overlapping pooling, logits out, inputs in [0, 1].
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import prod
 

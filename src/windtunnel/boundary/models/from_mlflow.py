@@ -1,7 +1,5 @@
 """Models kept by MLflow, fetched by their URI."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from pathlib import Path

@@ -4,8 +4,6 @@ A binary head with output z, and one label of a multi-label head, become the two
 layer, which every attack, bound and solver can handle.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast

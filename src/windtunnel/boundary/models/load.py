@@ -1,7 +1,5 @@
 """From `model` in params.yaml to a Classifier: `import_model` once, by `train`; `load_classifier` by every stage after."""
 
-from __future__ import annotations
-
 import atexit
 import functools
 import shutil

@@ -1,7 +1,5 @@
 """One loader per kind of model that `import_model` keeps: from model.json and the files beside it to a torch module."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import inspect

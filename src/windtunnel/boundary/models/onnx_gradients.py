@@ -1,7 +1,5 @@
 """An ONNX graph as a torch module, so that gradients reach its input: used only where the logits agree with onnxruntime's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

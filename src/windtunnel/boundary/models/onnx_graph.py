@@ -1,7 +1,5 @@
 """Read an ONNX graph that has been checked when it was copied to the run, and run it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

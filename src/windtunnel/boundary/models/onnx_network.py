@@ -5,8 +5,6 @@ Shapes are followed for two or three sizes of batch on torch's `meta` device, wh
 batch is kept as a + b * n. Who uses the module compares it with onnxruntime (`onnx_gradients.compare`, `vnnlib.instance`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

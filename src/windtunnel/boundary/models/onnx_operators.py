@@ -5,8 +5,6 @@ static (shapes, axes, pads, bounds) come as lists of numbers, all others as tens
 integers in tensors of floats, so that gradients pass straight through their rounding (Bengio et al. 2013, arXiv 1308.3432).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

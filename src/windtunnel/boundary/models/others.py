@@ -1,7 +1,5 @@
 """Further classifiers beside the one under assessment: models of earlier runs, or of MLflow."""
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Put what `model.preprocess` describes between inputs in [0, 1] and a model: as a module, or inside an ONNX graph."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Gradients through torch.export programs that cut them off: `no_grad` and `detach` change no value, so they can go."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, fx, nn
 

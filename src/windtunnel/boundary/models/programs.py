@@ -6,8 +6,6 @@ libraries, and calls whatever function below `torch` a node names. Here an archi
 what torch reads is what was checked, whatever two readers of zip files make of odd ones.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import json

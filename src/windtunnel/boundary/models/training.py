@@ -1,7 +1,5 @@
 """Training recipes of the embedded default: standard, noise, augmented images, both, and PGD adversarial training."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """`model.twin`: a differentiable stand-in, on which gradient attacks search while every result is of the deployed file."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 from typing import Any

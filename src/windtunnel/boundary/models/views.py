@@ -1,7 +1,5 @@
 """Image transforms of the library that a model comes from; apart from loading it, so that `prepare` depends on nothing else."""
 
-from __future__ import annotations
-
 from windtunnel.params.model import Model
 from windtunnel.registry.image_view import View
 from windtunnel.registry.plugins import model_source, model_sources

@@ -1,7 +1,5 @@
 """The gate: do the numbers of a run meet the conditions of `gate`, alone and beside the champion's?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ A corrupted accuracy is such a mean: a sample's many images are one cluster, and
 models are paired by the difference of the shares of its images that they classify rightly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import sqrt
 

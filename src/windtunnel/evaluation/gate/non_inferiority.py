@@ -4,8 +4,6 @@ The paired 2x2 table has four cells; only the samples that flip matter: `gained`
 under the champion alone. statsmodels 0.15 has neither interval for paired proportions.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import Literal

@@ -1,7 +1,5 @@
 """Decide the conditions of the gate from samples that arrive batch by batch, as early as the evidence allows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

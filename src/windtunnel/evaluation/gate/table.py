@@ -1,7 +1,5 @@
 """gate.json for readers: the rows of a table, and the table as Markdown for a pull request or a run's summary."""
 
-from __future__ import annotations
-
 from windtunnel.core.markdown import escape
 from windtunnel.records.gate import Condition, ConditionStatus, Decision, GateResult
 

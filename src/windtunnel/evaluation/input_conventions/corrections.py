@@ -10,8 +10,6 @@ by far (at 1 %, divided by the number of corrections tried), in one of two ways:
   down gains nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

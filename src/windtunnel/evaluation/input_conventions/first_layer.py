@@ -1,7 +1,5 @@
 """Inspect the input of a model's first layer: two normalisations in a row, which may cost no accuracy, show there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import prod
 from typing import Any

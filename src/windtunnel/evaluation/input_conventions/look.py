@@ -1,7 +1,5 @@
 """Run the model on a few prepared samples: the table and the picture of `windtunnel check`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

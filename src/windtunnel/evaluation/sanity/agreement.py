@@ -1,7 +1,5 @@
 """Group E: attacks, certificates and statistics about the same samples must not contradict each other."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from itertools import permutations

@@ -1,7 +1,5 @@
 """The findings of the sanity checks as an assessment directory like every other."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

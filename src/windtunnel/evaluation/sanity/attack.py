@@ -1,7 +1,5 @@
 """Group B, post-conditions of an attack: is what it says it did what is in the tensors?"""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

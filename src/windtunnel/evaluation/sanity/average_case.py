@@ -1,7 +1,5 @@
 """Group E, corruptions and latent metrics: does the average case hold together?"""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Group E, by recomputation: verdicts are checked by an implementation that did not reach them."""
 
-from __future__ import annotations
-
 from windtunnel.assessments.verification.audit import Audit, audit
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.agreement import balls

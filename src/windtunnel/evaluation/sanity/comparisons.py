@@ -1,7 +1,5 @@
 """Group C, attacks against each other: does one find what a stronger one should have found?"""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The positive control: models whose answer is known, made here, attacked by the probe and by the library."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Run a corruption suite again, on a few samples, to see whether the pixels are the same."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Group C, accuracy against epsilon: does it fall, and does it keep falling?"""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from windtunnel.core.contracts import Norm

@@ -1,7 +1,5 @@
 """docs/sanity.md, generated from the registry: `python -m windtunnel.evaluation.sanity.document`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

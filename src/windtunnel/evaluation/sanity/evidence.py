@@ -1,7 +1,5 @@
 """Collect the evidence of the checks: the model, the samples, and every assessment of the run that can be read and fits them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property

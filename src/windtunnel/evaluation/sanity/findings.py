@@ -1,7 +1,5 @@
 """Convert findings into caveats of the assessments concerned. Quick to import."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict
 

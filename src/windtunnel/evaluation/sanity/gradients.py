@@ -1,7 +1,5 @@
 """Group C, gradients: is there a way to follow, and does it lead anywhere?"""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

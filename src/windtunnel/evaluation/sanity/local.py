@@ -1,7 +1,5 @@
 """Group A, the model as a function: one answer to one question, and nearly the same to nearly the same."""
 
-from __future__ import annotations
-
 import copy
 
 import torch

@@ -1,7 +1,5 @@
 """Group C, what an attack must break: everything without a bound, and at a bound where all images can be grey."""
 
-from __future__ import annotations
-
 import torch
 
 from windtunnel.core.seeds import derive_seed

@@ -1,7 +1,5 @@
 """Group A, pre-flight: is the model what an evaluation takes it for, and are the inputs?"""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest import mock
 

@@ -1,7 +1,5 @@
 """Search for images that are copies of others but for noise, a grey level or a shift by a pixel."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

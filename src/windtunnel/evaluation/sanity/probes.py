@@ -1,7 +1,5 @@
 """Passes and attacks that checks make themselves: small, of known behaviour, and independent of the libraries under check."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Before a model is promoted, the checks that rerun attacks are made too, whatever the run's profile was."""
 
-from __future__ import annotations
-
 from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.boundary.data.load import read_train
 from windtunnel.evaluation.sanity.check import Status, Tier

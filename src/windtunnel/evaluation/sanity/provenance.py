@@ -1,7 +1,5 @@
 """Group G, provenance: can the number be made again, and is it of what it says?"""
 
-from __future__ import annotations
-
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 

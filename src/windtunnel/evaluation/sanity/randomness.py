@@ -1,7 +1,5 @@
 """Group C, models with randomness of their own: were they attacked and evaluated over it?"""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

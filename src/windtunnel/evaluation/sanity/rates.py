@@ -1,7 +1,5 @@
 """Rates with their intervals, and whether two of them differ on the same samples."""
 
-from __future__ import annotations
-
 from scipy.stats import binomtest
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Propose entries that answer a flagged check: entries of `attacks`, on what the flagged ones left."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypedDict
 

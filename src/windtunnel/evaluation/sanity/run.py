@@ -1,7 +1,5 @@
 """Run the registered checks on the evidence, one after another; none of them can stop the others."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Group A, the samples: are they as many as they seem, of every class, rightly labelled, and unknown to the model?"""
 
-from __future__ import annotations
-
 import hashlib
 import math
 

@@ -1,7 +1,5 @@
 """Group F, statistics and reporting: does the reader see how sure the numbers are?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -1,7 +1,5 @@
 """Group D, strength and convergence: would a little more effort have broken more?"""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Diagnose a verification that decides (nearly) nothing: is the bound or the model the cause, and what to try next?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Group D, the witness: a short attack of our own on what each budget left unbroken, whoever wrote the attacks of the run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The classes of a summary as they are read: weakest first, and the gap in words. Quick to import."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Explain the short names of the metrics in a line each, for all commands that list them; all. Quick to import."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from windtunnel.assessments.reported import reported_of

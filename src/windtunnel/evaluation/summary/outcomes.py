@@ -1,7 +1,5 @@
 """The record of outcomes of a run, which the gate of a later run compares with."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """State what the seed decides before any attack, which assessments are randomised, and what is not controlled."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from windtunnel.core.contracts import Caveat, Json, Randomness

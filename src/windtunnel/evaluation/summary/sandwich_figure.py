@@ -1,7 +1,5 @@
 """The robustness sandwich: the state of all samples at each budget, with the intervals of both ends."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar

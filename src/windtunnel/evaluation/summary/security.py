@@ -1,7 +1,5 @@
 """Security curves: accuracy against epsilon, of every assessment that knows one, attacked and certified alike."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Security curves: what is known against epsilon, attacked from above and certified from below."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter

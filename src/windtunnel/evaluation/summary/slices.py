@@ -1,7 +1,5 @@
 """Compute the states and rates of each slice (camera, site, lighting) at the global budget, with simultaneous intervals."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """The summary: the robustness sandwich at each budget, and what contradicts itself."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ Source: Linf, L2: Madry et al. 2018, arXiv 1706.06083; L1 inside a box: Croce, H
 arXiv 1909.05040. Linear maximisation in place of projected steps: Chen, Zhou, Yi, Gu 2020, arXiv 1811.10828 (Frank-Wolfe).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Diagnose what stops or misleads the gradients of a model: obstacles with their evidence, from a trace and from measurements."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from contextlib import suppress

@@ -3,8 +3,6 @@
 Jamieson, Talwalkar 2016, arXiv 1502.07943 (successive halving); Croce, Hein 2020, arXiv 2003.01690 (APGD).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 

@@ -3,8 +3,6 @@
 Athalye et al. 2018, arXiv 1802.00420 (BPDA); Bengio et al. 2013, arXiv 1308.3432 (straight-through estimator).
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

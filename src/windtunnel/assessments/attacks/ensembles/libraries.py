@@ -1,7 +1,5 @@
 """windtunnel's own ensembles of the attacks of other libraries."""
 
-from __future__ import annotations
-
 from windtunnel.registry.plugins import Lazy, Library
 
 LIBRARIES = (

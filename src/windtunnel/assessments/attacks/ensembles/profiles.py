@@ -1,7 +1,5 @@
 """Profiles: ensembles a user can name instead of listing attacks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

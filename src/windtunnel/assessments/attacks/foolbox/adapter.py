@@ -1,7 +1,5 @@
 """foolbox 3.3.4: the budget and what the adversary wants go into the call, not into the constructor."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import foolbox

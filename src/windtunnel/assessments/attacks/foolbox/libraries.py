@@ -1,7 +1,5 @@
 """foolbox (Rauber et al. 2020, doi:10.21105/joss.02607): gradient, decision and minimum-norm attacks."""
 
-from __future__ import annotations
-
 from windtunnel.registry.plugins import Install, Lazy, Library
 
 LIBRARIES = (

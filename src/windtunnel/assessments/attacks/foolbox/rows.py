@@ -1,7 +1,5 @@
 """Registry rows of foolbox 3.3.4. tests/assessments/attacks/test_catalogue.py measures what they claim."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Attack a batch with a function of the user's: `my_attack(model, inputs, labels, budget, seed, **params) -> perturbed`."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Attacks of the user's own: `library: function`, and the function's reference as the algorithm."""
 
-from __future__ import annotations
-
 from windtunnel.registry.plugins import Lazy, Library
 
 LIBRARIES = (

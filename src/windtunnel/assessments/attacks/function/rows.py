@@ -1,7 +1,5 @@
 """The registry row of a function of the user's. Quick to import: params.yaml is checked by it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from windtunnel.assessments.attacks.rows import AT_CALL, AttackRow, Invoker, algorithm

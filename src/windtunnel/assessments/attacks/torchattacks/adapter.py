@@ -1,7 +1,5 @@
 """torchattacks 3.5.1: the attack's constructor takes everything, its call the batch."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """torchattacks (Kim 2020, arXiv 2010.01950): gradient and score attacks in PyTorch."""
 
-from __future__ import annotations
-
 from windtunnel.registry.plugins import Install, Lazy, Library
 
 LIBRARIES = (

@@ -1,7 +1,5 @@
 """Registry rows of torchattacks 3.5.1. tests/assessments/attacks/test_catalogue.py measures what they claim."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from windtunnel.assessments.attacks.rows import AttackRow, Invoker, Targeting, algorithm

@@ -1,7 +1,5 @@
 """Bounds of any number of samples: in batches that fit, by the method asked for, or by the next weaker one, never silently."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 

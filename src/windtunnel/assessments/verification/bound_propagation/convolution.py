@@ -5,8 +5,6 @@ over e of g[q - e] w[s e + t], all t < s at once; then they are put in their pla
 has few, as the first of a network: a product of matrices whose results are added up in their places (torch's takes two to five times).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Bounds of many samples over the workers there are: a batch is a unit of work, and what is known of it is kept."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Batch sizes that suit the caches, and limits on memory."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

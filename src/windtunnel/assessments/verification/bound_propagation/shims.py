@@ -1,7 +1,5 @@
 """Shims that auto-LiRPA 0.3, the newest on the registry, needs on torch 2 and numpy 2. Each applies only where it lacks a thing."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 import types

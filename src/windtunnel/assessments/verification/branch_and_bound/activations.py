@@ -6,8 +6,6 @@ absolute values and maxima are sums of such kinks and affine maps: max(a, b) = a
 What is raised as NotImplementedError names a use of an operator that has no bounds; `Network` says it in one line.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Sources: BaBSR (Bunel et al. 2020, arXiv 1909.06588), filtered smart branching (De Palma et al. 2021, arXiv 2104.06718).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

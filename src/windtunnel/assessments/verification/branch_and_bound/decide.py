@@ -1,7 +1,5 @@
 """From the cheapest bound to the whole search: verdicts of a batch of samples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace

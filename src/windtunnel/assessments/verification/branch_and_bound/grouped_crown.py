@@ -5,8 +5,6 @@ passes do as there are channels, times positions whose windows overlap. Slopes t
 of them, because none depends on the slopes of another.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

@@ -1,7 +1,5 @@
 """Bounds of the inputs of every activation, layer after layer: what all later bounds stand on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 import torch

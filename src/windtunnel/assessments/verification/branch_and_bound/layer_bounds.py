@@ -1,7 +1,5 @@
 """Bounds of the inputs of all activations of a network, over the regions of n samples."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

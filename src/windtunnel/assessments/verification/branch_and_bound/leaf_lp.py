@@ -4,8 +4,6 @@ The programme is solved by HiGHS (scipy), but its word counts for nothing by its
 beta of one more float64 pass, and the primal one a candidate for a counter-example.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from scipy.optimize import linprog

@@ -5,8 +5,6 @@ replaced by a fresh leaf; what lies between two leaves is affine, so that a grad
 operators are: linear, convolution, normalisation, average pooling, residual sums, concatenation.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ units too, which gain from those before them: layer by layer backwards, this giv
 times the width of the interval what there is to gain.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

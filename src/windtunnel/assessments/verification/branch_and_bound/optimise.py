@@ -6,8 +6,6 @@ being those of the network with every activation replaced by its line: one pass 
 Source: Wang et al. 2021, beta-CROWN, arXiv 2103.06624.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

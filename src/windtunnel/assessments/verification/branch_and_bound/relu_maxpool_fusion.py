@@ -3,8 +3,6 @@
 The ReLU of the largest number is the largest ReLU, so that it may stand on either side, where nothing else takes what is in between.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

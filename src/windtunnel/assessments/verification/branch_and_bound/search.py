@@ -1,7 +1,5 @@
 """Best-first branch and bound over the subdomains of many linear functions at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

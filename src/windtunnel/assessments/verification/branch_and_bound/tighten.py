@@ -3,8 +3,6 @@
 Decisive on dense networks: what all later bounds stand on improves, and many units become stable.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

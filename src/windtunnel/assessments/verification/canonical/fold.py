@@ -1,7 +1,5 @@
 """Constant arithmetic folded into the layers beside it, in float64, so that all forms of one function become one."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, fx, nn
 

@@ -1,7 +1,5 @@
 """ATen operators of an exported program as torch modules: one row for each kind that verifiers know."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Hidden values and logits brought to a common scale, so that absolute tolerances of solvers mean the same everywhere."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Iterator

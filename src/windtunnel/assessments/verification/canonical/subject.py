@@ -1,7 +1,5 @@
 """The subject as verifiers see it: the same decisions, by a network of one form and one scale."""
 
-from __future__ import annotations
-
 import copy
 import math
 from dataclasses import dataclass, replace

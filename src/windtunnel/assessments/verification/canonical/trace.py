@@ -1,7 +1,5 @@
 """A module as a graph of our own: exported from a copy, in float64, of the kinds of layer that verifiers know."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import operator

@@ -1,7 +1,5 @@
 """The steps that only break: projected gradient descent from several starts, briefly or long, also towards each class."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The steps that bound: every method of auto-LiRPA."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

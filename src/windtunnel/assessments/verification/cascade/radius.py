@@ -1,7 +1,5 @@
 """The largest epsilon at which each sample is verified, the smallest at which it is broken, and the curves of both."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 What holds inside the network in a ball holds in every smaller one, and a counter-example breaks every larger one.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """The step that searches: branch and bound of our own, a group of samples at a time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass

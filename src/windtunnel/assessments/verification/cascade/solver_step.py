@@ -1,7 +1,5 @@
 """The step that asks Marabou: what it answers enters the ledger only after it was checked."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace

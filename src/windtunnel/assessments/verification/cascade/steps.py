@@ -1,7 +1,5 @@
 """The steps a verification is made of, one after the other. A single verifier is a cascade of one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The task that every step of a verification gets."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 

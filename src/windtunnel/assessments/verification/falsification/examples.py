@@ -1,7 +1,5 @@
 """Adversarial examples that attacks have left on disk: a sample broken within the budget needs no certificate."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 

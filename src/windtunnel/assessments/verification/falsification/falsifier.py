@@ -5,8 +5,6 @@ where the nearest one may be a dead end. Sources: Madry et al. 2018 (arXiv 1706.
 (arXiv 1710.06081); Gowal et al. 2019, multi-targeted (arXiv 1910.09338); Frank-Wolfe for L2 and L1 (Chen et al. 2020, arXiv 1811.10828).
 """
 
-from __future__ import annotations
-
 import copy
 import time
 

@@ -1,7 +1,5 @@
 """Small rewrites of an ONNX graph into one of equal outputs that Marabou reads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Marabou: a complete SMT solver, several samples in parallel, in processes that a time-out really ends."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path

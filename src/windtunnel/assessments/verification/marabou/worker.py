@@ -1,7 +1,5 @@
 """Code of a solver's process: the queries of one sample to Marabou. Imports no torch, so that it starts quickly."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time

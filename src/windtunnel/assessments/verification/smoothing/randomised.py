@@ -4,8 +4,6 @@ Source: Cohen, Rosenfeld, Kolter 2019, arXiv 1902.02918, whose symbols these are
 one-sided Clopper-Pearson bounds at sample sizes that double, which share alpha by the union bound.
 """
 
-from __future__ import annotations
-
 import time
 from math import inf
 

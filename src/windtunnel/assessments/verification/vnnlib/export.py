@@ -1,7 +1,5 @@
 """Every sample of a verification as an instance of the competition's format: the graph, specifications, instances.csv."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

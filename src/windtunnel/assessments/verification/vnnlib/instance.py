@@ -1,7 +1,5 @@
 """One instance, an ONNX graph and a specification, decided by the steps that verifications are made of."""
 
-from __future__ import annotations
-
 import math
 import tempfile
 import time

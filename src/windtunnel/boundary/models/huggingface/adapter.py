@@ -3,8 +3,6 @@
 No code of a repository's runs: `trust_remote_code` is never set, and what a configuration says of kernels is dropped.
 """
 
-from __future__ import annotations
-
 import json
 from contextlib import AbstractContextManager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The record of the image classifiers of Hugging Face's transformers."""
 
-from __future__ import annotations
-
 from windtunnel.registry.plugins import Install, Lazy, ModelSource
 
 _HERE = "windtunnel.boundary.models.huggingface.adapter"

@@ -1,7 +1,5 @@
 """The record of the classifiers of timm."""
 
-from __future__ import annotations
-
 from windtunnel.registry.plugins import Install, Lazy, ModelSource
 
 _HERE = "windtunnel.boundary.models.timm.adapter"

@@ -1,7 +1,5 @@
 """Classifiers of torchvision.models: architecture, weights or a checkpoint of one's own, and the weights' own transforms."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType

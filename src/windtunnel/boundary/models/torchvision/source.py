@@ -1,7 +1,5 @@
 """The record of the classifiers of torchvision.models."""
 
-from __future__ import annotations
-
 from windtunnel.registry.plugins import Install, Lazy, ModelSource
 
 _HERE = "windtunnel.boundary.models.torchvision.adapter"
