@@ -1,6 +1,7 @@
 """Read params.yaml without validating it, which needs every family: the only code that opens and parses it."""
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,19 @@ def configured_server() -> str | None:
     """
     uri: str | None = _block("tracking").get("uri")
     return uri
+
+
+def configured_pictures() -> str:
+    """Return `report.pictures` of params.yaml in the current directory: it holds for whatever is drawn there."""
+    if not PARAMS_FILE.is_file():
+        return "shown"
+    return _pictures(PARAMS_FILE.absolute(), PARAMS_FILE.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=8)
+def _pictures(path: Path, changed: int) -> str:
+    block = read_params(path).get("report")
+    return str(block.get("pictures", "shown")) if isinstance(block, dict) else "shown"
 
 
 def configured_time_limit(block: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from torch import Tensor
 
+from windtunnel.assessments.figures.pictures import picture_mode
 from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.boundary.models.load import UNTRAINED
 from windtunnel.boundary.models.of_libraries import RANDOM_WEIGHTS
@@ -58,13 +59,14 @@ def show_what_it_sees(
         [("", cells)],
         "what the model sees, after preparation" + ("" if trained else "; it is not trained"),
     )
-    if data.is_image:
+    has_picture = data.is_image and picture_mode() != "none"
+    if has_picture:
         picture(data, table, PICTURE)
         console.print(f"[green]✓[/green] the same as a picture: {PICTURE}")
     few = chosen(data)
     low, high = float(data.inputs.min()), float(data.inputs.max())
     look = SeenAnswer(
-        samples=[SampleAnswer(**asdict(row)) for row in table], picture=str(PICTURE) if data.is_image else None,
+        samples=[SampleAnswer(**asdict(row)) for row in table], picture=str(PICTURE) if has_picture else None,
         clean_accuracy=None, measured_on=len(few), input_range=(low, high), suspicions=[],
     )  # fmt: skip
     if not (trained and data.labelled):

@@ -33,7 +33,7 @@ def validate_schema(raw: Mapping[str, object], where: str = "params") -> Params:
         params = params_model().model_validate(_resolve_label(_resolve_budget(raw, where), where))
     except ValidationError as error:
         raise UserError(mistakes_of(error, where)) from error
-    if mistakes := [*_repeated_names(params), *_unknown_names(params)]:
+    if mistakes := [*_repeated_names(params), *_unknown_names(params), *_samples_uploaded(params)]:
         raise UserError("\n".join(f"{where}: {line}" for line in mistakes))
     return params
 
@@ -84,6 +84,14 @@ def _repeated_names(params: Params) -> Iterator[str]:
         if name in families_by_name:
             yield f"{family}.{name}: the name is taken by {families_by_name[name]}.{name}; a name is one directory of reports/robustness"
         families_by_name[name] = family
+
+
+def _samples_uploaded(params: Params) -> Iterator[str]:
+    if params.tracking.log_tensors and params.report.pictures != "shown":
+        yield (
+            f"tracking.log_tensors: uploads the samples, which report.pictures: {params.report.pictures} keeps back; "
+            f"remove one of the two"
+        )
 
 
 def _unknown_names(params: Params) -> Iterator[str]:

@@ -6,8 +6,9 @@ import hashlib
 import json
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from windtunnel.core.errors import UserError
 from windtunnel.params.entry import Block, Value
@@ -48,6 +49,15 @@ class Drawing(Block):
     figures: tuple[FigureSpec, ...] = ()
     code: dict[str, str] = Field(default_factory=dict)
     libraries: dict[str, str] = Field(default_factory=dict)
+    pictures: str = "shown"
+
+    @model_serializer(mode="wrap")
+    def _without_default(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave the default out, so that files of older versions stay as they are."""
+        content: dict[str, Any] = serialise(self)
+        if self.pictures == "shown":
+            del content["pictures"]
+        return content
 
 
 class Resolved(Block):

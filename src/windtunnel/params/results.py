@@ -57,6 +57,10 @@ class Report(Block):
         description="compact: the PDF answers in few pages, the HTML folds the details; full: everything, on paper too",
     )
     show_sample_names: bool = Field(True, description="the report names the samples; else it numbers them")
+    pictures: Literal["shown", "blurred", "none"] = Field(
+        "shown",
+        description="pictures of samples in report, figures, MLflow, view and comparisons: blurred leaves 4x4 fields at most",
+    )
     paper: Literal["A4", "Letter"] = "A4"
     figure_scope: Literal["per_sample", "per_assessor"] = Field(
         "per_sample", description="pictures of attacks: sample by sample under every attack, or attack by attack"

@@ -61,6 +61,13 @@ def test_a_figure_changes_how_a_result_looks_and_not_its_digest():
     assert Resolved.model_validate(after.model_dump()).digest == before.digest
 
 
+def test_pictures_kept_back_redraw_the_figures_alone():
+    before = resolved()
+    after = before.model_copy(update={"drawing": Drawing(pictures="none")})
+    assert explain(before, after) == ["figures: report.pictures shown -> none"]
+    assert (after.digest, "pictures" in before.model_dump()["drawing"]) == (before.digest, False)
+
+
 def test_equal_entries_of_two_names_are_two_results():
     assert resolved().digest != resolved().model_copy(update={"name": "other"}).digest
 

@@ -135,8 +135,13 @@ def save_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> lis
 
 def drawn(visualiser: Visualiser, artifacts: Artifacts) -> tuple[Sequence[Drawing], str]:
     """The marks that a visualiser draws, or the reason why there are none: one of the two is empty."""
+    from windtunnel.assessments.figures.pictures import NO_PICTURES, PictureGrid, picture_mode
+
     try:
-        return visualiser.draw(artifacts), ""
+        drawings = visualiser.draw(artifacts)
+        if picture_mode() == "none":
+            drawings = [drawing for drawing in drawings if not isinstance(drawing, PictureGrid)]
+        return drawings, "" if drawings else NO_PICTURES
     except NothingToDraw as why:
         return (), str(why)
 

@@ -1,17 +1,60 @@
-"""Pictures of samples in rows and columns: what a figure lays out from images."""
+"""Pictures of samples in rows and columns: what a figure lays out from images.
+
+Every picture of a sample is made here, so that `report.pictures` (shown, blurred, none) holds for all of them.
+"""
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d, interpolate
+
+from windtunnel.boundary.params_file import configured_pictures
 
 _FEW_ROWS = 3
 SIDE = 96  # pixels of one picture, at least
+NO_PICTURES = "Pictures of samples are left out (report.pictures: none)."
+_MODES = ("shown", "blurred", "none")
+_FIELDS, _PIXELS_PER_FIELD = 4, 4  # a side of a blurred picture: fields at most, and pixels of a field at least
+_mode: ContextVar[str] = ContextVar("pictures", default="shown")
+
+
+def picture_mode() -> str:
+    """Return the strictest of `report.pictures` of params.yaml here and of `pictures_as`; `none` for an unknown word."""
+    return _strictest((_mode.get(), configured_pictures()))
+
+
+@contextmanager
+def pictures_as(modes: Iterable[str]) -> Iterator[None]:
+    """Make pictures as the strictest of `modes` allows, in this thread."""
+    token = _mode.set(_strictest((_mode.get(), *modes)))
+    try:
+        yield
+    finally:
+        _mode.reset(token)
+
+
+def _strictest(modes: Iterable[str]) -> str:
+    return max((mode if mode in _MODES else "none" for mode in modes), key=_MODES.index)
+
+
+def allowed(images: Tensor, blank: float = 0.5) -> Tensor:
+    """Return (N, C, H, W) as it may be shown: unchanged, averaged over large fields, or `blank` throughout."""
+    mode = picture_mode()
+    if mode == "shown":
+        return images
+    if mode == "none":
+        return images.new_full(images.shape, blank)
+    height, width = images.shape[-2:]
+    fields = [max(1, min(_FIELDS, side // _PIXELS_PER_FIELD)) for side in (height, width)]
+    return interpolate(adaptive_avg_pool2d(images, (fields[0], fields[1])), (height, width), mode="nearest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +114,7 @@ def map_png(values: Tensor, scale: float, side: int, cmap: str = "RdBu_r") -> by
     """A map (H, W) as PNG; `scale` is the change of full colour, in either direction."""
     from matplotlib import colormaps
 
+    values = allowed(values[None, None], 0.0)[0, 0]
     shares = (values / (2 * scale) + 0.5).clamp(0, 1).numpy()
     return png_bytes(enlarged((colormaps[cmap](shares)[..., :3] * 255).round().astype(np.uint8), side))
 
@@ -82,7 +126,7 @@ def png_of(image: Tensor, side: int) -> bytes:
 
 def pixels_of(images: Tensor) -> NDArray[np.uint8]:
     """(N, C, H, W) in [0, 1] as (N, H, W, 3) for colour, else the first channel as (N, H, W)."""
-    bytes_ = (images.clamp(0, 1) * 255).round().byte().numpy()
+    bytes_ = (allowed(images).clamp(0, 1) * 255).round().byte().numpy()
     return bytes_.transpose(0, 2, 3, 1) if bytes_.shape[1] == 3 else bytes_[:, 0]
 
 

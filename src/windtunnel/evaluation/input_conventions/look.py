@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from windtunnel.assessments.figures.pictures import pixels_of
 from windtunnel.core.dataset import Dataset, select
 
 SHOWN, MEASURED = 5, 50
@@ -84,7 +84,4 @@ def _fitting(line: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> s
 
 def _image(sample: Tensor, value_range: tuple[float, float]) -> Image.Image:
     low, high = value_range
-    pixels = ((sample - low) / (high - low)).clamp(0, 1).mul(255).round().to(torch.uint8).numpy()
-    if len(pixels) == 3:
-        return Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
-    return Image.fromarray(pixels[0]).convert("RGB")
+    return Image.fromarray(np.ascontiguousarray(pixels_of(((sample - low) / (high - low))[None])[0])).convert("RGB")

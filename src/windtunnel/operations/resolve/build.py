@@ -198,7 +198,10 @@ class Resolver:
         closure: Closure = self.code.closure({f.module for f in figures} | {_DRAW}, drawing=True)
         code = {name: digest for name, digest in closure.code.items() if name not in computing}
         return Drawing(
-            figures=tuple(figures), code=code, libraries=versions(closure.libraries & {"matplotlib"}, "figures")
+            figures=tuple(figures),
+            code=code,
+            libraries=versions(closure.libraries & {"matplotlib"}, "figures"),
+            pictures=self.params.report.pictures,
         )
 
     def _own_modules(self, modules: Iterable[str]) -> tuple[list[str], set[str]]:

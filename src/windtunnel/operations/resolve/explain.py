@@ -38,6 +38,8 @@ def _of_work(before: Work, now: Work) -> Iterator[str]:
 def _of_drawing(before: Drawing, now: Drawing) -> Iterator[str]:
     if before.figures != now.figures:
         yield f"figures: {', '.join(figure.name for figure in now.figures) or 'none'}"
+    if before.pictures != now.pictures:
+        yield f"figures: report.pictures {before.pictures} -> {now.pictures}"
     yield from (f"figures: {line}" for line in _versions(before.libraries, now.libraries))
     yield from _code(before.code, now.code, "figures: code")
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from windtunnel.assessments.figures.axes import plain
-from windtunnel.assessments.figures.pictures import Picture, PictureGrid, picture
+from windtunnel.assessments.figures.pictures import Picture, PictureGrid, picture, picture_mode
 from windtunnel.assessments.figures.plots import Change, Series, changes, lines
 from windtunnel.core.contracts import Verdict
 from windtunnel.evaluation.summary.security_figure import CERTIFIED, WORST_CASE, end_at_budgets
@@ -173,7 +173,7 @@ def _flips(pair: Pair, first: str, second: str) -> Iterator[Block]:
         if not rows:
             continue
         names = [pair.first.sample_names[i] for i in rows]
-        if pair.first.tensor("clean_inputs").ndim != 4:
+        if pair.first.tensor("clean_inputs").ndim != 4 or picture_mode() == "none":
             yield Table(f"{pair.name}, {change} ({len(rows)})", ("samples",), ((", ".join(names[:50]),),))
             continue
         places = [{row: i for i, row in enumerate(run.kept.tolist())} for run in (pair.first, pair.second)]

@@ -74,6 +74,11 @@ class Run:
         order = ["clean", *options_of_summary(read_metadata(summary)).assessments, *directories]
         return {"summary": summary, **{name: directories[name] for name in order if name in directories}}
 
+    @property
+    def pictures(self) -> str:
+        """`report.pictures` of the run."""
+        return self.params.get("report.pictures", "shown")
+
     def bases(self) -> dict[str, Basis]:
         """Return what each metric of this run is of, by its name; of the numbers alone the n that they name."""
         read = {name: read_metadata(path) for name, path in self.assessments().items()}

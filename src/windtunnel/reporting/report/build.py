@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from windtunnel.assessments.figures.pictures import pictures_as
 from windtunnel.params.results import Report as Options
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.reporting.report.collect import ReportInputs, collect
@@ -29,6 +30,11 @@ def build_report(
     give equal files.
     """
     options = options or Options()
+    with pictures_as((options.pictures,)):
+        return _build(reports, options, names, dated)
+
+
+def _build(reports: Path, options: Options, names: Iterable[str] | None, dated: bool) -> Report:
     inputs = collect(reports, names, named=options.show_sample_names, measured=dated)
     try:
         return _report(inputs, options)

@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from windtunnel.assessments.figures.pictures import pixels_of, png_bytes
+from windtunnel.assessments.figures.pictures import picture_mode, pixels_of, png_bytes
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.evaluation.summary.evidence import in_latent_space
 from windtunnel.records.artifacts import Artifacts
@@ -65,7 +65,13 @@ class Pictures:
 def plan_pictures(base: Artifacts | None, assessments: int) -> Pictures | None:
     """Which samples get pictures; None where there are no images. `base`: the summary, else the clean evaluation."""
     images = base.data.get("clean_inputs") if base else None
-    if base is None or not isinstance(images, Tensor) or images.ndim != 4 or not len(images):
+    if (
+        picture_mode() == "none"
+        or base is None
+        or not isinstance(images, Tensor)
+        or images.ndim != 4
+        or not len(images)
+    ):
         return None
     height, width = _tile(images)
     room = PIXELS // (2 * height * width)

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from windtunnel.assessments.figures.pictures import picture_mode
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import UserError
@@ -51,7 +52,9 @@ class Source:
     pictures: NDArray[np.int64]
 
     def images(self, key: str) -> Tensor | None:
-        """The images under `key`, (n, C, H, W); None where there are none."""
+        """The images under `key`, (n, C, H, W); None where there are none to be shown."""
+        if picture_mode() == "none":
+            return None
         value = self.data.get(key)
         return value if isinstance(value, Tensor) and value.ndim == 4 else None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from windtunnel.assessments.figures.pictures import pixels_of, png_bytes
+from windtunnel.assessments.figures.pictures import allowed, pictures_as, pixels_of, png_bytes
 from windtunnel.boundary.writing import writing
 from windtunnel.records.files import read_own
 from windtunnel.reporting.compare.runs import Run
@@ -29,6 +29,17 @@ def site(runs: list[Run], *, served: bool = False) -> Mapping[str, Callable[[], 
 
     `served`: data are JSON, which no page of another origin can read; a page on disk (`file:`) can load scripts alone.
     """
+    modes = [run.pictures for run in runs]
+    with pictures_as(modes):
+        return {name: partial(_made, modes, make) for name, make in _files(runs, served=served).items()}
+
+
+def _made(modes: Sequence[str], make: Callable[[], bytes]) -> bytes:
+    with pictures_as(modes):  # of the thread that serves
+        return make()
+
+
+def _files(runs: list[Run], *, served: bool) -> dict[str, Callable[[], bytes]]:
     samples, data, kind = collect(runs), *((_json, "json") if served else (_script, "js"))
     files: dict[str, Callable[[], bytes]] = {"index.html": _served_page if served else partial(_template, "view.html")}
     files |= {name: partial(_template, name) for name in _STATIC}
@@ -98,7 +109,7 @@ def _change_sheet(samples: Samples, source: Source, block: int) -> bytes:
     images, clean = rows_at(source, "perturbed_inputs", *span), rows_at(samples.base, "clean_inputs", *span)
     assert images is not None
     assert clean is not None
-    change = _small((images - clean).nan_to_num(0.0))
+    change = _small(allowed((images - clean).nan_to_num(0.0), 0.0))
     signed = change.gather(1, change.abs().argmax(1, keepdim=True))[:, 0]
     scale = signed.abs().flatten(1).amax(1).clamp(min=1e-8)[:, None, None]
     colours = colormaps["RdBu_r"](((signed / scale + 1) / 2).numpy())[..., :3]
