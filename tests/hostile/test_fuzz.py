@@ -1,4 +1,7 @@
-"""Mutated params: valid, or exit code 2 and one line. WINDTUNNEL_FUZZ=2000 is the long form of 60 cases."""
+"""Mutated params: valid, or exit code 2 and one line. WINDTUNNEL_FUZZ=2000 is the long form of 60 cases.
+
+And a round of each target of benchmarks/fuzz.py, which tries as many as one likes.
+"""
 
 import copy
 import os
@@ -9,7 +12,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.fuzz import TARGETS, Count, tried
 from tests.hostile.harness import params, windtunnel, write_params
+from windtunnel.core.errors import UserError
 
 CASES = int(os.environ.get("WINDTUNNEL_FUZZ", "60"))
 VALID = params(
@@ -92,3 +97,33 @@ def test_mutated_params_are_valid_or_refused_in_one_line(content):
 @given(mutated())
 def test_check_passes_mutated_params_or_refuses_them_in_one_line(content):
     ends_well(content, "check")
+
+
+@pytest.mark.parametrize(
+    "target", [pytest.param(name, marks=pytest.mark.slow if name in {"models", "results"} else ()) for name in TARGETS]
+)
+def test_damaged_inputs_of_a_kind_pass_or_are_refused_in_one_line(target):
+    tried(target, 0, count := Count())
+    assert not count.findings
+    assert 0 < count.refused < count.tried
+
+
+def test_a_traceback_and_the_end_of_a_process_are_findings(monkeypatch):
+    def work(draw, count):
+        os._exit(3)
+
+    count = Count()
+    count.of(lambda: [][1], "x")
+    monkeypatch.setitem(TARGETS, "text", work)
+    tried("text", 0, count)
+    assert sorted(count.findings)[1] == "a process ended with 3"
+    assert sorted(count.findings)[0].startswith("IndexError in test_fuzz.py")
+
+
+def test_the_lines_of_a_message_are_bounded_whatever_it_repeats():
+    lines = str(UserError("\n".join(["begin " + "x" * 10**6 + " end", *map(str, range(100))]))).splitlines()
+    assert lines[0].startswith("begin xxx")
+    assert lines[0].endswith("xxx end")
+    assert len(lines[0]) <= 900
+    assert lines[-1] == "and 81 lines more"
+    assert str(UserError("a\nb")) == "a\nb"

@@ -10,8 +10,20 @@ INFRASTRUCTURE = 30
 PIPELINE_MODULES = frozenset({"dvc", "mlflow", "cryptography"})  # of the extra `pipeline`
 
 
+LONGEST_LINE, MOST_LINES = 900, 20  # of a message: what comes from outside may be repeated in it
+
+
 class UserError(Exception):
     """Something the user can fix. The command line prints its one line and exits with code 2, no traceback."""
+
+    def __str__(self) -> str:
+        """Return the message; of a long line the start and the end, of many lines the first."""
+        lines = super().__str__().splitlines()
+        half = LONGEST_LINE // 2 - 10
+        short = [line if len(line) <= LONGEST_LINE else f"{line[:half]} [...] {line[-half:]}" for line in lines]
+        return "\n".join(
+            [*short[:MOST_LINES], *([f"and {len(lines) - MOST_LINES} lines more"] if lines[MOST_LINES:] else [])]
+        )
 
 
 class IncompatibleError(UserError):

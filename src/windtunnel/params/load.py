@@ -142,7 +142,10 @@ def _line(details: ErrorDetails, where: str) -> str:
 
 
 def _said(details: ErrorDetails, where: str) -> str:
-    location = [part for part in details["loc"] if not _is_union_tag(part)]
+    last = (
+        len(details["loc"]) - 1 if details["type"] == "extra_forbidden" else None
+    )  # the user's own word, with any signs
+    location = [part for at, part in enumerate(details["loc"]) if at == last or not _is_union_tag(part)]
     key = ".".join(map(str, location))
     value = details["input"]
     match details["type"]:

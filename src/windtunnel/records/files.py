@@ -83,7 +83,10 @@ def read_json(path: Path) -> Json:
 
 def parse_own_json(text: str | bytes) -> Json:
     """Parse JSON that we have written. Raises ValueError where it is damaged."""
-    content: Json = json.loads(text)
+    try:
+        content: Json = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
     return content
 
 

@@ -20,7 +20,7 @@ from windtunnel.boundary.files import open_file, read_text
 from windtunnel.boundary.limits import bounded
 from windtunnel.core import scratch
 from windtunnel.core.dataset import Dataset
-from windtunnel.core.errors import UserError, shown
+from windtunnel.core.errors import OutOfTimeError, UserError, shown
 from windtunnel.core.references import first_line, resolve
 from windtunnel.params.data import Data
 from windtunnel.registry.plugins import load_plugin
@@ -131,8 +131,10 @@ def _npz(path: Path) -> Raw:
         with np.load(path, allow_pickle=False) as archive:
             _check_headers(path, archive)
             arrays = {key: _mapped(path, archive, key) for key in archive.files}
-    except (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{path}: not an .npz of plain arrays ({' '.join(str(error).split())})") from error
+    except (UserError, OutOfTimeError):
+        raise
+    except Exception as error:  # zipfile and numpy raise many kinds for a damaged file
+        raise UserError(f"{path}: not an .npz of plain arrays ({first_line(error)})") from error
     if "x" not in arrays:
         raise UserError(f"{path}: {without_x(arrays)}")
     x = arrays["x"]
@@ -201,17 +203,20 @@ def read_idx(path: Path) -> np.ndarray:
     try:
         with open_file(path, gunzip=True) as file:
             shape = idx_header(file, path)
-            size = math.prod(shape)
-            if path.suffix != ".gz" and size and path.stat().st_size == file.tell() + size:
+            size, is_packed = math.prod(shape), path.suffix.lower() == ".gz"
+            held = size if is_packed else path.stat().st_size - file.tell()
+            if held == size and size and not is_packed:
                 return np.memmap(path, np.uint8, "r", file.tell(), shape)
             _check_free(path, size)
-            # One more than it should hold: what a gzip file unpacks to may be a thousand times its size.
-            content = file.read(size + 1)
+            # In parts, as the header may lie, and to one more than it should hold: gzip unpacks to a thousand times its size.
+            content = bytearray()
+            while held == size >= len(content) and (part := file.read(min(2**24, size + 1))):
+                content += part
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read ({error})") from error
-    if len(content) != size:
-        held = f"more than {size}" if len(content) > size else str(len(content))
-        raise UserError(f"{path}: holds {held} values, its header says {'x'.join(map(str, shape))}")
+    if (held := len(content) if is_packed else held) != size:
+        amount = f"more than {size}" if held > size else str(held)
+        raise UserError(f"{path}: holds {amount} values, its header says {'x'.join(map(str, shape))}")
     return np.frombuffer(content, np.uint8).reshape(shape)
 
 
@@ -279,8 +284,10 @@ def _picture(path: Path, channels: int | None) -> Image.Image:
                 raise UserError(f"{path}: has more than 8 bits a channel ({image.mode}); convert it, or give an .npz")
             mode = {1: "L", 3: "RGB"}.get(channels or 0) or ("L" if image.mode in {"1", "L", "LA"} else "RGB")
             converted: Image.Image = image.convert(mode)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path}: not an image that can be read ({error})") from error
+    except (UserError, OutOfTimeError):
+        raise
+    except Exception as error:  # Pillow raises many kinds for a damaged file
+        raise UserError(f"{path}: not an image that can be read ({first_line(error)})") from error
     return converted
 
 

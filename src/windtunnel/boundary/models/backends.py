@@ -15,6 +15,7 @@ import torch
 from onnx.external_data_helper import uses_external_data
 from torch import Tensor, nn
 
+from windtunnel.boundary.models.onnx_graph import session_of
 from windtunnel.boundary.models.preprocess import Preprocessed, same_pixels
 from windtunnel.core.errors import UserError
 from windtunnel.core.references import users_code
@@ -90,7 +91,7 @@ class OnnxModule(nn.Module):
         if not path.is_file():
             raise UserError(f"model.path: {path}: no such file")
         try:
-            self.session = onnxruntime.InferenceSession(str(path), providers=onnxruntime.get_available_providers())
+            self.session = session_of(path, onnxruntime.get_available_providers())
         except Exception as error:  # onnxruntime's own errors share no base but this
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"model.path: {path.name}: not an ONNX model onnxruntime can run ({reason})") from error

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
+from windtunnel.boundary.models.onnx_graph import session_of
 from windtunnel.boundary.models.record import Steps
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.params.model import Preprocess
@@ -207,10 +207,8 @@ def _is_compatible(declared: Sequence[int | None], sizes: Sequence[int]) -> bool
 
 def _runs(path: Path, sizes: Sequence[int]) -> bool:
     """Return True if onnxruntime runs the graph on a float32 sample of these sizes."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
     try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        session = session_of(path)
         session.run(None, {session.get_inputs()[0].name: np.zeros((1, *sizes), np.float32)})
     except Exception:  # onnxruntime's own errors share no base but this
         return False
