@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from benchmarks.gallery import masks
 from benchmarks.gallery.case import EPSILON, Case, changed, subject_with
 from benchmarks.gallery.faulty import faulty
-from benchmarks.gallery.honest import CPU, Pair, digits, fitted, trained
+from benchmarks.gallery.honest import CPU, Averaged, Pair, digits, fitted, trained
 from windtunnel.assessments.attacks import assess as attacks
 from windtunnel.assessments.attacks.adapters import Request
 from windtunnel.boundary.models.training import train_classifier
@@ -52,27 +52,29 @@ def liars(n: int = 60) -> Iterator[Case]:
     data = digits(n)
     cnn, mlp = trained(data), trained(data, "mlp", 15)
     yield from (Case(name, subject_with(make(cnn), data[0]), data[1], stand_in=cnn) for name, make in SIMPLE.items())
-    yield from _composed(data, cnn, mlp)
+    yield from composed(data, cnn, mlp)
     yield from _about_the_data(data, cnn)
     yield from _tools(data, cnn, mlp)
     yield from faulty(n)
 
 
-def _composed(data: Pair, cnn: nn.Module, mlp: nn.Module) -> Iterator[Case]:
+def composed(data: Pair, cnn: nn.Module, mlp: nn.Module) -> Iterator[Case]:
+    """Yield models of several parts, with what an attack by hand takes gradients from where it is not the model itself."""
     assessed, train = data
     shape, k = tuple(assessed.inputs.shape[1:]), assessed.num_classes
     roughness = masks.Refusing.roughness(assessed.inputs)
 
-    def case(name: str, module: nn.Module) -> Case:
-        return Case(name, subject_with(module, assessed), train)
+    def case(name: str, module: nn.Module, stand_in: nn.Module | None = None) -> Case:
+        return Case(name, subject_with(module, assessed), train, stand_in=stand_in)
 
-    yield case("detached branch", masks.DetachedBranch(cnn, shape, k))
-    yield case("hard labels behind a blind gradient", masks.BehindHardLabels(cnn, shape, k))
-    yield case("switch by a checksum", masks.Switching(cnn, mlp, trained(data, epochs=4)))
-    yield case("detector that refuses", masks.Refusing(cnn, float(roughness.quantile(0.9))))
-    yield case("cache of queries", masks.Cache(cnn, 1.5 * EPSILON))
+    yield case("detached branch", masks.DetachedBranch(cnn, shape, k), cnn)
+    yield case("hard labels behind a blind gradient", masks.BehindHardLabels(cnn, shape, k), cnn)
+    members = (cnn, mlp, trained(data, epochs=4))
+    yield case("switch by a checksum", masks.Switching(*members), Averaged(*members))
+    yield case("detector that refuses", masks.Refusing(cnn, float(roughness.quantile(0.9))), cnn)
+    yield case("cache of queries", masks.Cache(cnn, 1.5 * EPSILON), cnn)
     weak = train_classifier(Recipe(architecture="mlp", epochs=1), train.subset(torch.arange(100)), 0, CPU)
-    yield case("memorised images", masks.Memory(weak, assessed.inputs, assessed.targets, k, 2 * EPSILON))
+    yield case("memorised images", masks.Memory(weak, assessed.inputs, assessed.targets, k, 2 * EPSILON), weak)
     layers = [nn.Flatten(), nn.Linear(64, 256), masks.WinnersTakeAll(), nn.Linear(256, 256), masks.WinnersTakeAll()]
     yield case("k-winners-take-all", fitted(nn.Sequential(*layers, nn.Linear(256, k)), data))
     for name, share in (("dropout that stays on", 0.4), ("a layer that stays in training mode", 0.0)):

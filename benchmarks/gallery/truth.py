@@ -36,7 +36,7 @@ def true_robust_accuracy(case: Case) -> float:
             for step in range(STEPS):
                 size = epsilon * (0.3 if step < STEPS // 2 else 0.05)
                 moved = _project(
-                    moved + size * _steepest(_gradient(gradients, moved, y, margin), budget.norm),
+                    moved + size * _steepest(gradient_of(gradients, moved, y, margin), budget.norm),
                     x,
                     budget.norm,
                     epsilon,
@@ -46,7 +46,8 @@ def true_robust_accuracy(case: Case) -> float:
     return float(robust.double().mean())
 
 
-def _gradient(module: nn.Module, x: Tensor, y: Tensor, margin: bool) -> Tensor:
+def gradient_of(module: nn.Module, x: Tensor, y: Tensor, margin: bool) -> Tensor:
+    """Return the gradient of cross entropy, or of the margin, at x (n, ...)."""
     point = x.detach().requires_grad_()
     logits = module(point)
     own = logits.gather(1, y[:, None]).squeeze(1)

@@ -17,7 +17,7 @@ _STATSMODELS_NAME = {"clopper_pearson": "beta", "jeffreys": "jeffreys", "agresti
 class Rate:
     """A binomial rate with its interval: `value` = `successes` / `n`, all fractions in [0, 1]; NaN-free for n = 0."""
 
-    successes: int
+    successes: float
     n: int
     low: float
     high: float

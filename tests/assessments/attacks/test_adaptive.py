@@ -191,3 +191,35 @@ def test_params_are_checked_before_anything_runs(digits_subject: Subject) -> Non
         check(params={"pases": 100})
     with pytest.raises(UserError, match="remove it"):
         check(target_classes=1)
+
+
+def test_the_number_of_a_random_model_is_of_fresh_draws(digits_subject: Subject) -> None:
+    """A search that keeps a lucky draw states fewer right samples than fresh draws of the same examples leave."""
+    hidden = _hidden(masks.random_noise, digits_subject, 24)
+    entry = AttackEntry(library="torchattacks", algorithm="Square", budget={"epsilon": 0.03, "steps": 60})
+    result = attacks.assess("it", entry, BUDGET, hidden)
+    metrics, inputs = result.metrics, result.data["perturbed_inputs"].clone()
+    kept = result.data["verdicts"] != Verdict.ATTACK_SUCCEEDED
+    inputs[kept] = hidden.dataset.inputs[kept]
+    with torch.no_grad():
+        draws = [hidden.classifier.module(inputs).argmax(1) == hidden.dataset.targets for _ in range(200)]
+    assert metrics["fresh_accuracy"] == pytest.approx(float(torch.stack(draws).double().mean()), abs=0.05)
+    assert metrics["fresh_accuracy"] > metrics["adversarial_accuracy"]
+    assert any(caveat.code == "fresh_draws" for caveat in result.caveats)
+
+
+def test_a_deterministic_model_has_no_fresh_draws(digits_subject: Subject) -> None:
+    """Its metrics and caveats stay as they were."""
+    subject = subject_of(digits_subject.classifier, digits_subject.dataset.subset(torch.arange(8)))
+    result = attacks.assess("it", AttackEntry(library="torchattacks", algorithm="FGSM"), BUDGET, subject)
+    assert "fresh_accuracy" not in result.metrics
+
+
+@pytest.mark.usefixtures("cheap_standard")
+def test_adaptive_alone_on_an_honest_model_breaks_nothing(digits_subject: Subject) -> None:
+    """Without the attacks of standard and without an obstacle there is no run at all."""
+    subject = subject_of(digits_subject.classifier, digits_subject.dataset.subset(torch.arange(8)))
+    entry = AttackEntry(library="windtunnel", algorithm="adaptive", params={"standard": False})
+    result = attacks.assess("it", entry, BUDGET, subject)
+    assert result.kwargs["runs"] == []
+    assert result.metrics["n_succeeded"] == 0

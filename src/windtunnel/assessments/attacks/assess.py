@@ -29,6 +29,7 @@ from windtunnel.assessments.attacks.adaptive.surrogates import FreshCopies, Grad
 from windtunnel.assessments.attacks.calls import Invoke, invoker_of
 from windtunnel.assessments.attacks.caveats import caveats_of
 from windtunnel.assessments.attacks.evaluate import Evaluation, evaluate
+from windtunnel.assessments.attacks.fresh_draws import DRAWS, fresh_caveats, fresh_metrics
 from windtunnel.assessments.attacks.gradients import MeanOverDraws, adapted, averaged, searched_in, surrogate_of
 from windtunnel.assessments.attacks.metrics import attack_metrics, transfer_metrics
 from windtunnel.assessments.attacks.plan import Run, adapted_run, plan_of
@@ -68,7 +69,6 @@ from windtunnel.registry.plugins import library_of
 from windtunnel.runtime.batch_runner import each_batch
 from windtunnel.runtime.checkpoint import Checkpoint
 
-FRESH_DRAWS = 15  # of a random model, by which an adapted example counts
 WEAK_SHARE = 0.1  # of the samples left by gradients, broken at random, above which gradients are weak
 STUDENT_SAMPLES, STUDENT_ABOVE = 500, 0.5  # trained where more of the compared samples than this share stand
 NOT_BROKEN, MISCLASSIFIED_CLEAN = -1, -2  # codes of `broken_by` beside the index of a run
@@ -100,6 +100,7 @@ def assess(
     attack = _attack_of(name, entry, budget, subject, prior or {})
     state = _State.start(subject, attack.aims, attack.before, attack.budget.norm)
     calls = attack.search(state)
+    fresh = fresh_metrics(subject, state.perturbed, state.succeeded & state.attacked)
     data = {
         **_data(subject, state, attack.aims),
         **_without_images(subject, state, attack.before),
@@ -112,9 +113,11 @@ def assess(
         metrics={
             **attack_metrics(data, attack.budget.norm, attack.algorithm, subject.dataset.num_classes),
             **(transfer_metrics(data, list(others)) if others else {}),
+            **fresh,
         },
         caveats=(
-            *caveats_of(attack.algorithm, attack.runs, state.beyond, state.repaired, data, subject, attack.before),
+            *caveats_of(attack.budget, attack.runs, state.beyond, state.repaired, data, subject, attack.before),
+            *fresh_caveats(fresh),
             *state.incidents.caveats(subject.dataset.ids),
         ),
         kwargs={
@@ -247,7 +250,7 @@ class _Attack:
     def _adapt(self, diagnosis: Diagnosis, state: _State, attack: Callable[[Run, Tensor, Classifier], Tensor]) -> None:
         """Choose what answers the obstacles on a few unbroken samples, and attack the rest with it."""
         diagnosis = _with_weak_gradients(diagnosis, state, self.runs)
-        first, before = len(self.runs), self._accuracy(state)
+        first, before, passes_before = len(self.runs), self._accuracy(state), state.passes
         judge = self._judge(diagnosis)
         unbroken = state.living if judge is self.subject.classifier else self._unconfirmed(state, judge)
         remedies = remedies_for(diagnosis, self._element_epsilon, may_rewrite=self.entry.adapt is None)
@@ -277,23 +280,26 @@ class _Attack:
                     attempt(configuration, rest)
         winners = state.broken_by[state.broken_by >= first]
         winner = self.runs[int(winners.mode().values)].name if len(winners) else ""
-        self.outcome.append(Outcome(diagnosis, before, self._accuracy(state), winner))
+        share = (state.passes - passes_before) / max(1.0, state.passes)
+        self.outcome.append(Outcome(diagnosis, before, self._accuracy(state), winner, share))
 
     def _judge(self, diagnosis: Diagnosis) -> Classifier:
         """Return the model as it counts: the mean of fresh draws of a random model, a fresh copy of one that keeps state."""
         classifier = self.subject.classifier
         if diagnosis.has(ObstacleKind.RANDOM):
-            return replace(classifier, module=MeanOverDraws(classifier.module, FRESH_DRAWS))
+            return replace(classifier, module=MeanOverDraws(classifier.module, DRAWS))
         if diagnosis.has(ObstacleKind.STATE):
             return replace(classifier, module=FreshCopies(classifier.module))
         return classifier
 
     def _unconfirmed(self, state: _State, judge: Classifier) -> Tensor:
         """Indices of the attacked samples whose example does not hold before `judge`."""
-        attacked = state.attacked.nonzero().flatten()
+        broken = (state.attacked & state.succeeded).nonzero().flatten()
         with seeded(self.subject.seed):
-            logits = judge.logits(scratch.samples_at(state.perturbed, attacked))
-        return attacked[judge.criterion.is_correct(logits, self.subject.dataset.targets[attacked])]
+            logits = judge.logits(scratch.samples_at(state.perturbed, broken))
+        holds = torch.zeros_like(state.succeeded)
+        holds[broken] = ~judge.criterion.is_correct(logits, self.subject.dataset.targets[broken])
+        return (state.attacked & ~holds).nonzero().flatten()
 
     def _accuracy(self, state: _State) -> float:
         """Return the share of all samples that is right and not broken."""

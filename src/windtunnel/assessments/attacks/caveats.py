@@ -7,13 +7,13 @@ from torch import Tensor
 from windtunnel.assessments.attacks.plan import Run
 from windtunnel.assessments.attacks.rows import Invoker
 from windtunnel.assessments.attacks.survivors import Prior
-from windtunnel.core.contracts import Algorithm, Caveat
+from windtunnel.core.contracts import Caveat, PerturbationBudget
 from windtunnel.core.subject import Subject
 from windtunnel.records.artifacts import Tensors
 
 
 def caveats_of(
-    algorithm: Algorithm,
+    budget: PerturbationBudget,
     runs: Sequence[Run],
     beyond: Tensor,
     repaired: Tensor,
@@ -25,7 +25,7 @@ def caveats_of(
     invokers = {run.row.invoker for run in runs}
     is_bounded = any(run.row.epsilon and not run.row.algorithm.minimum_norm for run in runs)
     finds = any(not run.row.epsilon or run.row.algorithm.minimum_norm for run in runs)
-    attacked, budget = data["attacked"], runs[0].settings.budget
+    attacked = data["attacked"]
     assert isinstance(attacked, Tensor)
     if beyond.any():
         fate = "projected back and evaluated" if is_bounded and not finds else "counted as failures"

@@ -233,9 +233,8 @@ class _Diagnosing:
     def _randomness(self, logits: Tensor, trace: ForwardTrace) -> Iterator[Obstacle]:
         """Yield randomness between two calls, and a generator that the model itself seeds."""
         again = self._logits(self.inputs)
-        differs = _differs(again, logits)
         where = next(iter(trace.draws), ("", "", ""))
-        if differs:
+        if differs(again, logits):
             drawn = f" ({where[0]})" if where[0] else ""
             yield Obstacle(
                 ObstacleKind.RANDOM,
@@ -265,7 +264,7 @@ class _Diagnosing:
         other = (few + 4 * HAIR).clamp(0, 1)
         for _ in range(CALLS):
             self._logits(few, used)
-        if _differs(self._logits(other, fresh), self._logits(other, used), 1e-5):
+        if differs(self._logits(other, fresh), self._logits(other, used), 1e-5):
             yield Obstacle(
                 ObstacleKind.STATE, f"answers change after {CALLS} calls: the model keeps state between calls"
             )
@@ -276,11 +275,11 @@ class _Diagnosing:
             return
         alone = self._logits(self.inputs[:1])
         turned = self._logits(self.inputs.flip(0)).flip(0)
-        if _differs(alone, logits[:1], 1e-3):
+        if differs(alone, logits[:1], 1e-3):
             yield Obstacle(
                 ObstacleKind.BATCH, "a sample alone gets other logits than in a batch: the answer depends on the batch"
             )
-        elif _differs(turned, logits, 1e-3):
+        elif differs(turned, logits, 1e-3):
             yield Obstacle(ObstacleKind.BATCH, "the same samples in another order get other logits")
 
     def _discontinuity(self, logits: Tensor) -> Iterator[Obstacle]:
@@ -334,7 +333,8 @@ def copied(module: nn.Module | None) -> nn.Module | None:
     return None
 
 
-def _differs(first: Tensor, second: Tensor, share: float = SAME) -> bool:
+def differs(first: Tensor, second: Tensor, share: float = SAME) -> bool:
+    """Return True if logits (n, K) differ by more than a share of the largest of their sample."""
     return bool(((first - second).abs().amax(1) > share * second.abs().amax(1).clamp(min=1e-12)).any())
 
 

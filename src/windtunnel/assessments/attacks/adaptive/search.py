@@ -178,12 +178,16 @@ def finals(ranked: list[Configuration], num_classes: int) -> Iterator[Configurat
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of adapting: the diagnosis, and the share of all samples that stands before and after it."""
+    """Result of adapting: the diagnosis, the share of all samples that stands before and after it, the configuration that broke most.
+
+    share_of_passes: of the entry's passes, the share that adapting took after the attacks of standard.
+    """
 
     diagnosis: Diagnosis
     before: float
     after: float
     winner: str
+    share_of_passes: float = 0.0
 
     def sentence(self) -> str:
         """Return the result in a sentence for the first page."""
@@ -203,6 +207,7 @@ class Outcome:
             "accuracy_before": self.before,
             "accuracy_after": self.after,
             "winner": self.winner,
+            "share_of_passes": self.share_of_passes,
             "sentence": self.sentence(),
         }
 

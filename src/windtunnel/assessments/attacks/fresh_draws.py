@@ -1,0 +1,70 @@
+"""Measure the accuracy of a model that draws at random under draws that no attack searched on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.attacks.adaptive.obstacles import differs
+from windtunnel.core.binomial import Rate, binomial_interval
+from windtunnel.core.classifier import Classifier
+from windtunnel.core.contracts import Caveat, Json
+from windtunnel.core.seeds import derive_seed, seeded
+from windtunnel.core.subject import Subject
+
+DRAWS = 15
+PROBED = 16  # samples on which two calls are compared
+
+
+def is_random(classifier: Classifier, inputs: Tensor) -> bool:
+    """Return True if two calls of the model on up to `PROBED` inputs (n, ...) differ by more than rounding."""
+    with seeded(0):
+        first, second = (classifier.logits(inputs[:PROBED]) for _ in range(2))
+    return differs(first, second)
+
+
+def fresh_metrics(subject: Subject, examples: Tensor, succeeded: Tensor) -> dict[str, Json]:
+    """Return the accuracy on stored examples under fresh draws; empty for a model that gives the same logits twice.
+
+    Args:
+        subject: The model and its samples.
+        examples: float32 (N, ...), the stored examples; the clean input counts where an attack did not succeed.
+        succeeded: bool (N,), whether the example broke its sample.
+
+    Returns:
+        `fresh_accuracy`: mean over `DRAWS` calls, with the Wilson interval of N samples.
+        `broken_by_every_draw`: share of the samples that are wrong in every call.
+
+    """
+    data, classifier = subject.dataset, subject.classifier
+    if not len(data) or not is_random(classifier, data.inputs):
+        return {}
+    broken = succeeded.nonzero().flatten()
+    right = torch.zeros(DRAWS, len(data), dtype=torch.bool)
+    for i, answers in enumerate(right):
+        with seeded(derive_seed(subject.seed, "fresh draws", i)):
+            answers[:] = _is_right(classifier, data.inputs, data.targets)
+            if len(broken):
+                answers[broken] = _is_right(classifier, examples[broken], data.targets[broken])
+    total, n = float(right.double().mean(0).sum()), len(data)
+    return {
+        **Rate(total, n, *binomial_interval(total, n)).metrics("fresh_accuracy"),
+        "broken_by_every_draw": float((~right).all(0).double().mean()),
+        "fresh_draws": DRAWS,
+    }
+
+
+def _is_right(classifier: Classifier, inputs: Tensor, labels: Tensor) -> Tensor:
+    return classifier.criterion.is_correct(classifier.logits(inputs), labels)
+
+
+def fresh_caveats(metrics: dict[str, Json]) -> Iterator[Caveat]:
+    """Yield what fresh draws leave, where the model draws at random."""
+    if metrics:
+        yield Caveat(
+            "fresh_draws",
+            f"The model draws at random: {metrics['fresh_accuracy']:.1%} are right under {DRAWS} fresh draws of the stored examples "
+            f"({metrics['broken_by_every_draw']:.1%} are wrong in every draw); adversarial_accuracy counts the draw that the search saw.",
+        )
