@@ -76,7 +76,7 @@ def accuracy(subject: Subject, x: Tensor) -> float:
         torch.manual_seed(seed + 1000)
         with torch.no_grad():
             predictions = copy.deepcopy(subject.classifier.module)(x).argmax(1)
-        shares.append(float((predictions == subject.dataset.targets).double().mean()))
+        shares.append(float(((predictions == subject.dataset.targets) & subject.clean_correct).double().mean()))
     return 100 * sum(shares) / DRAWS
 
 

@@ -1,6 +1,7 @@
 """The adaptive attack: obstacles are named, what is replaced is the derivative alone, and no number comes from a stand-in."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ from windtunnel.assessments.attacks.adaptive.search import remedies_for
 from windtunnel.assessments.attacks.adaptive.surrogates import GradientRemedy, Remedied
 from windtunnel.assessments.attacks.ensembles.profiles import PROFILES, Member
 from windtunnel.assessments.attacks.preflight import preflight
-from windtunnel.core.contracts import Norm, Verdict
+from windtunnel.core.contracts import Capability, Norm, ThreatModel, Verdict
 from windtunnel.core.criterion import SOFTMAX
 from windtunnel.core.errors import UserError
 from windtunnel.core.subject import Subject, subject_of
@@ -196,14 +197,15 @@ def test_params_are_checked_before_anything_runs(digits_subject: Subject) -> Non
 def test_the_number_of_a_random_model_is_of_fresh_draws(digits_subject: Subject) -> None:
     """A search that keeps a lucky draw states fewer right samples than fresh draws of the same examples leave."""
     hidden = _hidden(masks.random_noise, digits_subject, 24)
-    entry = AttackEntry(library="torchattacks", algorithm="Square", budget={"epsilon": 0.03, "steps": 60})
+    entry = AttackEntry(library="torchattacks", algorithm="Square", budget={"epsilon": 0.03, "steps": 200})
     result = attacks.assess("it", entry, BUDGET, hidden)
     metrics, inputs = result.metrics, result.data["perturbed_inputs"].clone()
     kept = result.data["verdicts"] != Verdict.ATTACK_SUCCEEDED
     inputs[kept] = hidden.dataset.inputs[kept]
     with torch.no_grad():
         draws = [hidden.classifier.module(inputs).argmax(1) == hidden.dataset.targets for _ in range(200)]
-    assert metrics["fresh_accuracy"] == pytest.approx(float(torch.stack(draws).double().mean()), abs=0.05)
+    expected = (torch.stack(draws) & hidden.clean_correct).double().mean()
+    assert metrics["fresh_accuracy"] == pytest.approx(float(expected), abs=0.05)
     assert metrics["fresh_accuracy"] > metrics["adversarial_accuracy"]
     assert any(caveat.code == "fresh_draws" for caveat in result.caveats)
 
@@ -223,3 +225,35 @@ def test_adaptive_alone_on_an_honest_model_breaks_nothing(digits_subject: Subjec
     result = attacks.assess("it", entry, BUDGET, subject)
     assert result.kwargs["runs"] == []
     assert result.metrics["n_succeeded"] == 0
+
+
+class Elsewhere(nn.Module):
+    """Computes outside of torch's graph, as a session of another runtime."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.run: Callable[[Tensor], Tensor] = inner.forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits."""
+        with torch.no_grad():
+            return torch.from_numpy(self.run(torch.from_numpy(x.detach().numpy())).numpy())
+
+
+@pytest.mark.usefixtures("cheap_standard")
+def test_a_model_without_gradients_is_attacked_by_queries(
+    digits_subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No run takes its gradient, and the report says that it has none; the student is as good as one can be."""
+    monkeypatch.setattr(attacks, "distilled", lambda *_: digits_subject.classifier.module)
+    hidden = _hidden(Elsewhere, digits_subject, 6)
+    blind = replace(hidden, classifier=replace(hidden.classifier, capabilities=frozenset({Capability.FORWARD})))
+    preflight(
+        "attacks.it", AttackEntry(library="windtunnel", algorithm="adaptive"), BUDGET, blind.classifier, blind.dataset
+    )
+    result = _attacked(blind, passes=1500)
+    (obstacle,) = result.kwargs["adaptive"]["obstacles"]
+    assert "torch does not compute the logits" in obstacle["evidence"]
+    assert any("student" in run for run in result.kwargs["runs"])
+    assert result.semantics.algorithm.threat_model is ThreatModel.BLACK_BOX_SCORE
+    assert result.metrics["n_succeeded"] > 0

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from windtunnel.assessments.attacks.adapters import CountedModel, Request, adapter_of, call_of, perturb_by_label
 from windtunnel.assessments.attacks.adaptive.obstacles import SAMPLES, Diagnosis, Obstacle, ObstacleKind, diagnose
 from windtunnel.assessments.attacks.adaptive.search import (
+    BOUNDARY,
     STUDENTS,
     Configuration,
     Outcome,
@@ -48,6 +49,7 @@ from windtunnel.core.batches import Batch, Incidents, batches_of
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import (
     Algorithm,
+    Capability,
     Json,
     Norm,
     Objective,
@@ -254,7 +256,7 @@ class _Attack:
         judge = self._judge(diagnosis)
         unbroken = state.living if judge is self.subject.classifier else self._unconfirmed(state, judge)
         remedies = remedies_for(diagnosis, self._element_epsilon, may_rewrite=self.entry.adapt is None)
-        if len(unbroken) and remedies:
+        if len(unbroken) and diagnosis.obstacles:
             where, classes = f"attacks.{self.name}", self.subject.classifier.num_classes
             passes = settle(where, self.row, self.entry.params, self.budget).effective["passes"]
             allowance = int(str(passes)) * len(unbroken)
@@ -269,12 +271,13 @@ class _Attack:
                 is_robust[indices[margins > 0]] = False
                 return margins
 
-            probe = probe_of(unbroken)
+            probe, searches = probe_of(unbroken), list[Configuration]()
             ranked = halve(candidates_of(remedies, classes), probe, attempt)
             if float(is_robust[probe].double().mean()) > STUDENT_ABOVE:
                 self.students.append(self._student(judge))
                 ranked = halve([*ranked[:1], *candidates_of(STUDENTS, classes)], probe, attempt)
-            for configuration in finals(ranked, classes):
+                searches = [BOUNDARY]
+            for configuration in (*finals(ranked, classes), *searches):
                 rest = unbroken[is_robust[unbroken]]
                 if len(rest) and configuration.passes <= allowance / len(rest):
                     attempt(configuration, rest)
@@ -387,7 +390,10 @@ def _attack_of(
     algorithm = find_algorithm(entry.library, entry.algorithm, where, "attacks")
     aims = targets_for(where, entry.target_classes, subject, name)
     classes = subject.classifier.criterion.competing_classes(subject.classifier.num_classes)
-    runs = plan_of(where, entry, row_of(algorithm), effective, classes)
+    has_gradients = Capability.AUTOGRAD in subject.classifier.capabilities
+    runs = plan_of(where, entry, row_of(algorithm), effective, classes, has_gradients=has_gradients)
+    if not has_gradients and algorithm.threat_model is ThreatModel.WHITE_BOX:
+        algorithm = replace(algorithm, threat_model=ThreatModel.BLACK_BOX_SCORE)
     if len({run.row.algorithm.key for run in runs}) == 1:
         algorithm = replace(algorithm, randomness=runs[0].row.randomness(runs[0].settings.effective))
     return _Attack(

@@ -34,7 +34,8 @@ def fresh_metrics(subject: Subject, examples: Tensor, succeeded: Tensor) -> dict
         succeeded: bool (N,), whether the example broke its sample.
 
     Returns:
-        `fresh_accuracy`: mean over `DRAWS` calls, with the Wilson interval of N samples.
+        `fresh_accuracy`: mean over `DRAWS` calls, with the Wilson interval of N samples; samples that were misclassified
+            before any attack count as wrong, as everywhere.
         `broken_by_every_draw`: share of the samples that are wrong in every call.
 
     """
@@ -45,7 +46,7 @@ def fresh_metrics(subject: Subject, examples: Tensor, succeeded: Tensor) -> dict
     right = torch.zeros(DRAWS, len(data), dtype=torch.bool)
     for i, answers in enumerate(right):
         with seeded(derive_seed(subject.seed, "fresh draws", i)):
-            answers[:] = _is_right(classifier, data.inputs, data.targets)
+            answers[:] = subject.clean_correct & _is_right(classifier, data.inputs, data.targets)
             if len(broken):
                 answers[broken] = _is_right(classifier, examples[broken], data.targets[broken])
     total, n = float(right.double().mean(0).sum()), len(data)

@@ -8,7 +8,7 @@ from windtunnel.assessments.attacks.ensembles.profiles import profile_members
 from windtunnel.assessments.attacks.rows import AttackRow, Invoker
 from windtunnel.assessments.attacks.settings import Settings, members_of, settle
 from windtunnel.assessments.attacks.table import ROWS
-from windtunnel.core.contracts import PerturbationBudget
+from windtunnel.core.contracts import PerturbationBudget, ThreatModel
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.params.attacks import AttackEntry
 
@@ -28,12 +28,20 @@ class Run:
 
 def adapted_run(where: str, configuration: Configuration, budget: PerturbationBudget) -> Run:
     """Return the run of a configuration that the adaptive attack chose."""
-    row = ROWS["torchattacks", configuration.algorithm]
+    row = ROWS[configuration.library, configuration.algorithm]
     return Run(configuration.name, row, settle(where, row, configuration.params, budget), configuration.remedy)
 
 
-def plan_of(where: str, entry: AttackEntry, row: AttackRow, budget: PerturbationBudget, num_classes: int) -> list[Run]:
-    """Return the runs of `entry`, in order, on a model of `num_classes` competing classes.
+def plan_of(
+    where: str,
+    entry: AttackEntry,
+    row: AttackRow,
+    budget: PerturbationBudget,
+    num_classes: int,
+    *,
+    has_gradients: bool = True,
+) -> list[Run]:
+    """Return the runs of `entry`, in order, on a model of `num_classes` competing classes; without gradients, those that need none.
 
     Raises UserError for parameters or a budget that cannot be.
     """
@@ -57,6 +65,8 @@ def plan_of(where: str, entry: AttackEntry, row: AttackRow, budget: Perturbation
     runs = []
     for member in profile_members(row.algorithm.name, budget.norm, num_classes):
         member_row = ROWS[member.library, member.algorithm]
+        if not has_gradients and member_row.algorithm.threat_model is ThreatModel.WHITE_BOX:
+            continue
         runs.append(Run(member.name, member_row, settle(where, member_row, member.params, plain)))
     return runs * entry.restarts
 

@@ -11,7 +11,7 @@ from windtunnel.assessments.attacks.table import ROWS, row_of
 from windtunnel.assessments.attacks.targets import check_chosen_targets
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.core.classifier import Classifier
-from windtunnel.core.contracts import Algorithm, Norm, ThreatModel
+from windtunnel.core.contracts import Algorithm, Capability, Norm, ThreatModel
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.references import resolve
@@ -45,7 +45,8 @@ def preflight(where: str, entry: AttackEntry, budget: Budget, classifier: Classi
     if row.invoker is Invoker.FUNCTION:
         _check_function(where, entry)
     classes = classifier.criterion.competing_classes(dataset.num_classes)
-    plan_of(where, entry, row, entry.budget.over(budget), classes)
+    has_gradients = Capability.AUTOGRAD in classifier.capabilities
+    plan_of(where, entry, row, entry.budget.over(budget), classes, has_gradients=has_gradients)
     if entry.invoker and row.is_ensemble:
         raise UserError(
             f"{where}.invoker: the profile {row.algorithm.name} runs several attacks; name one of them instead"

@@ -92,7 +92,7 @@ class Diagnosis:
     @property
     def is_cut(self) -> bool:
         """True if no gradient reaches the input, so that a library's attack would raise."""
-        return any(obstacle.sentence == _CUT for obstacle in self.obstacles)
+        return any(obstacle.sentence.startswith(_CUT) for obstacle in self.obstacles)
 
     def has(self, *kinds: ObstacleKind) -> bool:
         """Return True if there is an obstacle of one of these kinds."""
@@ -161,7 +161,7 @@ class _Diagnosing:
         obstacles, saturated = [*_of_operations(trace), *_of_hooks(self.module)], _saturated(trace)
         obstacles += [_saturation(trace, operation) for operation in saturated]
         is_random = list(self._randomness(logits, trace))
-        obstacles += [*is_random, *self._logit_scale(logits), *self._gradients(is_random=bool(is_random))]
+        obstacles += [*is_random, *self._logit_scale(logits), *self._gradients(trace, is_random=bool(is_random))]
         if not is_random:
             obstacles += [*self._state(), *self._batch(logits), *self._discontinuity(logits)]
         draws = self._draws() if is_random else 1
@@ -194,13 +194,18 @@ class _Diagnosing:
             (gradient,) = torch.autograd.grad(value, point, allow_unused=True)
         return gradient
 
-    def _gradients(self, *, is_random: bool) -> Iterator[Obstacle]:
+    def _gradients(self, trace: ForwardTrace, *, is_random: bool) -> Iterator[Obstacle]:
         """Yield what measurements of the gradient say, by both losses and by numerical differences."""
         gradients = {
             name: self._gradient(self.inputs, margin=name == "the margin") for name in ("the margin", "cross entropy")
         }
         if all(gradient is None for gradient in gradients.values()):
-            yield Obstacle(ObstacleKind.ZERO_GRADIENT, _CUT)
+            blind = (
+                ""
+                if trace.operations
+                else ", and torch does not compute the logits: queries and a distilled student remain"
+            )
+            yield Obstacle(ObstacleKind.ZERO_GRADIENT, _CUT + blind)
             return
         for name, gradient in gradients.items():
             if gradient is None:

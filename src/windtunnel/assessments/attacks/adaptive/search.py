@@ -18,6 +18,7 @@ RUNGS = (8, 20, 50)  # steps of the candidates, halved between rungs
 STEPS = 100  # of the winner on the rest
 DESIRED_MARGIN = 5.0  # of rescaled logits
 NOISE_DRAWS = 8
+_BOUNDARY, _QUERIES = "HopSkipJumpAttack", 150  # queries at most for one estimate of a direction
 
 _OPERATIONS = (
     ObstacleKind.ROUNDING,
@@ -46,31 +47,42 @@ STUDENTS = [
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One way to attack: an attack of the library torchattacks, its loss and steps, on a model under a remedy."""
+    """One way to attack: an attack of torchattacks or foolbox, its loss and steps, on a model under a remedy."""
 
     remedy: GradientRemedy
     algorithm: str
     loss: str
     steps: int
     restarts: int = 1
+    library: str = "torchattacks"
 
     @property
     def name(self) -> str:
-        """Return it in parts, as reports show it."""
+        """Return it in words, as reports show it."""
+        if self.algorithm == _BOUNDARY:
+            return f"boundary search by {_BOUNDARY}, {self.steps} steps"
         attack = "APGD-T" if self.algorithm == "APGDT" else f"APGD-{self.loss.upper()}"
         return f"{attack}, {self.steps} steps, {self.remedy.name}"
 
     @property
     def params(self) -> dict[str, int | str]:
         """Return the arguments of the library's attack."""
+        if self.algorithm == _BOUNDARY:
+            return {"steps": self.steps, "max_gradient_eval_steps": _QUERIES}
         common: dict[str, int | str] = {"steps": self.steps, "n_restarts": self.restarts}
         return common if self.algorithm == "APGDT" else {**common, "loss": self.loss}
 
     @property
     def passes(self) -> int:
         """Return about how many passes it takes for a sample that it does not break, forwards and backwards."""
+        if self.algorithm == _BOUNDARY:
+            return self.steps * _QUERIES
         targets = 9 if self.algorithm == "APGDT" else 1
         return 2 * self.steps * self.restarts * targets * self.remedy.calls
+
+
+# Where neither a remedy nor a student breaks half of the compared samples: a walk along the boundary, by the classes alone.
+BOUNDARY = Configuration(GradientRemedy("boundary search"), _BOUNDARY, "", 10, library="foolbox")
 
 
 def remedies_for(diagnosis: Diagnosis, epsilon: float, *, may_rewrite: bool) -> list[GradientRemedy]:

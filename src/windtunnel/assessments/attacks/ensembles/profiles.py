@@ -1,10 +1,10 @@
 """Profiles: ensembles a user can name instead of listing attacks."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from windtunnel.assessments.attacks.rows import AttackRow, Invoker, algorithm
-from windtunnel.core.contracts import Norm, Randomness, ThreatModel
+from windtunnel.core.contracts import Algorithm, Capability, Norm, Randomness, ThreatModel
 
 LIBRARY, ADAPTIVE = "windtunnel", "adaptive"
 LINF, L2 = Norm.LINF, Norm.L2
@@ -105,11 +105,17 @@ _SUMMARY = {
     "exhaustive": "standard, then restarts, minimum-norm and decision-based attacks on what is left",
 }
 
+
+def _algorithm(name: str) -> Algorithm:
+    """Return the registry row of a profile; adaptive runs on models without gradients too."""
+    summary, randomness = _SUMMARY[name], Randomness.SELF_SEEDED
+    row = algorithm(LIBRARY, name, ThreatModel.WHITE_BOX, LINF, "ensemble", randomness, summary=summary)
+    return replace(row, requires=frozenset({Capability.FORWARD})) if name == ADAPTIVE else row
+
+
 ROWS: tuple[AttackRow, ...] = tuple(
     AttackRow(
-        algorithm(
-            LIBRARY, name, ThreatModel.WHITE_BOX, LINF, "ensemble", Randomness.SELF_SEEDED, summary=_SUMMARY[name]
-        ),
+        _algorithm(name),
         "epsilon",
         norm_key="norm",
         norms=tuple(by_norm),
