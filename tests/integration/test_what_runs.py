@@ -187,7 +187,6 @@ ROWS = {
     # What is not code, or no code of a stage
     "a comment in an adapter": (append(f"{A}/attacks/torchattacks/adapter.py", "\n# why\n"), set()),
     "a docstring": (edit(f"{A}/attacks/evaluate.py", '"""', '"""Changed: '), set()),
-    "a docs generator": (append(f"{A}/attacks/document.py", "\nX = 1\n"), set()),
     "a command": (append(f"{PACKAGE}/cli/show.py", "\nX = 1\n"), set()),
     "the code that resolves": (append(f"{PACKAGE}/operations/resolve/build.py", "\nX = 1\n"), set()),
     "the tracking code": (append(f"{PACKAGE}/operations/tracking/store.py", "\nX = 1\n"), set()),

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from windtunnel.evaluation.sanity.document import PAGE, page
+from tools.sanity_page import PAGE, page
 
 
 def test_page_is_what_the_registry_says() -> None:

@@ -1,4 +1,4 @@
-"""docs/sanity.md, generated from the registry: `python -m windtunnel.evaluation.sanity.document`."""
+"""docs/sanity.md, generated from the registry: `python -m tools.sanity_page`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +34,7 @@ def page() -> str:
 def _lines() -> Iterator[str]:
     yield "# Sanity checks"
     yield ""
-    yield "Generated from the registry by `python -m windtunnel.evaluation.sanity.document`; `windtunnel sanity --explain C3` says more."
+    yield "Generated from the registry by `python -m tools.sanity_page`; `windtunnel sanity --explain C3` says more."
     yield f"{NECESSARY}"
     yield ""
     yield "HARD: the number is not valid, and the gate says so (exit code 20). WARN: robustness may be overestimated. INFO: worth"

@@ -1,4 +1,4 @@
-"""docs/algorithms.md, written from the registry: `python -m windtunnel.assessments.attacks.document`."""
+"""docs/algorithms.md, written from the registry: `python -m tools.algorithms_page`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from windtunnel.assessments.attacks.table import ROWS
 PAGE = Path("docs/algorithms.md")
 _INTRODUCTION = """# Attacks
 
-Written from the registry by `python -m windtunnel.assessments.attacks.document`; a test keeps it true. Each line was measured, not
+Written from the registry by `python -m tools.algorithms_page`; a test keeps it true. Each line was measured, not
 copied: `tests/assessments/attacks/test_catalogue.py` runs every algorithm under two seeds, on grey and on colour images, and compares
 randomness, budget and threat model with what is said here.
 
