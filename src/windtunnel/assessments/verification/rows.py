@@ -93,11 +93,8 @@ SMOOTHING = replace(
 )  # fmt: skip
 OWN: tuple[VerifierRow, ...] = (
     *(
-        VerifierRow(
-            _row("windtunnel", f"branch-and-bound{suffix}", norm, _SEARCH, _GRADIENTS, _SEARCH_WORDS),
-            ("attack", "branch-and-bound"),
-            BranchAndBound,
-        )
+        VerifierRow(_row("windtunnel", f"branch-and-bound{suffix}", norm, _SEARCH, _GRADIENTS, _SEARCH_WORDS),
+                    ("attack", "branch-and-bound"), BranchAndBound)
         for suffix, norm in (("", Norm.LINF), ("-l2", Norm.L2), ("-l1", Norm.L1))
     ),
     VerifierRow(
@@ -105,9 +102,6 @@ OWN: tuple[VerifierRow, ...] = (
              "per sample the cheapest that decides: attack, ibp, crown, branch and bound, Marabou"),
         params=BranchAndBound,
     ),
-    VerifierRow(
-        SMOOTHING,
-        params=Smoothing,
-        assess=Lazy("windtunnel.assessments.verification.smoothing.randomised:assess_smoothing"),
-    ),
+    VerifierRow(SMOOTHING, params=Smoothing,
+                assess=Lazy("windtunnel.assessments.verification.smoothing.randomised:assess_smoothing")),
 )  # fmt: skip

@@ -34,11 +34,8 @@ def _budgeted(
 def _gradient(suffix: str, categories: str, randomness: Randomness) -> tuple[AttackRow, ...]:
     """An iterative gradient attack in its three norms."""
     return tuple(
-        _budgeted(
-            f"{prefix}{suffix}", WHITE, norm, categories, randomness,
-            step="abs_stepsize", steps="steps", targeting=Targeting.YES,
-            fixed_by=(("random_start", False),) if randomness is GLOBAL else (),
-        )
+        _budgeted(f"{prefix}{suffix}", WHITE, norm, categories, randomness, step="abs_stepsize", steps="steps",
+                  targeting=Targeting.YES, fixed_by=(("random_start", False),) if randomness is GLOBAL else ())
         for norm, prefix in LP
     )  # fmt: skip
 
@@ -101,17 +98,12 @@ START = Invoker.STARTING_POINTS
 ROWS: tuple[AttackRow, ...] = (
     *_gradient("PGD", ITERATIVE, GLOBAL),
     *_gradient("AdamPGD", f"adam {ITERATIVE}", GLOBAL),
-    *(
-        _budgeted(f"{prefix}FastGradientAttack", WHITE, norm, "gradient_sign", FIXED)
-        for norm, prefix in LP
-    ),
+    *(_budgeted(f"{prefix}FastGradientAttack", WHITE, norm, "gradient_sign", FIXED) for norm, prefix in LP),
     *_gradient("BasicIterativeAttack", ITERATIVE, FIXED),
     *_gradient("AdamBasicIterativeAttack", f"adam {ITERATIVE}", FIXED),
     *_gradient("MomentumIterativeFastGradientMethod", f"{ITERATIVE} momentum", FIXED),
-    _budgeted(
-        "SparseL1DescentAttack", WHITE, L1, f"{ITERATIVE} sparse", FIXED,
-        step="abs_stepsize", steps="steps", targeting=Targeting.YES,
-    ),
+    _budgeted("SparseL1DescentAttack", WHITE, L1, f"{ITERATIVE} sparse", FIXED, step="abs_stepsize", steps="steps",
+              targeting=Targeting.YES),
     _minimal("L2CarliniWagnerAttack", WHITE, L2, "optimization", FIXED, step="stepsize"),
     _minimal("EADAttack", WHITE, L1, "optimization", FIXED, step="initial_stepsize"),
     _minimal("L2DeepFoolAttack", WHITE, L2, "optimization", FIXED, targeting=Targeting.NO),
@@ -119,9 +111,8 @@ ROWS: tuple[AttackRow, ...] = (
     _minimal("DDNAttack", WHITE, L2, "optimization", FIXED),
     _minimal("NewtonFoolAttack", WHITE, L2, "optimization", FIXED, step="stepsize", targeting=Targeting.NO),
     # It has no default for `steps`; 10 is its authors' choice for images (Miyato et al. 2015).
-    _budgeted(
-        "VirtualAdversarialAttack", WHITE, L2, "optimization virtual_adversarial", GLOBAL, steps="steps", defaults={"steps": 10}
-    ),
+    _budgeted("VirtualAdversarialAttack", WHITE, L2, "optimization virtual_adversarial", GLOBAL, steps="steps",
+              defaults={"steps": 10}),
     _minimal("L0FMNAttack", WHITE, L0, "minimum_norm optimization", FIXED, step="max_stepsize"),
     _minimal("L1FMNAttack", WHITE, L1, "minimum_norm optimization", FIXED, step="max_stepsize"),
     _minimal("L2FMNAttack", WHITE, L2, "minimum_norm optimization", FIXED, step="max_stepsize"),
@@ -151,40 +142,25 @@ ROWS: tuple[AttackRow, ...] = (
     _any_norm("GaussianBlurAttack", "blur noise", FIXED, "steps"),
     _any_norm("InversionAttack", "inversion noise", FIXED, None),
     _any_norm("LinearSearchBlendedUniformNoiseAttack", "blended noise", GLOBAL, "steps"),
+    replace(_minimal("BoundaryAttack", DECISION, L2, "decision_boundary query_efficient", GLOBAL, invoker=START),
+            counted=True),
     replace(
-        _minimal("BoundaryAttack", DECISION, L2, "decision_boundary query_efficient", GLOBAL, invoker=START), counted=True
-    ),
-    replace(
-        _minimal(
-            "HopSkipJumpAttack", DECISION, L2, "decision_boundary query_efficient", GLOBAL,
-            invoker=START, norm_key="constraint", norms=(L2, LINF),
-        ),
+        _minimal("HopSkipJumpAttack", DECISION, L2, "decision_boundary query_efficient", GLOBAL, invoker=START,
+                 norm_key="constraint", norms=(L2, LINF)),
         counted=True,
     ),
     _minimal("SaltAndPepperNoiseAttack", DECISION, L2, "decision_boundary noise", GLOBAL, targeting=Targeting.NO),
-    replace(
-        _budgeted(
-            "GenAttack", SCORE, LINF, "genetic score_based", GLOBAL, steps="steps", targeting=Targeting.REQUIRED
-        ),
-        counted=True,
-    ),
-    _any_norm(
-        "DatasetAttack", "dataset decision_boundary", GLOBAL, None, targeting=Targeting.YES, invoker=Invoker.POOL,
-        summary="other assessed samples of a wrong class",
-    ),
+    replace(_budgeted("GenAttack", SCORE, LINF, "genetic score_based", GLOBAL, steps="steps", targeting=Targeting.REQUIRED),
+            counted=True),
+    _any_norm("DatasetAttack", "dataset decision_boundary", GLOBAL, None, targeting=Targeting.YES, invoker=Invoker.POOL,
+              summary="other assessed samples of a wrong class"),
     AttackRow(
-        algorithm(
-            "foolbox", "SpatialAttack", DECISION, None, "spatial", FIXED,
-            summary="rotations and translations; bounded by its own params, not by a norm",
-        ),
+        algorithm("foolbox", "SpatialAttack", DECISION, None, "spatial", FIXED,
+                  summary="rotations and translations; bounded by its own params, not by a norm"),
         invoker=Invoker.UNBOUNDED,
     ),
-    _minimal(
-        "PointwiseAttack", DECISION, L0, "decision_boundary refinement", GLOBAL, steps=None, invoker=START,
-        norms=DISTANCE_NORMS, summary="undoes changes one by one, from salt and pepper noise",
-    ),
-    _any_norm(
-        "BinarizationRefinementAttack", "refinement", GLOBAL, None, norm=LINF, invoker=START,
-        summary="for models that binarise their input: moves each pixel just over the threshold",
-    ),
+    _minimal("PointwiseAttack", DECISION, L0, "decision_boundary refinement", GLOBAL, steps=None, invoker=START,
+             norms=DISTANCE_NORMS, summary="undoes changes one by one, from salt and pepper noise"),
+    _any_norm("BinarizationRefinementAttack", "refinement", GLOBAL, None, norm=LINF, invoker=START,
+              summary="for models that binarise their input: moves each pixel just over the threshold"),
 )  # fmt: skip

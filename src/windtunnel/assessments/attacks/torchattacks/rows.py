@@ -102,14 +102,8 @@ ROWS: tuple[AttackRow, ...] = (
         counted=True,
     ),  # scipy's differential evolution on numpy's stream
     _auto("APGD", "auto gradient_sign iterative", "steps"),
-    _auto(
-        "APGDT",
-        "auto gradient_sign iterative",
-        "steps",
-        classes="n_classes",
-        min_classes=4,
-        summary="aims at each other class in turn; any wrong class is a success",
-    ),
+    _auto("APGDT", "auto gradient_sign iterative", "steps", classes="n_classes", min_classes=4,
+          summary="aims at each other class in turn; any wrong class is a success"),
     _iterative("DIFGSM", LINF, TRANSFER, GLOBAL, fixed_by=NO_DIVERSITY),
     _own_distance("EADEN", WHITE, L1, "optimization", FIXED, "max_iterations", step="lr"),
     _own_distance("EADL1", WHITE, L1, "optimization", FIXED, "max_iterations", step="lr"),
@@ -124,47 +118,27 @@ ROWS: tuple[AttackRow, ...] = (
         invoker=Invoker.ANY_DISTANCE,
         randomness=FIXED,  # it draws only the starts of further restarts; measured equal with three of them
     ),
+    AttackRow(algorithm("torchattacks", "FFGSM", WHITE, LINF, STEP, GLOBAL), "eps", "alpha", targeting=Targeting.YES),
     AttackRow(
-        algorithm("torchattacks", "FFGSM", WHITE, LINF, STEP, GLOBAL), "eps", "alpha", targeting=Targeting.YES
-    ),
-    AttackRow(
-        algorithm(
-            "torchattacks", "GN", ThreatModel.BLACK_BOX_DECISION, L2, "noise", GLOBAL,
-            summary="Gaussian noise of a given std; it never asks the model",
-        )
+        algorithm("torchattacks", "GN", ThreatModel.BLACK_BOX_DECISION, L2, "noise", GLOBAL,
+                  summary="Gaussian noise of a given std; it never asks the model")
     ),
     # Its saliency map compares all pairs of inputs.
-    _own_distance(
-        "JSMA", WHITE, L0, "saliency", FIXED, None, minimum_norm=False, invoker=Invoker.NEXT_CLASS, seconds=42, growth=2
-    ),
+    _own_distance("JSMA", WHITE, L0, "saliency", FIXED, None, minimum_norm=False, invoker=Invoker.NEXT_CLASS,
+                  seconds=42, growth=2),
     _iterative("Jitter", LINF, ITERATIVE, GLOBAL, fixed_by=(*NO_START, ("std", 0))),
     _iterative("NIFGSM", LINF, TRANSFER, FIXED),
     _iterative("PGDRS", LINF, f"{ITERATIVE} randomized_smoothing", GLOBAL),
     _iterative("PGDRSL2", L2, f"{ITERATIVE} randomized_smoothing", GLOBAL),
-    AttackRow(
-        algorithm("torchattacks", "PIFGSM", WHITE, LINF, f"{ITERATIVE} transfer", FIXED),
-        "max_epsilon",
-        steps="num_iter_set",
-        three_channels=True,
-    ),
-    AttackRow(
-        algorithm("torchattacks", "PIFGSMPP", WHITE, LINF, f"{ITERATIVE} transfer", FIXED),
-        "max_epsilon",
-        steps="num_iter_set",
-        three_channels=True,
-        targeting=Targeting.YES,
-    ),
+    AttackRow(algorithm("torchattacks", "PIFGSM", WHITE, LINF, f"{ITERATIVE} transfer", FIXED), "max_epsilon",
+              steps="num_iter_set", three_channels=True),
+    AttackRow(algorithm("torchattacks", "PIFGSMPP", WHITE, LINF, f"{ITERATIVE} transfer", FIXED), "max_epsilon",
+              steps="num_iter_set", three_channels=True, targeting=Targeting.YES),
     replace(_own_distance("Pixle", SCORE, L0, "score_based", GLOBAL, "max_iterations", minimum_norm=False), counted=True),
     _iterative("RFGSM", LINF, ITERATIVE, GLOBAL),
     _iterative("SINIFGSM", LINF, TRANSFER, FIXED),
-    AttackRow(
-        algorithm("torchattacks", "SPSA", SCORE, LINF, "score_based", GLOBAL),
-        "eps",
-        "lr",
-        "nb_iter",
-        targeting=Targeting.YES,
-        counted=True,
-    ),
+    AttackRow(algorithm("torchattacks", "SPSA", SCORE, LINF, "score_based", GLOBAL), "eps", "lr", "nb_iter",
+              targeting=Targeting.YES, counted=True),
     _own_distance("SparseFool", WHITE, L0, "optimization sparse", FIXED, "steps", targeting=Targeting.NO),
     _iterative("TIFGSM", LINF, TRANSFER, GLOBAL, three_channels=True, fixed_by=NO_DIVERSITY),
     _iterative("TPGD", LINF, ITERATIVE, GLOBAL, targeting=Targeting.NO),
@@ -172,20 +146,16 @@ ROWS: tuple[AttackRow, ...] = (
     _iterative("VMIFGSM", LINF, f"{MOMENTUM} variance_tuned", GLOBAL),
     _iterative("VNIFGSM", LINF, f"{MOMENTUM} variance_tuned", GLOBAL),
     AttackRow(
-        algorithm(
-            "torchattacks", "LGV", WHITE, LINF, f"{ITERATIVE} transfer", GLOBAL,
-            summary="trains surrogates of the model on the assessed samples and attacks those",
-        ),
+        algorithm("torchattacks", "LGV", WHITE, LINF, f"{ITERATIVE} transfer", GLOBAL,
+                  summary="trains surrogates of the model on the assessed samples and attacks those"),
         "eps",
         "alpha",
         "steps",
         invoker=Invoker.SURROGATES,
     ),
     AttackRow(
-        algorithm(
-            "torchattacks", "MultiAttack", WHITE, LINF, "ensemble", OWN,
-            summary="params.attacks: two or more Linf attacks of torchattacks, each on what is left: [FGSM, {PGD: {steps: 20}}]",
-        ),
+        algorithm("torchattacks", "MultiAttack", WHITE, LINF, "ensemble", OWN,
+                  summary="params.attacks: two or more Linf attacks of torchattacks, each on what is left: [FGSM, {PGD: {steps: 20}}]"),
         "eps",
         invoker=Invoker.MANY_ATTACKS,
         keeps_clean=True,
