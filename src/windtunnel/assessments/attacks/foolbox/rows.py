@@ -1,7 +1,7 @@
 """Registry rows of foolbox 3.3.4. tests/assessments/attacks/test_catalogue.py measures what they claim."""
 
-from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from windtunnel.assessments.attacks.rows import AT_CALL, DISTANCE_NORMS, AttackRow, Invoker, Targeting, algorithm
 from windtunnel.core.contracts import Norm, Randomness, ThreatModel
@@ -14,21 +14,10 @@ LP = ((LINF, "Linf"), (L2, "L2"), (L1, "L1"))
 
 
 def _budgeted(
-    name: str,
-    threat: ThreatModel,
-    norm: Norm,
-    categories: str,
-    randomness: Randomness,
-    *,
-    step: str | None = None,
-    steps: str | None = None,
-    targeting: Targeting = Targeting.NO,
-    defaults: Mapping[str, object] | None = None,
-    fixed_by: tuple[tuple[str, bool | float], ...] = (),
+    name: str, threat: ThreatModel, norm: Norm, categories: str, randomness: Randomness, **facts: Any
 ) -> AttackRow:
-    """An attack that is given its epsilon at the call."""
-    row = algorithm("foolbox", name, threat, norm, categories, randomness)
-    return AttackRow(row, AT_CALL, step, steps, targeting=targeting, defaults=defaults or {}, fixed_by=fixed_by)
+    """An attack that is given its epsilon at the call. facts: further fields of its row."""
+    return AttackRow(algorithm("foolbox", name, threat, norm, categories, randomness), AT_CALL, **facts)
 
 
 def _gradient(suffix: str, categories: str, randomness: Randomness) -> tuple[AttackRow, ...]:
@@ -46,51 +35,20 @@ def _noise(name: str, norm: Norm, categories: str = "noise") -> AttackRow:
 
 
 def _minimal(
-    name: str,
-    threat: ThreatModel,
-    norm: Norm,
-    categories: str,
-    randomness: Randomness,
-    *,
-    step: str | None = None,
-    steps: str | None = "steps",
-    targeting: Targeting = Targeting.YES,
-    invoker: Invoker = Invoker.PLAIN,
-    norm_key: str | None = None,
-    norms: tuple[Norm, ...] = (),
-    summary: str = "",
-    seconds: float = 0.0,
+    name: str, threat: ThreatModel, norm: Norm, categories: str, randomness: Randomness, summary: str = "", **facts: Any
 ) -> AttackRow:
-    """An attack that looks for the smallest perturbation and takes no epsilon."""
+    """An attack that looks for the smallest perturbation and takes no epsilon. facts: further fields of its row."""
     row = algorithm("foolbox", name, threat, norm, categories, randomness, minimum_norm=True, summary=summary)
-    return AttackRow(
-        row,
-        step=step,
-        steps=steps,
-        targeting=targeting,
-        invoker=invoker,
-        norm_key=norm_key,
-        norms=norms,
-        seconds=seconds,
-    )
+    fields: dict[str, Any] = {"steps": "steps", "targeting": Targeting.YES, **facts}
+    return AttackRow(row, **fields)
 
 
 def _any_norm(
-    name: str,
-    categories: str,
-    randomness: Randomness,
-    steps: str | None,
-    *,
-    norm: Norm = L2,
-    targeting: Targeting = Targeting.NO,
-    invoker: Invoker = Invoker.PLAIN,
-    summary: str = "",
+    name: str, categories: str, randomness: Randomness, steps: str | None, norm: Norm = L2, **facts: Any
 ) -> AttackRow:
     """An attack whose `distance` is the caller's choice: it only says how the result is measured."""
-    return _minimal(
-        name, DECISION, norm, categories, randomness, steps=steps, targeting=targeting,
-        invoker=invoker, norm_key="distance", norms=DISTANCE_NORMS, summary=summary,
-    )  # fmt: skip
+    fields: dict[str, Any] = {"targeting": Targeting.NO, "norm_key": "distance", "norms": DISTANCE_NORMS, **facts}
+    return _minimal(name, DECISION, norm, categories, randomness, steps=steps, **fields)
 
 
 START = Invoker.STARTING_POINTS

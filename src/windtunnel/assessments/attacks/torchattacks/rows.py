@@ -1,6 +1,7 @@
 """Registry rows of torchattacks 3.5.1. tests/assessments/attacks/test_catalogue.py measures what they claim."""
 
 from dataclasses import replace
+from typing import Any
 
 from windtunnel.assessments.attacks.rows import AttackRow, Invoker, Targeting, algorithm
 from windtunnel.core.contracts import Norm, Randomness, ThreatModel
@@ -17,74 +18,34 @@ NO_DIVERSITY = (*NO_START, ("diversity_prob", 0))
 
 
 def _iterative(
-    name: str,
-    norm: Norm,
-    categories: str,
-    randomness: Randomness,
-    *,
-    three_channels: bool = False,
-    targeting: Targeting = Targeting.YES,
-    fixed_by: tuple[tuple[str, bool | float], ...] = (),
+    name: str, norm: Norm, categories: str, randomness: Randomness, targeting: Targeting = Targeting.YES, **facts: Any
 ) -> AttackRow:
-    """An attack of the usual constructor (eps, alpha, steps)."""
+    """An attack of the usual constructor (eps, alpha, steps). facts: further fields of its row."""
     row = algorithm("torchattacks", name, WHITE, norm, categories, randomness)
-    return AttackRow(
-        row, "eps", "alpha", "steps", targeting=targeting, three_channels=three_channels, fixed_by=fixed_by
-    )
+    return AttackRow(row, "eps", "alpha", "steps", targeting=targeting, **facts)
 
 
 def _own_distance(
-    name: str,
-    threat: ThreatModel,
-    norm: Norm,
-    categories: str,
-    randomness: Randomness,
-    steps: str | None,
-    *,
-    step: str | None = None,
-    minimum_norm: bool = True,
-    targeting: Targeting = Targeting.YES,
-    invoker: Invoker = Invoker.PLAIN,
-    seconds: float = 0.0,
-    growth: int = 1,
-) -> AttackRow:
-    """An attack that takes no epsilon."""
+    name: str, threat: ThreatModel, norm: Norm, categories: str, randomness: Randomness, steps: str | None,
+    *, minimum_norm: bool = True, targeting: Targeting = Targeting.YES, **facts: Any,
+) -> AttackRow:  # fmt: skip
+    """An attack that takes no epsilon. facts: further fields of its row."""
     row = algorithm("torchattacks", name, threat, norm, categories, randomness, minimum_norm=minimum_norm)
-    return AttackRow(row, step=step, steps=steps, targeting=targeting, invoker=invoker, seconds=seconds, growth=growth)
+    return AttackRow(row, steps=steps, targeting=targeting, **facts)
 
 
 def _auto(
-    name: str,
-    categories: str,
-    steps: str | None,
-    *,
-    threat: ThreatModel = WHITE,
-    norms: tuple[Norm, ...] = (LINF, L2),
-    classes: str | None = None,
-    targeting: Targeting = Targeting.NO,
-    min_classes: int = 2,
-    minimum_norm: bool = False,
-    randomness: Randomness = OWN,
-    invoker: Invoker = Invoker.PLAIN,
-    summary: str = "",
-) -> AttackRow:
-    """A member of AutoAttack: takes the norm, and a seed of its own with which it resets torch's global stream."""
+    name: str, categories: str, steps: str | None, *, threat: ThreatModel = WHITE, randomness: Randomness = OWN,
+    minimum_norm: bool = False, summary: str = "", norms: tuple[Norm, ...] = (LINF, L2), **facts: Any,
+) -> AttackRow:  # fmt: skip
+    """A member of AutoAttack: takes the norm, and a seed of its own with which it resets torch's global stream.
+
+    facts: further fields of its row.
+    """
     row = algorithm(
         "torchattacks", name, threat, LINF, categories, randomness, minimum_norm=minimum_norm, summary=summary
     )
-    return AttackRow(
-        row,
-        "eps",
-        steps=steps,
-        seed="seed",
-        classes=classes,
-        norm_key="norm",
-        norms=norms,
-        targeting=targeting,
-        min_classes=min_classes,
-        invoker=invoker,
-        keeps_clean=True,
-    )
+    return AttackRow(row, "eps", steps=steps, seed="seed", norm_key="norm", norms=norms, keeps_clean=True, **facts)
 
 
 ROWS: tuple[AttackRow, ...] = (

@@ -39,9 +39,8 @@ class LinearSpecs:
     def joined(cls, parts: Sequence[LinearSpecs]) -> LinearSpecs:
         """LinearSpecs of one node, one after the other; each with its planes, where all parts have some."""
         spec, sample, signs, alpha, beta = (
-            torch.cat(of)
-            for of in zip(*((r.spec, r.sample, r.signs, r.alpha, r.beta) for r in parts), strict=True)
-        )  # fmt: skip
+            torch.cat(of) for of in zip(*((r.spec, r.sample, r.signs, r.alpha, r.beta) for r in parts), strict=True)
+        )
         joined = cls(parts[0].start, spec, sample, signs, alpha, beta)
         if not all(part.planes for part in parts):
             return joined
