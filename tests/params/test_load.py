@@ -125,7 +125,9 @@ def test_our_own_files_have_every_key_that_dvc_reads(file):
 def test_a_key_that_is_left_out_is_named_with_the_line_to_add(tmp_path):
     raw = read_params(ROOT / "params.yaml")
     del raw["queries"], raw["seed"], raw["tracking"]  # no stage of DVC's reads `tracking`
-    with pytest.raises(UserError, match=r"every key.*Add the lines: seed: 0 \| queries: \{\}$"):
+    with pytest.raises(
+        UserError, match=r"every key.*Add the lines: seed: 0 \| queries: \{\}; `windtunnel upgrade` does$"
+    ):
         check_whole(tmp_path / "params.yaml", raw)
 
 

@@ -187,7 +187,7 @@ def _write(root: Path, folder: str, params: str, ci: str | None, *, yes: bool) -
         click.echo(f"init: {folder} is up to date")
         return
     for line in wanted.diff(Path(folder)):
-        click.echo(click.style(line, fg=_colour(line)))
+        click.echo(click.style(line, fg=colour(line)))
     for tool in wanted.makes:
         click.echo(f"and: {tool} init")
     if not yes and not click.confirm("Do this?", default=True):
@@ -199,7 +199,8 @@ def _write(root: Path, folder: str, params: str, ci: str | None, *, yes: bool) -
     click.echo(f"init: {folder} is set up. Next: (cd {folder} && windtunnel check), then dvc repro {where}")
 
 
-def _colour(line: str) -> str | None:
+def colour(line: str) -> str | None:
+    """Return the terminal colour of a line of a diff."""
     return {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
 
 

@@ -24,6 +24,7 @@ from windtunnel.runtime.shutdown import handle_signals, user_errors
 # `windtunnel --help` does not wait for torch.
 COMMANDS = {
     "init": "set up an assessment in a folder of any git repository",
+    "upgrade": "bring an older project's params.yaml and dvc.yaml up to date",
     "doctor": "what is installed, what is missing, what each would enable, and how to get it",
     "check": "validate params, data, model and every assessment before anything is computed",
     "repro": "run what changed, as `dvc repro` does, several stages at once",

@@ -20,11 +20,19 @@ _REFERENCE = re.compile(r"\$\{budgets\.([^}]+)\}")
 
 def check_whole(path: Path, raw: Mapping[str, object]) -> None:
     """Raise UserError where a key is left out: for us each has a default, but DVC runs no stage without it."""
+    if absent := absent_keys(raw):
+        raise UserError(
+            f"{path}: DVC needs every key, also those without an entry. Add the lines: {' | '.join(absent.values())}; "
+            f"`windtunnel upgrade` does"
+        )
+
+
+def absent_keys(raw: Mapping[str, object]) -> dict[str, str]:
+    """Return the line to add for each top-level key that DVC needs and `raw` does not have."""
     unasked = {"storage", "tracking"}  # no stage has them among its `params:`
-    absent = {key: field.default for key, field in Params.model_fields.items() if key not in raw and key not in unasked}
-    if absent:
-        lines = (f"{key}: {value if isinstance(value, int | str) else '{}'}" for key, value in absent.items())
-        raise UserError(f"{path}: DVC needs every key, also those without an entry. Add the lines: {' | '.join(lines)}")
+    absent = {key: field for key, field in params_model().model_fields.items() if key not in raw and key not in unasked}
+    defaults = {key: field.default for key, field in absent.items() if not field.is_required()}
+    return {key: f"{key}: {value if isinstance(value, int | str) else '{}'}" for key, value in defaults.items()}
 
 
 def validate_schema(raw: Mapping[str, object], where: str = "params") -> Params:

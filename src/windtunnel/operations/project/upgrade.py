@@ -1,0 +1,86 @@
+"""Rewrite the params.yaml of an older version: keys that moved or are gone, references, and top-level keys that DVC needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from windtunnel.boundary.files import read_text
+from windtunnel.boundary.params_file import params_text, parse_params
+from windtunnel.boundary.text import edit_yaml, yaml_text
+from windtunnel.core.errors import UserError
+from windtunnel.operations.project.graph import graph_text
+from windtunnel.operations.project.write import GRAPH, PARAMS, Plan, plan, read_record
+from windtunnel.params.load import absent_keys, validate_schema
+
+_WORKERS = "the executor is set by WINDTUNNEL_EXECUTOR or windtunnel.local.yaml"
+# (family, key of an entry, its name today; empty where it is gone, why). The oldest first; a line stays as long as such a file reads.
+_ENTRY_KEYS = (
+    ("corruptions", "workers", "", _WORKERS),
+    ("verification", "workers", "", _WORKERS),
+    ("verification", "rivals", "other_classes", ""),
+)
+_MOVED = (re.compile(r"\bwindtunnel\.inputs\b"), "windtunnel.boundary")
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """Files that would be written, what was changed in params.yaml in words, and what is left to the user."""
+
+    plan: Plan
+    changes: tuple[str, ...]
+    left: tuple[str, ...]
+
+
+def plan_upgrade(folder: Path) -> Upgrade:
+    """Return the upgrade of the project in `folder`; nothing is written. Raises UserError where there is no project."""
+    text = params_text(folder / PARAMS)
+    new_text, changes = upgraded_params(text, PARAMS)
+    content = parse_params(new_text, PARAMS)
+    left: list[str] = []
+    try:
+        validate_schema(content, PARAMS)
+    except UserError as error:
+        left += str(error).splitlines()
+    graph = graph_text(content)
+    if read_record(folder):
+        wanted = plan(folder, new_text, graph)
+        left += [f"{name}: was changed by you and stays" for name in wanted.kept if name != PARAMS]
+    else:
+        wanted = Plan(folder, {})
+        if not (folder / GRAPH).is_file() or read_text(folder / GRAPH) != graph:
+            left.append(f"{GRAPH}: was not written by windtunnel init and stays")
+    return Upgrade(replace(wanted, files={**wanted.files, PARAMS: new_text}), tuple(changes), tuple(left))
+
+
+def upgraded_params(text: str, where: str) -> tuple[str, list[str]]:
+    """Return the text of params.yaml as this version reads it, and a line per change. Comments and order stay."""
+    changes: list[str] = []
+    pattern, now = _MOVED
+    if pattern.search(text):
+        text = pattern.sub(now, text)
+        changes.append(f"windtunnel.inputs is {now}")
+    document = edit_yaml(text, where)
+    if entry_changes := [*_entry_changes(document)]:
+        changes += entry_changes
+        text = yaml_text(document, preserve_quotes=True, width=160)
+    for key, line in absent_keys(parse_params(text, where)).items():
+        text = f"{text.rstrip()}\n{line}\n"
+        changes.append(f"{key}: added, since DVC needs every key")
+    return text, changes
+
+
+def _entry_changes(document: Any) -> Iterator[str]:
+    """Yield a line per key that was changed, in place, in the entries of `document`."""
+    for family, key, name, why in _ENTRY_KEYS:
+        entries = document.get(family)
+        for label, entry in entries.items() if isinstance(entries, MutableMapping) else ():
+            if isinstance(entry, MutableMapping) and key in entry:
+                place = list(entry).index(key)
+                value = entry.pop(key)
+                if name:
+                    entry.insert(place, name, value)  # type: ignore[attr-defined]  # ruamel's maps have an order
+                yield f"{family}.{label}.{key}: is {name} now" if name else f"{family}.{label}.{key}: left out; {why}"
