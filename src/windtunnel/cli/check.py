@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from windtunnel.boundary.params import load_params
 from windtunnel.boundary.params_file import read_params
+from windtunnel.cli.needs import NO_ESTIMATE, Effort
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.sanity.check import Status
 from windtunnel.evaluation.validate import validate
@@ -47,8 +48,18 @@ if TYPE_CHECKING:
     help="Most queries (samples) to send to a Python predict (model.source: function).",
 )
 @click.option("--estimate", is_flag=True, help="Run one batch of every entry: time, memory and disk of the whole job.")
+@click.option(
+    "--minutes", type=click.FloatRange(0, min_open=True), help="Propose samples that fit this time; estimates."
+)
+@click.option(
+    "--width",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="Propose samples at which no 95 % interval of a rate is wider, e.g. 0.05; estimates.",
+)
 @click.option("--json", "as_json", is_flag=True, help="As JSON; docs/json.md lists the fields.")
-def check(*, path: Path, queries: int, estimate: bool, as_json: bool) -> None:
+def check(
+    *, path: Path, queries: int, estimate: bool, minutes: float | None, width: float | None, as_json: bool
+) -> None:
     """Validate params, data, model, and that every assessment can run on them. Exit code 2 if not.
 
     A model that `train` has yet to make is checked as it will be: untrained, of the same shape.
@@ -58,16 +69,18 @@ def check(*, path: Path, queries: int, estimate: bool, as_json: bool) -> None:
       windtunnel check
       windtunnel check --params experiments/wide.yaml
       windtunnel check --estimate
+      windtunnel check --minutes 30 --width 0.05
     """  # noqa: D301
+    effort = Effort(estimate or minutes is not None or width is not None, minutes, width)
     if as_json:
-        _as_json(path, queries, estimate=estimate)
+        _as_json(path, queries, effort)
         return
-    mistakes, _, _ = run_watched(_check, path, queries, estimate=estimate)
+    mistakes, _, _ = run_watched(_check, path, queries, effort)
     if mistakes:
         raise UserError("\n".join(mistakes))
 
 
-def _as_json(path: Path, queries: int, *, estimate: bool) -> None:
+def _as_json(path: Path, queries: int, effort: Effort) -> None:
     """The answer on stdout, and exit code 2 where there is a mistake."""
     from windtunnel.core.errors import USER_ERROR
     from windtunnel.reporting.answers import CheckAnswer
@@ -78,7 +91,7 @@ def _as_json(path: Path, queries: int, *, estimate: bool) -> None:
     needs: RoomAnswer | None = None
     try:
         # What a model of the user's prints is no part of the answer.
-        mistakes, look, needs = run_watched(_check, path, queries, estimate=estimate, quiet=True)
+        mistakes, look, needs = run_watched(_check, path, queries, effort, quiet=True)
         number = sum(1 for _ in entries(load_params(path)))
     except UserError as error:
         mistakes = str(error).splitlines()
@@ -87,7 +100,7 @@ def _as_json(path: Path, queries: int, *, estimate: bool) -> None:
         raise SystemExit(USER_ERROR)
 
 
-def _check(path: Path, queries: int, *, estimate: bool = False, quiet: bool = False) -> Checked:
+def _check(path: Path, queries: int, effort: Effort, *, quiet: bool = False) -> Checked:
     """In a process of its own, so that a model which hangs, or ends its process, cannot pass for one that was checked."""
     if quiet:
         os.dup2(2, 1)  # stdout becomes stderr
@@ -98,7 +111,7 @@ def _check(path: Path, queries: int, *, estimate: bool = False, quiet: bool = Fa
     check_whole(path, raw)
     console.print(f"[green]✓[/green] {path}: {sum(1 for _ in entries(params))} assessments, budget "
                   f"{params.budget.norm.value} {params.budget.epsilon:.6g}")  # fmt: skip
-    mistakes, look, needs = check_compatibility(params, console, queries, estimate=estimate)
+    mistakes, look, needs = check_compatibility(params, console, queries, effort)
     mistakes += missing_references(Path(GRAPH), raw) if path == PARAMS_FILE else []
     if not mistakes:
         console.print("[green]✓[/green] every assessment fits the model and the data")
@@ -109,12 +122,12 @@ def _check(path: Path, queries: int, *, estimate: bool = False, quiet: bool = Fa
 
 
 def check_compatibility(
-    params: Params, console: Console, queries: int | None = None, *, estimate: bool = False
+    params: Params, console: Console, queries: int | None = None, effort: Effort = NO_ESTIMATE
 ) -> Checked:
     """Load the data and the model and print what they are: a line per assessment that cannot run on them, what the model sees, and
     what the run needs of the machine.
 
-    queries: how many a Python `predict` may get. estimate: measure a batch of every entry, if none is refused.
+    queries: how many a Python `predict` may get. effort: whether to measure a batch of every entry, if none is refused.
     """
     from windtunnel.boundary.data.load import load_dataset
     from windtunnel.boundary.data.slices import read_slices
@@ -161,8 +174,8 @@ def check_compatibility(
     mistakes += failures
     refused, needs = needs_of(params, classifier, assessed, train, console)
     mistakes += refused
-    if estimate and not mistakes:
-        needs = print_estimate(params, classifier, assessed, train, console, needs)
+    if effort.estimate and not mistakes:
+        needs = print_estimate(params, classifier, assessed, train, console, needs, effort)
     return mistakes, look, needs
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from windtunnel.cli.tables import Column, print_table
+from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
-from windtunnel.reporting.answers import EstimateAnswer, RoomAnswer
+from windtunnel.reporting.answers import EstimateAnswer, PlanAnswer, RoomAnswer
 
 if TYPE_CHECKING:
     from windtunnel.core.classifier import Classifier
@@ -22,7 +24,22 @@ _COLUMNS = (
     Column("entry", typed=True), Column("samples", right=True), Column("tried", right=True), Column("time", right=True),
     Column("memory", right=True), Column("disk", right=True), Column("not measured"),
 )  # fmt: skip
+_PLAN = (
+    Column("entry", typed=True), Column("samples", right=True), Column("widest interval", right=True), Column("time", right=True),
+)  # fmt: skip
 _LONG = 60.0  # seconds from which more workers are worth their start
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What `check` measures. estimate: one batch of every entry. minutes, width: for which it proposes samples."""
+
+    estimate: bool = False
+    minutes: float | None = None
+    width: float | None = None
+
+
+NO_ESTIMATE = Effort()
 
 
 def needs_of(
@@ -49,8 +66,9 @@ def print_estimate(
     train: Dataset | None,
     console: Console,
     needs: RoomAnswer,
+    effort: Effort = NO_ESTIMATE,
 ) -> RoomAnswer:
-    """`needs` with what a batch of each entry says of all its samples, printed as a table."""
+    """`needs` with what a batch of each entry says of all its samples, printed as a table, and with the proposed samples."""
     from windtunnel.operations.estimate import estimates, witness_seconds
     from windtunnel.operations.sizes import gigabytes
 
@@ -74,8 +92,10 @@ def print_estimate(
         console.print(
             f"[yellow]![/yellow] one of {processors} processors does this alone; `{shared}` shares it, with equal results"
         )
+    planned = _print_plan(params, found, assessed, console, effort, witness / attacks if attacks else 0.0)
     return needs.model_copy(
         update={
+            "plan": planned,
             "seconds": seconds,
             "memory_bytes": memory,
             "entries": [
@@ -87,6 +107,39 @@ def print_estimate(
             ],
         }
     )  # fmt: skip
+
+
+def _print_plan(
+    params: Params, found: list[Estimate], assessed: Dataset, console: Console, effort: Effort, surcharge: float
+) -> list[PlanAnswer]:
+    """Print and return the samples of each entry for the minutes and the width; nothing where neither is given."""
+    from windtunnel.operations.planning import plan, samples_for
+
+    if effort.minutes is None and effort.width is None:
+        return []
+    available, selections = len(assessed), {f"{f}.{n}": entry.samples.selection for f, n, entry in entries(params)}
+    planned = plan(found, available, effort.minutes and effort.minutes * 60, effort.width, surcharge)
+    rows = [(p.name, str(p.samples), f"{p.width:.3f}", _time(p.seconds)) for p in planned]
+    total = ("all of them", "", "", _time(sum(p.seconds for p in planned)))
+    print_table(console, _PLAN, [("", [*rows, total])], title="proposed samples")
+    if left := [row.name for row in found if row.skipped]:
+        console.print(f"[yellow]![/yellow] without a proposal, since not measured: {escape(', '.join(left))}")
+    if effort.width and available < (needed := samples_for(effort.width)):
+        console.print(
+            f"[yellow]![/yellow] width {effort.width:g} needs {needed} samples, and the data has {available}; raise data.samples.n"
+        )
+    changed = [p for p in planned if p.samples != next(row.samples for row in found if row.name == p.name)]
+    console.print("\nLines for params.yaml:" if changed else "params.yaml has these samples already.")
+    lines: dict[str, list[str]] = {}
+    for p in changed:
+        family, name = p.name.split(".", 1)
+        # A part that is drawn by `first` gives no valid interval.
+        selection = selections[p.name]
+        drawn = selection if selection != "first" or p.samples == available else "stratified"
+        lines.setdefault(family, []).append(f"  {name}:\n    samples: {{n: {p.samples}, selection: {drawn}}}")
+    for family, of_family in lines.items():
+        console.print("\n".join([f"{family}:", *of_family]), markup=False, highlight=False, soft_wrap=True)
+    return [PlanAnswer(name=p.name, samples=p.samples, width=p.width, seconds=p.seconds) for p in planned]
 
 
 def _row(row: Estimate) -> tuple[str, ...]:

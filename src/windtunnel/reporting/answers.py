@@ -93,6 +93,15 @@ class EstimateAnswer(BaseModel):
     advice: str = Field("", description="the line for a batch size that does not fit, or is slow; empty where it suits")
 
 
+class PlanAnswer(BaseModel):
+    """Samples that `--minutes` and `--width` propose for one entry."""
+
+    name: str
+    samples: int
+    width: float = Field(description="of the 95 % Wilson interval of a rate of one half, the widest there is")
+    seconds: float = Field(description="for these samples, over the workers there are")
+
+
 class RoomAnswer(BaseModel):
     """Resources that the run needs on this machine."""
 
@@ -101,6 +110,7 @@ class RoomAnswer(BaseModel):
     workers: int
     seconds: float | None = Field(description="of all entries one after the other; null without --estimate")
     entries: list[EstimateAnswer] = Field(description="empty without --estimate")
+    plan: list[PlanAnswer] = Field([], description="empty without --minutes and --width")
 
 
 class CheckAnswer(Answer):
