@@ -1,5 +1,6 @@
 """Texts from outside have limits on size, depth, aliases and digits; DVC's YAML is ours."""
 
+import sys
 import time
 
 import pytest
@@ -107,6 +108,18 @@ def test_numbers_that_people_write_are_read():
 def test_deep_nesting_is_not_left_to_libyaml(text):
     with pytest.raises(UserError, match=r"nested too deeply|not YAML"):
         parse_yaml(text, "dvc.lock", fast=True)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_deep_nesting_takes_no_time_where_a_library_raised_the_recursion_limit(fast):
+    limit, started = sys.getrecursionlimit(), time.process_time()
+    sys.setrecursionlimit(50_000)
+    try:
+        with pytest.raises(UserError, match="nested too deeply"):
+            parse_yaml("[{" * 150_000, "dvc.lock", fast=fast)
+    finally:
+        sys.setrecursionlimit(limit)
+    assert time.process_time() - started < 10  # minutes before
 
 
 def test_the_fast_parser_reads_what_dvc_writes():

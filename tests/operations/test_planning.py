@@ -74,7 +74,7 @@ def test_the_lines_to_paste_are_valid_params(monkeypatch):
     console = Console(file=io.StringIO(), width=200)
     before = RoomAnswer(disk_bytes=1, memory_bytes=1, workers=1, seconds=None, entries=[])
 
-    answer = needs.print_estimate(params, None, range(200), None, console, before, needs.Effort(True, 1.0, 0.05))
+    answer = needs.print_estimate(params, None, range(200), None, console, before, needs.Measurement(True, 1.0, 0.05))
     printed = console.file.getvalue()
     assert "width 0.05 needs 1533 samples, and the data has 200; raise data.samples.n" in printed
     assert "attacks:\n  fgsm:\n    samples: {n: 60, selection: stratified}" in printed

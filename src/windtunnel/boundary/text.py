@@ -21,8 +21,9 @@ from windtunnel.core.errors import UserError
 MAX_VALUES = 100_000  # once aliases and merge keys are written out
 MAX_DEPTH = 64
 MAX_DIGITS = 1000  # of one number
-MAX_BRACKETS = 1000  # that open a list or a map, in a text that libyaml may read
+MAX_BRACKETS = 1000  # that open a list or a map: in all, in a text that libyaml may read; at one place, in any YAML
 _LONG_INDENT = re.compile(r"[ \t?:-]{200}")  # of a text that nests deeply without brackets
+_BRACKETS = re.compile(r"[\[\]{}]")
 _JSON_NESTING = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)  # a text, or what opens or closes a list or map
 
 
@@ -45,6 +46,9 @@ def parse_yaml(text: str, where: str, *, fast: bool = False) -> object:
             merge keys are written out.
 
     """
+    # The pure parser's time grows with the square of open brackets, up to the recursion limit, which some libraries raise.
+    if _nesting(_BRACKETS, text) >= MAX_BRACKETS:
+        raise UserError(f"{where}: is nested too deeply; {MAX_DEPTH} levels at most")
     try:
         # libyaml recurses in C: deep nesting would end the process.
         fast = fast and text.count("[") + text.count("{") < MAX_BRACKETS and not _LONG_INDENT.search(text)
@@ -98,7 +102,7 @@ def parse_json(text: str | bytes, where: str, *, max_bytes: int = TEXT_BYTES) ->
     try:
         if isinstance(text, bytes):
             text = text.decode(json.detect_encoding(text))
-        if _json_depth(text) > MAX_DEPTH:
+        if _nesting(_JSON_NESTING, text) > MAX_DEPTH:
             raise UserError(f"{where}: is nested too deeply; {MAX_DEPTH} levels at most")
         content: Json = json.loads(text, parse_int=_integer)
     except ValueError as error:  # UnicodeDecodeError and JSONDecodeError among them
@@ -118,13 +122,13 @@ def read_json_map(
     return content
 
 
-def _json_depth(text: str) -> int:
-    """Return the deepest nesting of lists and maps up to the first syntax error, without recursion.
+def _nesting(pattern: re.Pattern[str], text: str) -> int:
+    """Return the deepest nesting of lists and maps among the matches of `pattern`, without recursion.
 
     The parser of `json` recurses in C: where a library has raised the recursion limit, deep nesting ends the process.
     """
     depth = deepest = 0
-    for token in _JSON_NESTING.finditer(text):
+    for token in pattern.finditer(text):
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
         deepest = max(deepest, depth)
     return deepest

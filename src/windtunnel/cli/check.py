@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from windtunnel.boundary.params import load_params
 from windtunnel.boundary.params_file import read_params
-from windtunnel.cli.needs import NO_ESTIMATE, Effort
+from windtunnel.cli.needs import NO_ESTIMATE, Measurement
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.sanity.check import Status
 from windtunnel.evaluation.validate import validate
@@ -71,16 +71,16 @@ def check(
       windtunnel check --estimate
       windtunnel check --minutes 30 --width 0.05
     """  # noqa: D301
-    effort = Effort(estimate or minutes is not None or width is not None, minutes, width)
+    measurement = Measurement(estimate or minutes is not None or width is not None, minutes, width)
     if as_json:
-        _as_json(path, queries, effort)
+        _as_json(path, queries, measurement)
         return
-    mistakes, _, _ = run_watched(_check, path, queries, effort)
+    mistakes, _, _ = run_watched(_check, path, queries, measurement)
     if mistakes:
         raise UserError("\n".join(mistakes))
 
 
-def _as_json(path: Path, queries: int, effort: Effort) -> None:
+def _as_json(path: Path, queries: int, measurement: Measurement) -> None:
     """The answer on stdout, and exit code 2 where there is a mistake."""
     from windtunnel.core.errors import USER_ERROR
     from windtunnel.reporting.answers import CheckAnswer
@@ -91,7 +91,7 @@ def _as_json(path: Path, queries: int, effort: Effort) -> None:
     needs: RoomAnswer | None = None
     try:
         # What a model of the user's prints is no part of the answer.
-        mistakes, look, needs = run_watched(_check, path, queries, effort, quiet=True)
+        mistakes, look, needs = run_watched(_check, path, queries, measurement, quiet=True)
         number = sum(1 for _ in entries(load_params(path)))
     except UserError as error:
         mistakes = str(error).splitlines()
@@ -100,7 +100,7 @@ def _as_json(path: Path, queries: int, effort: Effort) -> None:
         raise SystemExit(USER_ERROR)
 
 
-def _check(path: Path, queries: int, effort: Effort, *, quiet: bool = False) -> Checked:
+def _check(path: Path, queries: int, measurement: Measurement, *, quiet: bool = False) -> Checked:
     """In a process of its own, so that a model which hangs, or ends its process, cannot pass for one that was checked."""
     if quiet:
         os.dup2(2, 1)  # stdout becomes stderr
@@ -111,7 +111,7 @@ def _check(path: Path, queries: int, effort: Effort, *, quiet: bool = False) -> 
     check_whole(path, raw)
     console.print(f"[green]✓[/green] {path}: {sum(1 for _ in entries(params))} assessments, budget "
                   f"{params.budget.norm.value} {params.budget.epsilon:.6g}")  # fmt: skip
-    mistakes, look, needs = check_compatibility(params, console, queries, effort)
+    mistakes, look, needs = check_compatibility(params, console, queries, measurement)
     mistakes += missing_references(Path(GRAPH), raw) if path == PARAMS_FILE else []
     if not mistakes:
         console.print("[green]✓[/green] every assessment fits the model and the data")
@@ -122,12 +122,12 @@ def _check(path: Path, queries: int, effort: Effort, *, quiet: bool = False) -> 
 
 
 def check_compatibility(
-    params: Params, console: Console, queries: int | None = None, effort: Effort = NO_ESTIMATE
+    params: Params, console: Console, queries: int | None = None, measurement: Measurement = NO_ESTIMATE
 ) -> Checked:
     """Load the data and the model and print what they are: a line per assessment that cannot run on them, what the model sees, and
     what the run needs of the machine.
 
-    queries: how many a Python `predict` may get. effort: whether to measure a batch of every entry, if none is refused.
+    queries: how many a Python `predict` may get. measurement: whether to measure a batch of every entry, if none is refused.
     """
     from windtunnel.boundary.data.load import load_dataset
     from windtunnel.boundary.data.slices import read_slices
@@ -174,8 +174,8 @@ def check_compatibility(
     mistakes += failures
     refused, needs = needs_of(params, classifier, assessed, train, console)
     mistakes += refused
-    if effort.estimate and not mistakes:
-        needs = print_estimate(params, classifier, assessed, train, console, needs, effort)
+    if measurement.estimate and not mistakes:
+        needs = print_estimate(params, classifier, assessed, train, console, needs, measurement)
     return mistakes, look, needs
 
 

@@ -31,15 +31,15 @@ _LONG = 60.0  # seconds from which more workers are worth their start
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
-    """What `check` measures. estimate: one batch of every entry. minutes, width: for which it proposes samples."""
+class Measurement:
+    """Measurements that `check` makes. estimate: one batch of every entry. minutes, width: for which it proposes samples."""
 
     estimate: bool = False
     minutes: float | None = None
     width: float | None = None
 
 
-NO_ESTIMATE = Effort()
+NO_ESTIMATE = Measurement()
 
 
 def needs_of(
@@ -66,7 +66,7 @@ def print_estimate(
     train: Dataset | None,
     console: Console,
     needs: RoomAnswer,
-    effort: Effort = NO_ESTIMATE,
+    measurement: Measurement = NO_ESTIMATE,
 ) -> RoomAnswer:
     """`needs` with what a batch of each entry says of all its samples, printed as a table, and with the proposed samples."""
     from windtunnel.operations.estimate import estimates, witness_seconds
@@ -92,7 +92,7 @@ def print_estimate(
         console.print(
             f"[yellow]![/yellow] one of {processors} processors does this alone; `{shared}` shares it, with equal results"
         )
-    planned = _print_plan(params, found, assessed, console, effort, witness / attacks if attacks else 0.0)
+    planned = _print_plan(params, found, assessed, console, measurement, witness / attacks if attacks else 0.0)
     return needs.model_copy(
         update={
             "plan": planned,
@@ -110,23 +110,28 @@ def print_estimate(
 
 
 def _print_plan(
-    params: Params, found: list[Estimate], assessed: Dataset, console: Console, effort: Effort, surcharge: float
+    params: Params,
+    found: list[Estimate],
+    assessed: Dataset,
+    console: Console,
+    measurement: Measurement,
+    surcharge: float,
 ) -> list[PlanAnswer]:
     """Print and return the samples of each entry for the minutes and the width; nothing where neither is given."""
     from windtunnel.operations.planning import plan, samples_for
 
-    if effort.minutes is None and effort.width is None:
+    if measurement.minutes is None and measurement.width is None:
         return []
     available, selections = len(assessed), {f"{f}.{n}": entry.samples.selection for f, n, entry in entries(params)}
-    planned = plan(found, available, effort.minutes and effort.minutes * 60, effort.width, surcharge)
+    planned = plan(found, available, measurement.minutes and measurement.minutes * 60, measurement.width, surcharge)
     rows = [(p.name, str(p.samples), f"{p.width:.3f}", _time(p.seconds)) for p in planned]
     total = ("all of them", "", "", _time(sum(p.seconds for p in planned)))
     print_table(console, _PLAN, [("", [*rows, total])], title="proposed samples")
     if left := [row.name for row in found if row.skipped]:
         console.print(f"[yellow]![/yellow] without a proposal, since not measured: {escape(', '.join(left))}")
-    if effort.width and available < (needed := samples_for(effort.width)):
+    if measurement.width and available < (needed := samples_for(measurement.width)):
         console.print(
-            f"[yellow]![/yellow] width {effort.width:g} needs {needed} samples, and the data has {available}; raise data.samples.n"
+            f"[yellow]![/yellow] width {measurement.width:g} needs {needed} samples, and the data has {available}; raise data.samples.n"
         )
     changed = [p for p in planned if p.samples != next(row.samples for row in found if row.name == p.name)]
     console.print("\nLines for params.yaml:" if changed else "params.yaml has these samples already.")

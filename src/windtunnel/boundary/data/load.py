@@ -45,7 +45,7 @@ def load_dataset(data: Data, seed: int, view: View | None = None) -> tuple[Datas
 def convert(
     data: Data, seed: int, assessed: Raw | Dataset, train: Raw | Dataset | None, view: View | None = None
 ) -> tuple[Dataset, Dataset | None]:
-    """What a source holds as `data` asks for it (see `load_dataset`)."""
+    """Content of a source as `data` asks for it (see `load_dataset`)."""
     assessed, train = _one_label(assessed, data), None if train is None else _one_label(train, data)
     parts = [part for part in (assessed, train) if part is not None]
     for part in parts:
@@ -277,7 +277,7 @@ def _floats(array: np.ndarray) -> Tensor:
 
 
 def _span(array: np.ndarray | ImageFiles) -> tuple[float, float]:
-    """What tabular values span, over the whole source, so that a selection does not change it."""
+    """Range of tabular values over the whole source, so that a selection does not change it."""
     assert isinstance(array, np.ndarray)
     return float(np.float32(array.min())), float(np.float32(array.max()))
 
