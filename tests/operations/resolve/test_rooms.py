@@ -20,9 +20,9 @@ DECIDING = [
     ("registry/plugins.py", 'ASSESSMENTS = "windtunnel.assessments"', "attack@pgd"),
     ("records/artifacts.py", "_PROVENANCE_PACKAGES = (", "attack@pgd"),
     ("boundary/limits.py", "MEMORY_SHARE = 0.8", "train"),
-    ("params/data.py", "from __future__ import annotations", "prepare"),
-    ("assessments/attacks/evaluate.py", "from __future__ import annotations", "attack@pgd"),
-    ("evaluation/sanity/run.py", "from __future__ import annotations", "sanity"),
+    ("params/data.py", "from functools import partial", "prepare"),
+    ("assessments/attacks/evaluate.py", "from dataclasses import dataclass", "attack@pgd"),
+    ("evaluation/sanity/run.py", "from pathlib import Path", "sanity"),
 ]
 SCHEDULING = [
     ("runtime/credentials.py", "_SHORTEST = 4"),
@@ -33,7 +33,7 @@ SCHEDULING = [
     ("runtime/stage_log.py", "_DIRECTORIES = {"),
     ("runtime/shutdown.py", "GRACE = 5.0"),
     ("runtime/watchdog.py", "STAGE_FACTOR = 10"),
-    ("cli/show.py", "from __future__ import annotations"),
+    ("cli/show.py", "from pathlib import Path"),
 ]
 
 
