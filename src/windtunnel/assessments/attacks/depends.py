@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from windtunnel.assessments.depends import Depends, code_of_others, module_of, other_models, remote
@@ -22,20 +22,15 @@ def _options(attack: AttackEntry, params: Params) -> frozenset[str]:
     return frozenset({"any attack", *libraries}) | remote(attack.transfer_to.values())
 
 
-def _files(attack: AttackEntry) -> Mapping[str, str]:
-    others = attack.transfer_to
-    return other_models({f"transfer_to.{key}": directory for key, directory in others.items()})
-
-
 def _code(attack: AttackEntry) -> Iterator[str]:
     for function in (attack.invoker, attack.adapt, attack.algorithm if attack.library == "function" else None):
         yield from module_of(function)
     yield from code_of_others(attack.transfer_to.values())
 
 
-def _survivors(attack: AttackEntry) -> tuple[tuple[str, str], ...]:
-    on = attack.on
-    return tuple(("attack", name) for name in (on.survivors_of if on else ()))
-
-
-DEPENDS = Depends(_options, files=_files, code=_code, builds_on=_survivors)
+DEPENDS = Depends(
+    _options,
+    files=lambda attack: other_models({f"transfer_to.{key}": model for key, model in attack.transfer_to.items()}),
+    code=_code,
+    builds_on=lambda attack: tuple(("attack", name) for name in (attack.on.survivors_of if attack.on else ())),
+)

@@ -60,7 +60,10 @@ def noise_accuracy(name: str, noisy: Tensor, classes: Tensor) -> dict[str, Json]
 def side_metrics(side: str, data: Mapping[str, Tensor], classes: Tensor, rho: float) -> dict[str, Json]:
     """Every metric of one side (reconstruction or generation) of one classifier; see `examine` for the tensors."""
     local, mean_minimum, bounded = NAMES[side]
-    curve = [noise_accuracy("llna", data["noisy_predictions"][:, e], classes) for e in range(_levels(data))]
+    curve = [
+        noise_accuracy("llna", data["noisy_predictions"][:, e], classes)
+        for e in range(data["noisy_predictions"].shape[1])
+    ]
     return {
         **({} if side == "generation" else accuracy(data["predictions"], classes).metrics(local)),
         **noise_accuracy(f"llna_{side}", data["noisy_predictions"], classes),
@@ -94,10 +97,6 @@ def value_metrics(
             within_rho = f"{suffix}_rho_{rho:g}" if len(rhos) > 1 else suffix
             block |= unbroken(distances, rho).metrics(f"{bounded}{within_rho}") if within_rho else {}
     return block
-
-
-def _levels(data: Mapping[str, Tensor]) -> int:
-    return data["noisy_predictions"].shape[1]
 
 
 def conventional_metrics(

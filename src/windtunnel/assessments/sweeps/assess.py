@@ -1,5 +1,6 @@
 """The pipeline of a sweep: grid, perturbed predictions, critical epsilons, report."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -182,23 +183,19 @@ def _bisect(critical: Tensor, engine: Engine, grid: list[float], norm: Norm, sub
     return high.float()
 
 
-def _caveats(sweep: Sweep, *, zero_added: bool, one_step: bool) -> list[Caveat]:
-    caveats = []
+def _caveats(sweep: Sweep, *, zero_added: bool, one_step: bool) -> Iterator[Caveat]:
     if zero_added:
-        caveats.append(Caveat("zero_added", "The epsilon grid had no 0; it was added as the clean baseline."))
+        yield Caveat("zero_added", "The epsilon grid had no 0; it was added as the clean baseline.")
     if one_step:
-        caveats.append(
-            Caveat("one_step_attack", "FGSM takes one gradient step: an iterative attack breaks more at every epsilon.")
+        yield Caveat(
+            "one_step_attack", "FGSM takes one gradient step: an iterative attack breaks more at every epsilon."
         )
     if sweep.violations:
-        caveats.append(
-            Caveat(
-                "not_monotone",
-                f"{sweep.violations} samples are wrong at one epsilon and right at a larger one; the curve counts a "
-                f"sample as broken from the first on, the raw curve is kept beside it.",
-            )
+        yield Caveat(
+            "not_monotone",
+            f"{sweep.violations} samples are wrong at one epsilon and right at a larger one; the curve counts a "
+            f"sample as broken from the first on, the raw curve is kept beside it.",
         )
-    return caveats
 
 
 def run(task: Task[SweepEntry]) -> AssessmentResult:

@@ -1,19 +1,12 @@
 """Registry rows of the sweeps: our one-gradient FGSM, and every attack of the attacks table that takes an epsilon."""
 
-from windtunnel.assessments.attacks.rows import AttackRow, Targeting
+from windtunnel.assessments.attacks.rows import AttackRow, Targeting, algorithm
 from windtunnel.assessments.attacks.table import ROWS
-from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Norm, Randomness, ThreatModel
+from windtunnel.core.contracts import Algorithm, Norm, Randomness, ThreatModel
 
-FGSM = Algorithm(
-    library="windtunnel",
-    name="FGSM",
-    kind=AssessmentKind.EMPIRICAL_ATTACK,
-    threat_model=ThreatModel.WHITE_BOX,
-    norm=Norm.LINF,
-    categories=frozenset({"gradient_sign"}),
-    randomness=Randomness.DETERMINISTIC,
-    requires=frozenset({Capability.FORWARD, Capability.AUTOGRAD}),
-    summary="one gradient at the clean input for the whole epsilon grid (Goodfellow et al. 2015)",
+_SUMMARY = "one gradient at the clean input for the whole epsilon grid (Goodfellow et al. 2015)"
+FGSM = algorithm(
+    "windtunnel", "FGSM", ThreatModel.WHITE_BOX, Norm.LINF, "gradient_sign", Randomness.DETERMINISTIC, summary=_SUMMARY
 )
 
 

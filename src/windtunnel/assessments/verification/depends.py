@@ -32,8 +32,4 @@ def _code(entry: VerificationEntry) -> Iterator[str]:
         yield assess.module
 
 
-def _examples(entry: VerificationEntry) -> tuple[tuple[str, str], ...]:
-    return tuple(("attack", name) for name in entry.examples_from)
-
-
-DEPENDS = Depends(_options, code=_code, builds_on=_examples)
+DEPENDS = Depends(_options, code=_code, builds_on=lambda entry: tuple(("attack", name) for name in entry.examples_from))

@@ -1,20 +1,13 @@
 """The findings of the sanity checks as an assessment directory like every other."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
+from windtunnel.assessments.clean.table import IDENTITY
 from windtunnel.core.binomial import binomial_rate
-from windtunnel.core.contracts import (
-    Algorithm,
-    AssessmentKind,
-    Json,
-    PerturbationDistribution,
-    Randomness,
-    Semantics,
-    ThreatModel,
-    Verdict,
-)
+from windtunnel.core.contracts import Json, PerturbationDistribution, Semantics, Verdict
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.run import Finding, run_checks
 from windtunnel.evaluation.sanity.witness import stored_examples
@@ -65,14 +58,5 @@ def result_of(evidence: Evidence, settings: Sanity, findings: Sequence[Finding])
     )
 
 
-SANITY = Algorithm(
-    library="windtunnel",
-    name="sanity",
-    kind=AssessmentKind.STATISTICAL_SAMPLING,
-    threat_model=ThreatModel.NOT_APPLICABLE,
-    norm=None,
-    categories=frozenset({"sanity"}),
-    randomness=Randomness.DETERMINISTIC,
-    requires=frozenset(),
-    summary="checks that the numbers of the other assessments are valid",
-)
+_SUMMARY = "checks that the numbers of the other assessments are valid"
+SANITY = replace(IDENTITY, name="sanity", categories=frozenset({"sanity"}), requires=frozenset(), summary=_SUMMARY)

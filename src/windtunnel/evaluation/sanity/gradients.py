@@ -7,17 +7,10 @@ from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.classifier import forward_samples
 from windtunnel.core.medians import median
 from windtunnel.core.seeds import derive_seed
+from windtunnel.evaluation.sanity import probes
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.model import is_random
-from windtunnel.evaluation.sanity.probes import (
-    input_gradients,
-    largest_linf,
-    linf_ball,
-    need_gradients,
-    pgd,
-    uniform_in_ball,
-)
 from windtunnel.evaluation.sanity.rates import significantly_more
 
 EIGHT_255 = 8 / 255
@@ -28,7 +21,7 @@ TOLD = 1e-4  # of the largest logit: a smaller change drowns in rounding
 
 def _gradients(evidence: Evidence, loss: str) -> tuple[Tensor, Tensor]:
     """Return two masks: the gradient of `loss` is zero everywhere, and it is finite, at every sample; both bool (N,)."""
-    need_gradients(evidence)
+    probes.need_gradients(evidence)
     data, criterion = evidence.subject.dataset, evidence.subject.classifier.criterion
     functions = {"cross entropy": criterion.loss, "margin": criterion.margin_loss}
 
@@ -37,7 +30,7 @@ def _gradients(evidence: Evidence, loss: str) -> tuple[Tensor, Tensor]:
         try:
             size = forward_samples(data.inputs)
             for x, y in zip(data.inputs.split(size), data.targets.split(size), strict=True):
-                input_gradient = input_gradients(evidence.subject.classifier, x, y, functions[loss]).flatten(1)
+                input_gradient = probes.input_gradients(evidence.subject.classifier, x, y, functions[loss]).flatten(1)
                 zero.append((input_gradient == 0).all(1))
                 finite.append(input_gradient.isfinite().all(1))
             return torch.cat(zero), torch.cat(finite)
@@ -95,7 +88,7 @@ def stable_loss(evidence: Evidence, limit: float) -> CheckResult:
     change, draws = torch.zeros(len(indices)), max(1, POINTS // len(indices))
     for _ in range(draws):
         moved_margins = criterion.margin_loss(
-            evidence.subject.classifier.logits(uniform_in_ball(x, EIGHT_255 / 2, generator)), y
+            evidence.subject.classifier.logits(probes.uniform_in_ball(x, EIGHT_255 / 2, generator)), y
         )
         change += ((moved_margins - margins).abs() / scale).clamp(max=1)
     value = float((change / draws).mean())
@@ -114,7 +107,7 @@ def gradients_are_derivatives(evidence: Evidence, limit: float) -> CheckResult:
     budget inside the range. Flags where the lower 95 % bound of the share outside [0.5, 2] is above the threshold; HARD where the
     margin falls for more than half: such a gradient points down.
     """
-    need_gradients(evidence)
+    probes.need_gradients(evidence)
     if is_random(evidence):
         raise NotApplicable("the forward pass is random (A2)")
     ratios = _rise_over_gradient(evidence)
@@ -144,11 +137,11 @@ def _rise_over_gradient(evidence: Evidence) -> Tensor:
     ratios = []
     for share in (0.2, 1.0):
         # In the midst of the ball and the range: at a clipped value a model that clips is not differentiable.
-        away = min(max(share * largest_linf(evidence) / 2, 2 * hair), 0.45 * (high - low))
+        away = min(max(share * probes.largest_linf(evidence) / 2, 2 * hair), 0.45 * (high - low))
         inside = data.inputs[: len(labels)].clamp(low + away, high - away)
-        points = uniform_in_ball(inside, away - hair, generator)
+        points = probes.uniform_in_ball(inside, away - hair, generator)
         try:
-            gradients = input_gradients(classifier, points, labels, classifier.criterion.margin_loss)
+            gradients = probes.input_gradients(classifier, points, labels, classifier.criterion.margin_loss)
         except RuntimeError as error:
             raise NotRun(f"no gradient by the input (A13): {' '.join(str(error).split())[:120]}") from error
         up, down = (classifier.logits(points + sign * hair * gradients.sign()) for sign in (1, -1))
@@ -166,12 +159,12 @@ def losses_agree(evidence: Evidence, limit: float) -> CheckResult:
     PGD under cross entropy and under the margin on the same samples, 40 steps in the largest Linf budget; flags where
     robust accuracies differ by more than the threshold and the exact McNemar test says so at 5 %.
     """
-    need_gradients(evidence)
-    region, _ = linf_ball(evidence)
+    probes.need_gradients(evidence)
+    region, _ = probes.linf_ball(evidence)
     data, indices = evidence.subject.dataset, evidence.probe_indices()
     seed, criterion = derive_seed(evidence.subject.seed, "C14"), evidence.subject.classifier.criterion
     broken = [
-        pgd(evidence.subject.classifier, data.inputs[indices], data.targets[indices], region.epsilon, steps=40,
+        probes.pgd(evidence.subject.classifier, data.inputs[indices], data.targets[indices], region.epsilon, steps=40,
             step_size=region.epsilon / 10, seed=seed, loss=loss).broken
         for loss in (criterion.loss, criterion.margin_loss)
     ]  # fmt: skip

@@ -15,7 +15,6 @@ from windtunnel.evaluation.sanity.check import NotApplicable
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.summary.evidence import Region
 from windtunnel.params.attacks import AttackEntry
-from windtunnel.params.entry import Budget
 from windtunnel.records.artifacts import Tensors, tensor_in
 
 NOISE = 64  # images of noise
@@ -132,11 +131,7 @@ def rerun_attack(evidence: Evidence, assessment: Assessment, indices: Tensor, ch
     seed = evidence.subject.seed if changes.seed is None else changes.seed
     subject = replace(evidence.subject.subset(indices), seed=seed)
     name = f"sanity.{assessment.name}.{derive_seed(seed, str(changed))}"
-    return assess(name, changed, _budget(evidence), subject).data
-
-
-def _budget(evidence: Evidence) -> Budget:
-    return evidence.params.budget
+    return assess(name, changed, evidence.params.budget, subject).data
 
 
 def uniform_in_ball(inputs: Tensor, epsilon: float, generator: torch.Generator) -> Tensor:

@@ -1,6 +1,6 @@
 """The summary: the robustness sandwich at each budget, and what contradicts itself."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -214,41 +214,32 @@ def _sanity_failures(findings: Sequence[FindingRecord]) -> list[str]:
     ]
 
 
-def _caveats(first: RegionEvidence, failures: Sequence[str], assessments: Sequence[Artifacts]) -> list[Caveat]:
-    n, caveats = len(first.broken), []
+def _caveats(first: RegionEvidence, failures: Sequence[str], assessments: Sequence[Artifacts]) -> Iterator[Caveat]:
+    n = len(first.broken)
     if failures:
-        caveats.append(Caveat("hard_failure", "These numbers are not valid: " + "; ".join(failures[:3])))
+        yield Caveat("hard_failure", "These numbers are not valid: " + "; ".join(failures[:3]))
     where = budget_text(first.region.norm, first.region.epsilon)
     if not first.drawn.any():
-        caveats.append(
-            Caveat("not_attacked", f"No attack ran at {where}: there is no worst-case accuracy at the global budget.")
-        )
+        yield Caveat("not_attacked", f"No attack ran at {where}: there is no worst-case accuracy at the global budget.")
     elif not first.drawn.all():
-        caveats.append(
-            Caveat(
-                "partly_attacked",
-                f"{int(first.drawn.sum())} of {n} samples were in the draw of an attack at {where}; worst-case accuracy is "
-                f"of these alone; the other {int((~first.drawn).sum())} were in none.",
-            )
+        yield Caveat(
+            "partly_attacked",
+            f"{int(first.drawn.sum())} of {n} samples were in the draw of an attack at {where}; worst-case accuracy is "
+            f"of these alone; the other {int((~first.drawn).sum())} were in none.",
         )
     if first.draws and all(draw.selection == "first" for draw in first.draws):
-        caveats.append(
-            Caveat(
-                "first_samples",
-                f"The attacks at {where} took the first samples ({', '.join(d.name for d in first.draws)}): their accuracy is "
-                f"no unbiased estimate for all samples. samples.selection: random or stratified gives one.",
-            )
+        yield Caveat(
+            "first_samples",
+            f"The attacks at {where} took the first samples ({', '.join(d.name for d in first.draws)}): their accuracy is "
+            f"no unbiased estimate for all samples. samples.selection: random or stratified gives one.",
         )
     if first.examined.any() and not first.examined.all():
-        caveats.append(
-            Caveat(
-                "partly_verified",
-                f"{int((~first.examined).sum())} of {n} samples were not sent to a verifier and count as not certified.",
-            )
+        yield Caveat(
+            "partly_verified",
+            f"{int((~first.examined).sum())} of {n} samples were not sent to a verifier and count as not certified.",
         )
     if not any(a.kind == AssessmentKind.FORMAL_VERIFICATION and not of_a_smoothed_model(a) for a in assessments):
-        caveats.append(Caveat("nothing_verified", "No formal verification ran: nothing here is verified."))
-    return caveats
+        yield Caveat("nothing_verified", "No formal verification ran: nothing here is verified.")
 
 
 SUMMARY = Algorithm(

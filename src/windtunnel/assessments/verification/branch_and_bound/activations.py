@@ -77,14 +77,6 @@ SILU = Smooth("silu", F.silu, 0.5001)
 SOFTPLUS = Smooth("softplus", F.softplus, 0.2501)
 
 
-def _relu(apply: Apply, z: Tensor, inplace: bool = False) -> Tensor:
-    return apply(RELU, z)
-
-
-def _leaky_relu(apply: Apply, z: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
-    return _kink(apply, z, torch.as_tensor(negative_slope, dtype=torch.float64))
-
-
 def _prelu(apply: Apply, z: Tensor, weight: Tensor) -> Tensor:
     slope = weight.detach().double()
     return _kink(apply, z, slope.view(-1, *[1] * (z.ndim - 2)) if slope.numel() > 1 else slope.view(()))
@@ -104,28 +96,8 @@ def _clamp(apply: Apply, z: Tensor, min: float | None = None, max: float | None 
     return z if max is None else max - apply(RELU, max - z)
 
 
-def _hardtanh(apply: Apply, z: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
-    return _clamp(apply, z, min_val, max_val)
-
-
-def _relu6(apply: Apply, z: Tensor, inplace: bool = False) -> Tensor:
-    return _clamp(apply, z, 0.0, 6.0)
-
-
-def _hardsigmoid(apply: Apply, z: Tensor, inplace: bool = False) -> Tensor:
-    return _clamp(apply, z / 6 + 0.5, 0.0, 1.0)
-
-
-def _abs(apply: Apply, z: Tensor) -> Tensor:
-    return 2 * apply(RELU, z) - z
-
-
 def _maximum(apply: Apply, a: Tensor, b: Tensor, kink: Kink = RELU) -> Tensor:
     return a + apply(kink, b - a)
-
-
-def _minimum(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
-    return a - apply(RELU, a - b)
 
 
 def _max(apply: Apply, a: Tensor, *others: object, **more: object) -> Tensor:
@@ -251,10 +223,6 @@ def _smooth(activation: Smooth) -> Callable[..., Tensor]:
     return rewritten
 
 
-def _gelu(apply: Apply, z: Tensor, *, approximate: str = "none") -> Tensor:
-    return apply(GELU if approximate == "none" else GELU_TANH, z)
-
-
 def _softplus(apply: Apply, z: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     if not math.isclose(beta, 1.0):
         raise NotImplementedError("softplus with another beta than 1")
@@ -263,19 +231,21 @@ def _softplus(apply: Apply, z: Tensor, beta: float = 1.0, threshold: float = 20.
 
 # By torch's name of the function, without the underscore of those that work in place.
 REWRITES: dict[str, Callable[..., Tensor]] = {
-    "relu": _relu,
-    "leaky_relu": _leaky_relu,
+    "relu": lambda apply, z, inplace=False: apply(RELU, z),
+    "leaky_relu": lambda apply, z, negative_slope=0.01, inplace=False: _kink(
+        apply, z, torch.as_tensor(negative_slope, dtype=torch.float64)
+    ),
     "prelu": _prelu,
     "clamp": _clamp,
     "clip": _clamp,
     "clamp_min": lambda apply, z, min: _clamp(apply, z, min),
     "clamp_max": lambda apply, z, max: _clamp(apply, z, None, max),
-    "hardtanh": _hardtanh,
-    "relu6": _relu6,
-    "hardsigmoid": _hardsigmoid,
-    "abs": _abs,
+    "hardtanh": lambda apply, z, min_val=-1.0, max_val=1.0, inplace=False: _clamp(apply, z, min_val, max_val),
+    "relu6": lambda apply, z, inplace=False: _clamp(apply, z, 0.0, 6.0),
+    "hardsigmoid": lambda apply, z, inplace=False: _clamp(apply, z / 6 + 0.5, 0.0, 1.0),
+    "abs": lambda apply, z: 2 * apply(RELU, z) - z,
     "maximum": _maximum,
-    "minimum": _minimum,
+    "minimum": lambda apply, a, b: a - apply(RELU, a - b),
     "max": _max,
     "amax": _amax,
     "max_pool2d": _max_pool2d,
@@ -283,6 +253,6 @@ REWRITES: dict[str, Callable[..., Tensor]] = {
     "sigmoid": _smooth(SIGMOID),
     "tanh": _smooth(TANH),
     "silu": _smooth(SILU),
-    "gelu": _gelu,
+    "gelu": lambda apply, z, *, approximate="none": apply(GELU if approximate == "none" else GELU_TANH, z),
     "softplus": _softplus,
 }

@@ -184,10 +184,6 @@ def _adaptive_average_pool(call: Call) -> nn.Module:
     return _averages(channels, window, window, (0, 0))
 
 
-def _adaptive_max_pool(call: Call) -> nn.Module:
-    return nn.MaxPool2d(_window(call)[1])
-
-
 def _window(call: Call) -> tuple[int, tuple[int, int]]:
     """(channels, window) of adaptive pooling whose windows are of one size, which is what a verifier can bound."""
     if call.shape_in is None or len(call.shape_in) != 3:
@@ -219,28 +215,20 @@ def _reshape(call: Call) -> nn.Module:
     return nn.Flatten()
 
 
-def _leaky(call: Call) -> nn.Module:
-    return nn.LeakyReLU(call.number("negative_slope"))
-
-
-def _gelu(call: Call) -> nn.Module:
-    return nn.GELU(str(call.given["approximate"]))
-
-
 MODULES: dict[object, Row] = {
     aten.conv2d.default: _conv,
     aten.conv2d.padding: _conv,
     aten.linear.default: _linear,
     aten.batch_norm.default: _batch_norm,
     aten.relu.default: lambda _: nn.ReLU(),
-    aten.leaky_relu.default: _leaky,
+    aten.leaky_relu.default: lambda call: nn.LeakyReLU(call.number("negative_slope")),
     aten.sigmoid.default: lambda _: nn.Sigmoid(),
     aten.tanh.default: lambda _: nn.Tanh(),
-    aten.gelu.default: _gelu,
+    aten.gelu.default: lambda call: nn.GELU(str(call.given["approximate"])),
     aten.max_pool2d.default: _max_pool,
     aten.avg_pool2d.default: _average_pool,
     aten.adaptive_avg_pool2d.default: _adaptive_average_pool,
-    aten.adaptive_max_pool2d.default: _adaptive_max_pool,
+    aten.adaptive_max_pool2d.default: lambda call: nn.MaxPool2d(_window(call)[1]),
     aten.mean.dim: _mean,
     aten.flatten.using_ints: _reshape,
     aten.view.default: _reshape,

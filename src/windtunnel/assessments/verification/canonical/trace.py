@@ -15,15 +15,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from windtunnel.assessments.verification.canonical import operators
 from windtunnel.assessments.verification.canonical.fold import argument
-from windtunnel.assessments.verification.canonical.operators import (
-    ARITHMETIC,
-    ENDINGS,
-    MODULES,
-    WITH_INDICES,
-    Call,
-    aten,
-)
 
 
 class UntraceableError(Exception):
@@ -115,7 +108,7 @@ class _Copier:
 
     def _result(self, node: fx.Node) -> fx.Node:
         (result,) = node.all_input_nodes
-        while result.target in ENDINGS and _along_classes(result):
+        while result.target in operators.ENDINGS and _along_classes(result):
             self.ending = _name(result.target)
             result = argument(result)
         return self._made(result)
@@ -124,10 +117,12 @@ class _Copier:
         target = node.target
         if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:
             # What changes its argument becomes what gives a new value, and stands for the argument from here on.
-            node.target = getattr(getattr(aten, target.__name__.split(".")[0].removesuffix("_")), target._overloadname)
+            node.target = getattr(
+                getattr(operators.aten, target.__name__.split(".")[0].removesuffix("_")), target._overloadname
+            )
             self.values[argument(node)] = value = self._call(node)
             return value
-        if target is operator.getitem and node.args[1] == 0 and argument(node).target in WITH_INDICES:
+        if target is operator.getitem and node.args[1] == 0 and argument(node).target in operators.WITH_INDICES:
             pooled = self.values[argument(node)]
             if isinstance(pooled, fx.Node) and pooled.op == "call_module":
                 return pooled
@@ -146,12 +141,12 @@ class _Copier:
             for number, part in enumerate(layer if isinstance(layer, nn.Sequential) else (layer,)):
                 self.root.add_module(f"{node.name}_{number}", part)
                 value = self.graph.call_module(f"{node.name}_{number}", (value,))
-        elif target is aten.add.Tensor and len(inputs) == 2 and len(args) == 2 and not kwargs:
+        elif target is operators.aten.add.Tensor and len(inputs) == 2 and len(args) == 2 and not kwargs:
             value = self.graph.call_function(torch.add, args)
         else:
             constants = self._registered(node.name, args), self._registered(node.name, kwargs)
             # Copies are left out, and with them the order in memory that a view relies on.
-            function = aten.reshape.default if target is aten.view.default else target
+            function = operators.aten.reshape.default if target is operators.aten.view.default else target
             value = self.graph.call_function(cast(Callable[..., object], function), *constants)
         value.meta["operator"] = _described(node)
         value.meta["shape"] = _shape(node)
@@ -163,16 +158,16 @@ class _Copier:
     ) -> nn.Module | None:
         """The torch module that does what `node` does; None where no row knows one."""
         target = node.target
-        if target in WITH_INDICES and any(user.users and user.args[1:] != (0,) for user in node.users):
+        if target in operators.WITH_INDICES and any(user.users and user.args[1:] != (0,) for user in node.users):
             return None
-        row = MODULES.get(target) or (ARITHMETIC.get(target) if len(inputs) == 1 else None)
+        row = operators.MODULES.get(target) or (operators.ARITHMETIC.get(target) if len(inputs) == 1 else None)
         if row is None or not isinstance(target, torch._ops.OpOverload):
             return None
         arguments = target._schema.arguments
         defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
         defaults |= dict(zip((a.name for a in arguments), args, strict=False)) | kwargs
         try:
-            return row(Call(defaults, _shape(inputs[0]), _shape(node)))
+            return row(operators.Call(defaults, _shape(inputs[0]), _shape(node)))
         except (KeyError, NotImplementedError):
             return None
 

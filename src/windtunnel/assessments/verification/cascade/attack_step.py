@@ -13,17 +13,7 @@ from windtunnel.assessments.verification.cascade.step import Step
 from windtunnel.assessments.verification.cascade.steps import ATTACK_BATCH
 from windtunnel.assessments.verification.cascade.task import Task
 from windtunnel.assessments.verification.deadline import Deadline
-from windtunnel.assessments.verification.falsification.falsifier import (
-    QUICK_RESTARTS,
-    QUICK_STEPS,
-    RESTARTS,
-    ROUNDING,
-    STEPS,
-    TARGETED_RESTARTS,
-    TARGETED_STEPS,
-    falsify,
-    falsify_targeted,
-)
+from windtunnel.assessments.verification.falsification import falsifier
 from windtunnel.core.batches import Batch
 from windtunnel.core.contracts import Norm
 from windtunnel.core.seeds import derive_seed
@@ -41,8 +31,11 @@ class _Round(NamedTuple):
 
 # The searches of each step, one after the other on what is left.
 _ROUNDS = {
-    "quick-attack": (_Round(falsify, QUICK_STEPS, QUICK_RESTARTS),),
-    "attack": (_Round(falsify, STEPS, RESTARTS), _Round(falsify_targeted, TARGETED_STEPS, TARGETED_RESTARTS)),
+    "quick-attack": (_Round(falsifier.falsify, falsifier.QUICK_STEPS, falsifier.QUICK_RESTARTS),),
+    "attack": (
+        _Round(falsifier.falsify, falsifier.STEPS, falsifier.RESTARTS),
+        _Round(falsifier.falsify_targeted, falsifier.TARGETED_STEPS, falsifier.TARGETED_RESTARTS),
+    ),
 }
 
 
@@ -105,4 +98,4 @@ def _call(step: str, task: Task) -> Mapping[str, object]:
     }
 
 
-ATTACK = Step(attack, _call, ROUNDING)
+ATTACK = Step(attack, _call, falsifier.ROUNDING)

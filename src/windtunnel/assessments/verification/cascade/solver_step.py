@@ -11,13 +11,7 @@ from windtunnel.assessments.verification.canonical.subject import MEASURED, Cano
 from windtunnel.assessments.verification.cascade.ledger import Ledger
 from windtunnel.assessments.verification.cascade.step import Step, Trial
 from windtunnel.assessments.verification.cascade.task import Task
-from windtunnel.assessments.verification.marabou.onnx_graph import (
-    check_layers,
-    check_operators,
-    check_scale,
-    readable_by_marabou,
-    rescaled,
-)
+from windtunnel.assessments.verification.marabou import onnx_graph
 from windtunnel.assessments.verification.marabou.queries import (
     CLEAR_LEAD,
     MARABOU_TOLERANCE,
@@ -130,14 +124,14 @@ def graph_for_marabou(canonical: Canonical, classifier: Classifier, folder: Path
     subject = canonical.subject
     if classifier.onnx_path:
         check_equivalence(classifier, classifier.onnx_path, subject.dataset.inputs)
-        exported = rescaled(classifier.onnx_path, folder / "model.onnx", canonical.unit, canonical.offset)
+        exported = onnx_graph.rescaled(classifier.onnx_path, folder / "model.onnx", canonical.unit, canonical.offset)
     else:
-        check_layers(subject.classifier.module)
+        onnx_graph.check_layers(subject.classifier.module)
         exported = _exported(subject, folder / "model.onnx")
-    onnx = readable_by_marabou(exported, folder / "readable.onnx")
+    onnx = onnx_graph.readable_by_marabou(exported, folder / "readable.onnx")
     check_equivalence(subject.classifier, onnx, subject.dataset.inputs)
-    check_operators(onnx, subject.classifier.module)
-    check_scale(onnx, subject.dataset.inputs[:MEASURED])
+    onnx_graph.check_operators(onnx, subject.classifier.module)
+    onnx_graph.check_scale(onnx, subject.dataset.inputs[:MEASURED])
     return onnx
 
 
