@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import torch
+from scipy.stats import binomtest
 from torch import Tensor
 
 from windtunnel.core import scratch
@@ -11,7 +12,11 @@ from windtunnel.core.contracts import AssessmentKind, Norm, Objective, Verdict
 from windtunnel.core.distances import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, within
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check, largest, listing
 from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Assessment, Evidence, numbers
+from windtunnel.evaluation.sanity.model import is_random
 from windtunnel.evaluation.sanity.probes import need_several_answers
+
+_PAIRS = 4  # of answers of a random model to the same inputs
+_LEVEL = 1e-3  # of the test whether its randomness explains verdicts that differ
 
 
 def perturbing(evidence: Evidence) -> list[Assessment]:
@@ -91,24 +96,45 @@ def success_stands(evidence: Evidence, limit: float) -> CheckResult:
     """The success that a library reports may belong to another tensor than the one it returns.
 
     In this process, which is not the attack's: the model is asked about every stored example, and its verdict (broken
-    inside the budget, or not) is compared with the stored one. Flags above the threshold, a share of the samples.
+    inside the budget, or not) is compared with the stored one. Flags above the threshold, a share of the samples. Where an
+    attack averaged over the draws of a random model (`eot`), its verdicts may differ as often as the model's own answers do.
     """
     bad, ids, n_samples, wrong_in_all = [], [], 0, 0
     for assessment in map(evidence.pictured, evidence.of("attacks", "queries")):
-        if assessment.semantics.objective is Objective.TARGETED:
-            reached = _predict(evidence, assessment) == assessment.tensor("target_classes")
-        else:
-            reached = _predict(evidence, assessment) != assessment.tensor("targets")
-        if assessment.region is not None:
-            reached &= within(assessment.distance(assessment.region.norm), assessment.region.epsilon)
+        reached = _reached(assessment, _predict(evidence, assessment))
         considered = assessment.tried & assessment.right
         differ = (reached != assessment.succeeded) & considered
         n_samples, wrong_in_all = n_samples + int(considered.sum()), wrong_in_all + int(differ.sum())
-        if int(differ.sum()) > limit * max(1, int(considered.sum())):
+        if int(differ.sum()) > limit * max(1, int(considered.sum())) and not _is_noise(
+            evidence, assessment, differ, considered
+        ):
             bad.append(assessment.name)
             ids += assessment.named(differ)
     share = wrong_in_all / n_samples if n_samples else 0.0
     return listing(bad, f"{len(ids)} verdicts are not reproduced in", value=share, n=n_samples, samples=ids)
+
+
+def _reached(assessment: Assessment, predictions: Tensor) -> Tensor:
+    """True where `predictions` (n,) of the stored examples make them adversarial examples inside the budget."""
+    if assessment.semantics.objective is Objective.TARGETED:
+        reached = predictions == assessment.tensor("target_classes")
+    else:
+        reached = predictions != assessment.tensor("targets")
+    if assessment.region is not None:
+        reached &= within(assessment.distance(assessment.region.norm), assessment.region.epsilon)
+    return reached
+
+
+def _is_noise(evidence: Evidence, assessment: Assessment, differ: Tensor, considered: Tensor) -> bool:
+    """True where an attack averaged over a random model's draws, and these explain how many verdicts differ."""
+    draws = [block.get(key) for block in (assessment.options, *assessment.calls) for key in ("eot", "eot_iter")]
+    if not any(isinstance(count, int) and count > 1 for count in draws) or not is_random(evidence):
+        return False
+    inputs, targets, n = assessment.tensor("perturbed_inputs"), assessment.tensor("targets"), int(considered.sum())
+    answers = [_reached(assessment, evidence.subject.classifier.predict(inputs, targets)) for _ in range(2 * _PAIRS)]
+    rates = [float((answers[i] != answers[i + 1])[considered].double().mean()) for i in range(0, 2 * _PAIRS, 2)]
+    expected = min(1.0, sum(rates) / _PAIRS + 1 / n)
+    return bool(binomtest(int(differ.sum()), n, expected, alternative="greater").pvalue > _LEVEL)
 
 
 def _predict(evidence: Evidence, assessment: Assessment) -> Tensor:
