@@ -66,7 +66,7 @@ class Caught:
     profile: str
     hard: tuple[str, ...]
     warn: tuple[str, ...]
-    robust: float
+    robust: float | None  # None: no entry has a result
     run_seconds: float
     check_seconds: float
 
@@ -159,7 +159,7 @@ def outcome_of(name: str, evidence: Evidence, profile: str, run_seconds: float) 
     attacks = [p for p in evidence.assessments if p.family == "attacks"]
     right = evidence.subject.clean_correct
     certificates = [p for p in evidence.assessments if p.family == "verification"]
-    robust = right
+    robust = None
     if attacks:
         robust = (right & ~evidence.union(attacks, lambda p: p.succeeded))[evidence.present(attacks)]
     elif certificates:
@@ -169,7 +169,7 @@ def outcome_of(name: str, evidence: Evidence, profile: str, run_seconds: float) 
         profile,
         _ids(findings, Severity.HARD),
         _ids(findings, Severity.WARN),
-        float(robust.double().mean()),
+        None if robust is None else float(robust.double().mean()),
         run_seconds,
         seconds,
     )

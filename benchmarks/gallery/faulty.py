@@ -36,6 +36,10 @@ OWN: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "own attack with a tenth of the budget": ("a_tenth_of_the_budget", WIDE),
     "own attack on half of each batch": ("half_of_the_batch", WIDE),
     "own attack that keeps the worst iterate": ("keeps_the_worst", LINF),
+    "own attack that stops with the first broken samples": ("stops_with_the_first", WIDE),
+    "own attack that stops with the first broken samples, L2": ("stops_with_the_first", L2),
+    "own attack blended with the clean image, L2": ("blended_with_the_clean_image", L2),
+    "own attack on saturated probabilities": ("on_saturated_probabilities", WIDE),
     "own attack aimed at the label": ("towards_the_label", LINF),
     "own attack on shuffled labels": ("on_permuted_labels", LINF),
 }
@@ -64,6 +68,7 @@ MASKED: Mapping[str, tuple[Callable[[nn.Module], nn.Module], Mapping[str, object
     "bit-depth reduction, L2": (masks.bit_depth, PGDL2, L2),
     "float16 at temperature 1/1000, L2": (masks.saturated, PGDL2, L2),
     "aware of who asks for a gradient, L1": (masks.AwareOfGradients, SPARSE, L1),
+    "logits rounded to even numbers, L1": (masks.rounded_logits, SPARSE, L1),
     "wrong-sign gradient, L1": (masks.wrong_sign, SPARSE, L1),
     "reseeds torch in its forward pass, Square alone": (masks.Reseeding, SQUARE, WIDE),
 }
@@ -124,6 +129,7 @@ def _certificates(data: Pair, mlp: nn.Module) -> Iterator[Case]:
 
     yield case("certifies every sample, no attacks", changed("crown", _all_verified))
     yield case("certifies by 20 random points, no attacks", _by_random_points)
+    yield case("certifies what one gradient step leaves, no attacks", _by_one_step)
     yield case("certifies another model, no attacks", lambda e: _of_another_model(e, provable(data)))
     smaller = {**CROWN, "budget": {"epsilon": 0.1 / 255}}
     yield case("certifies at epsilon/255, no attacks", _stated_at_the_full_budget, smaller)
@@ -146,6 +152,14 @@ def _by_random_points(evidence: Evidence) -> Evidence:
     for _ in range(20):
         points = uniform_in_ball(subject.dataset.inputs, 0.1, generator)
         verified &= subject.classifier.predict(points) == subject.dataset.targets
+    return _with_verdicts(evidence, verified)
+
+
+def _by_one_step(evidence: Evidence) -> Evidence:
+    subject, x = evidence.subject, evidence.subject.dataset.inputs.clone().requires_grad_()
+    loss = nn.functional.cross_entropy(subject.classifier.module(x), subject.dataset.targets)
+    points = (x.detach() + 0.1 * torch.autograd.grad(loss, x)[0].sign()).clamp(0, 1)
+    verified = subject.clean_correct & (subject.classifier.predict(points) == subject.dataset.targets)
     return _with_verdicts(evidence, verified)
 
 

@@ -10,6 +10,7 @@ import torch
 from sklearn.datasets import load_breast_cancer
 from torch import Tensor, nn
 
+from benchmarks.gallery import masks
 from benchmarks.gallery.case import NAIVE, Case, subject_with
 from benchmarks.gallery.faulty import CROWN, L1, L2, LINF, PGDL2, SPARSE, WIDE
 from benchmarks.gallery.honest import Pair, digits, fitted, provable, shapes, trained
@@ -55,6 +56,11 @@ def honest_runs(n: int = 60) -> Iterator[Case]:
     yield case("PGD in L2 on a robust network", robust, budget=L2, attacks={"pgd": {**PGDL2, "restarts": 2}})
     sparse = {"pgd": {**SPARSE, "budget": {"steps": 60}, "restarts": 3}}
     yield case("descent in L1 on an undefended network", cnn, budget=L1, attacks=sparse)
+    two = {"pgd": PGDL2, "foolbox": {"library": "foolbox", "algorithm": "L2PGD", "budget": {"steps": 40}}}
+    yield case("soft vote in L2", vote, budget=L2, attacks=two)
+    averaged = {"library": "torchattacks", "algorithm": "PGD", "budget": {"steps": 20, "step_size": 0.02}, "eot": 10}
+    yield case("noise at inference under EoT", masks.noisy(cnn, 0.05), attacks={"pgd": averaged})
+    yield case("PGD and CROWN on a provable network", provable(data), attacks=NAIVE, verification={"crown": CROWN})
     yield case("own attack without a fault", cnn, attacks={"own": ASCENT})
     yield case("own attack without a fault, L2", robust, budget=L2, attacks={"own": ASCENT})
     yield case("CROWN alone on a provable network", provable(data), attacks={}, verification={"crown": CROWN})

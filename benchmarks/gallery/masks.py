@@ -98,6 +98,11 @@ def probabilities(inner: nn.Module) -> nn.Module:
     return Around(inner, after=lambda z: z.softmax(1))
 
 
+def rounded_logits(inner: nn.Module) -> nn.Module:
+    """Rounds its logits to even numbers: the gradient is zero."""
+    return Around(inner, after=lambda logits: 2 * (logits / 2).round())
+
+
 def clamped(inner: nn.Module) -> nn.Module:
     """Logits cut at +-1: where they are cut, nothing moves."""
     return Around(inner, after=lambda z: z.clamp(-1, 1) + 1e-3 * z.detach())
@@ -202,7 +207,12 @@ class TurnsAtTheBoundary(nn.Module):
 
 def random_noise(inner: nn.Module) -> nn.Module:
     """Adds noise to its input at inference."""
-    return Around(inner, before=lambda x: x + 0.15 * torch.randn_like(x))
+    return noisy(inner, 0.15)
+
+
+def noisy(inner: nn.Module, deviation: float) -> nn.Module:
+    """Adds normal noise of this standard deviation to its input, anew at each call."""
+    return Around(inner, before=lambda x: x + deviation * torch.randn_like(x))
 
 
 def random_resizing(inner: nn.Module) -> nn.Module:

@@ -119,6 +119,28 @@ def keeps_the_worst(model: Model, inputs: Tensor, labels: Tensor, budget: Budget
     return kept
 
 
+def stops_with_the_first(model: Model, inputs: Tensor, labels: Tensor, budget: Budget, seed: int) -> Tensor:
+    """Stop for the whole batch as soon as a seventh of it is broken."""
+    x = inputs
+    for _ in range(STEPS):
+        with torch.no_grad():
+            if (model(x).argmax(1) != labels).double().mean() > 1 / 7:
+                break
+        step = (budget.epsilon or 0.0) / 8 * _unit(_gradient(model, x, labels), budget.norm)
+        x = _inside(x + step, inputs, budget).detach()
+    return x
+
+
+def blended_with_the_clean_image(model: Model, inputs: Tensor, labels: Tensor, budget: Budget, seed: int) -> Tensor:
+    """Ascend the loss, and return a quarter of the change."""
+    return inputs + 0.25 * (gradient_ascent(model, inputs, labels, budget, seed) - inputs)
+
+
+def on_saturated_probabilities(model: Model, inputs: Tensor, labels: Tensor, budget: Budget, seed: int) -> Tensor:
+    """Give the cross entropy probabilities at a low temperature in place of logits: most gradients are zero."""
+    return _ascend(inputs, budget, lambda x, _: _gradient(lambda point: (50 * model(point)).softmax(1), x, labels))
+
+
 def towards_the_label(model: Model, inputs: Tensor, labels: Tensor, budget: Budget, seed: int) -> Tensor:
     """A targeted attack that was given the label as its target."""
 

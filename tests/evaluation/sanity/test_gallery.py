@@ -44,7 +44,7 @@ def test_a_number_far_above_the_truth_fails_a_hard_check_off_the_beaten_path() -
     assert len(OWN) + len(ALONE) + len(MASKED) >= 20
     for case in cases if WHOLE else [c for c in cases if c.name in QUICK]:
         (row,) = evaluate(case)
-        if row.robust - true_robust_accuracy(case) > OVERSTATED:
+        if row.robust is not None and row.robust - true_robust_accuracy(case) > OVERSTATED:
             assert row.hard, (case.name, row.robust)
         else:
             assert row.caught, case.name
