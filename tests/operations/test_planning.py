@@ -70,7 +70,7 @@ def test_the_lines_to_paste_are_valid_params(monkeypatch):
     }
     params = validate(raw)
     monkeypatch.setattr(estimate, "estimates", lambda *_: iter([measured("attacks.fgsm", 1.0, 200)]))
-    monkeypatch.setattr(estimate, "witness_seconds", lambda *_: 0.0)
+    monkeypatch.setattr(estimate, "checks_cost", lambda *_: None)
     console = Console(file=io.StringIO(), width=200)
     before = RoomAnswer(disk_bytes=1, memory_bytes=1, workers=1, seconds=None, entries=[])
 

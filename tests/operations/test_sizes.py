@@ -170,7 +170,7 @@ def test_a_batch_that_does_not_fit_is_told(subject, monkeypatch, taken, codes):
 def test_a_long_run_on_one_processor_of_several_is_told_how_to_use_them(monkeypatch, seconds, workers, said):
     one = estimate.Estimate("attacks.pgd", 100, 10, seconds / 10, seconds, 2**20, 2**20)
     monkeypatch.setattr(estimate, "estimates", lambda *_: iter([one]))
-    monkeypatch.setattr(estimate, "witness_seconds", lambda *_: 0.0)
+    monkeypatch.setattr(estimate, "checks_cost", lambda *_: None)
     monkeypatch.setattr(needs.os, "cpu_count", lambda: 4)
     before = RoomAnswer(disk_bytes=1, memory_bytes=1, workers=workers, seconds=None, entries=[])
     console = Console(file=io.StringIO(), width=200)
@@ -189,9 +189,16 @@ def test_the_memory_limit_of_the_container_counts(tmp_path, monkeypatch):
     assert trial.memory_of_a_worker(torch.device("cpu"), 1) == 10 * 2**20
 
 
-def test_the_witness_is_in_the_estimate(subject):
+def test_the_sanity_checks_are_in_the_estimate(subject):
+    def cost(params, seconds):
+        found = [estimate.Estimate(f"{entry}.a", 10, 1, 1.0, seconds, 0, 0) for entry in ("attacks", "verification")]
+        return estimate.checks_cost(params, subject.classifier, subject.dataset, found)
+
     params = _params()
-    assert estimate.witness_seconds(params, subject.classifier, subject.dataset, 1000.0) == pytest.approx(200.0)
-    assert estimate.witness_seconds(params, subject.classifier, subject.dataset, 0.0) > 0
+    long, short = cost(params, 1000.0), cost(params, 0.0)
+    assert long.witness * long.each == pytest.approx(200.0, rel=0.01)
+    assert (short.witness, short.others) == (4000, 50 * len(subject.dataset) + 100 * 10)
+    assert short.seconds > 0
+    assert "at most 4,000 passes of the model for the witness (D15)" in str(short)
     stored = params.model_copy(update={"sanity": params.sanity.model_copy(update={"profile": "stored"})})
-    assert estimate.witness_seconds(stored, subject.classifier, subject.dataset, 1000.0) == 0.0
+    assert cost(stored, 1000.0) is None

@@ -69,20 +69,19 @@ def print_estimate(
     measurement: Measurement = NO_ESTIMATE,
 ) -> RoomAnswer:
     """`needs` with what a batch of each entry says of all its samples, printed as a table, and with the proposed samples."""
-    from windtunnel.operations.estimate import estimates, witness_seconds
+    from windtunnel.operations.estimate import checks_cost, estimates
     from windtunnel.operations.sizes import gigabytes
 
     found = list(estimates(params, classifier, assessed, train, needs.workers))
     memory = max([needs.memory_bytes, *(row.memory for row in found)])
-    attacks = sum(row.seconds for row in found if row.name.startswith(("attacks.", "queries.")))
-    witness = witness_seconds(params, classifier, assessed, attacks)
-    seconds = sum(row.seconds for row in found) + witness
+    checks = checks_cost(params, classifier, assessed, found)
+    seconds = sum(row.seconds for row in found) + (checks.seconds if checks else 0.0)
     total = ("all of them", "", "", _time(seconds), gigabytes(memory), gigabytes(needs.disk_bytes), "")
     rows = [_row(row) for row in found]
     workers = f"{needs.workers} worker{'s' if needs.workers > 1 else ''}"
     print_table(console, _COLUMNS, [("", [*rows, total])], title=f"from one batch of each, on {workers}")
-    if witness:
-        console.print(f"of that about {_time(witness)} for the witness of the sanity checks (D15)")
+    if checks:
+        console.print(f"of that the sanity checks: {checks}", soft_wrap=True)
     for row in found:
         if row.advice:
             console.print(f"[yellow]![/yellow] {escape(row.advice)}", soft_wrap=True)
@@ -92,7 +91,9 @@ def print_estimate(
         console.print(
             f"[yellow]![/yellow] one of {processors} processors does this alone; `{shared}` shares it, with equal results"
         )
-    planned = _print_plan(params, found, assessed, console, measurement, witness / attacks if attacks else 0.0)
+    attacks = sum(row.seconds for row in found if row.name.startswith(("attacks.", "queries.")))
+    surcharge = checks.witness * checks.each / attacks if checks and attacks else 0.0
+    planned = _print_plan(params, found, assessed, console, measurement, surcharge)
     return needs.model_copy(
         update={
             "plan": planned,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -15,7 +14,7 @@ from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
-from windtunnel.evaluation.witness.search import PASSES_AT_LEAST, SHARE_OF_THE_RUN
+from windtunnel.evaluation.sanity.cost import Cost, cost_of_checks
 from windtunnel.operations.sizes import Size, gigabytes, sizes_of
 from windtunnel.operations.trial import Trial, memory_of_a_worker, tried
 from windtunnel.params.entry import Entry
@@ -25,7 +24,6 @@ from windtunnel.registry.plugins import families
 from windtunnel.runtime.executors import executor
 
 _ALONE = 4  # samples of a method that takes minutes for each: a batch of them could take hours
-_TIMED = 32  # samples whose forward pass is timed for the witness
 _PART = 8  # an eighth of a batch, or eight times a small one, says what a batch costs whatever its size
 _WORTH_SAYING = 10.0  # seconds that another batch size must save, and half of the time
 
@@ -140,19 +138,11 @@ def _too_small(entry: Entry, best: float, seconds: float) -> str:
     )
 
 
-def witness_seconds(params: Params, classifier: Classifier, assessed: Dataset, attacks: float) -> float:
-    """Estimate the time of the sanity checks' witness: a fifth of the attacks' seconds, or 20 x 200 passes where that is more.
-
-    0 for a Python function, which is not asked here, and where the profile makes no passes.
-    """
-    if params.sanity.profile == "stored" or isinstance(classifier.module, PredictFunction):
-        return 0.0
-    few = assessed.inputs[:_TIMED]
-    classifier.logits(few)  # the first pass of a process takes longer
-    started = time.perf_counter()
-    classifier.logits(few)
-    each = (time.perf_counter() - started) / max(1, len(few))
-    return max(SHARE_OF_THE_RUN * attacks, PASSES_AT_LEAST * each)
+def checks_cost(params: Params, classifier: Classifier, assessed: Dataset, rows: Sequence[Estimate]) -> Cost | None:
+    """Estimate what the sanity checks cost after entries of these costs; None where they make no passes, or as `cost_of_checks`."""
+    attacks = sum(row.seconds for row in rows if row.name.startswith(("attacks.", "queries.")))
+    certified = sum(row.samples for row in rows if row.name.startswith("verification."))
+    return cost_of_checks(params.sanity, classifier, assessed, certified, attack_seconds=attacks)
 
 
 def _nothing(size: Size, why: str) -> Estimate:

@@ -138,17 +138,19 @@ def claims_of(evidence: Evidence) -> list[Claim]:
     return claims
 
 
+def attack_passes(evidence: Evidence) -> float:
+    """Return the number of passes of all attacks of the run."""
+    keys = ("queries", "forward_passes", "backward_passes")
+    attacks = evidence.of("attacks", "queries")
+    return sum(float(a.tensor(key).double().nan_to_num().sum()) for a in attacks for key in keys if a.has(key))
+
+
 def passes_allowed(evidence: Evidence) -> int:
     """Number of passes the witness may make: a fifth of those of the run's attacks, or 20 x 200 where that is more.
 
     Half of `sanity.queries` bounds those of a Python function; the other checks ask the other half.
     """
-    used = 0.0
-    for assessment in evidence.assessments:
-        for key in ("queries", "forward_passes", "backward_passes"):
-            if assessment.family in ("attacks", "queries") and assessment.has(key):
-                used += float(assessment.tensor(key).double().nan_to_num().sum())
-    allowed = max(PASSES_AT_LEAST, int(SHARE_OF_THE_RUN * used))
+    allowed = max(PASSES_AT_LEAST, int(SHARE_OF_THE_RUN * attack_passes(evidence)))
     module = evidence.subject.classifier.module
     if isinstance(module, PredictFunction):
         share = witness_queries(evidence.params.sanity)
