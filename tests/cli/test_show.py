@@ -62,7 +62,7 @@ def test_every_code_and_short_name_is_explained_once(asked):
 def test_the_weakest_class_and_the_gap_have_their_intervals(asked):
     (line,) = [line for line in asked("show").splitlines() if line.startswith("weakest of")]
     assert re.fullmatch(
-        r"weakest of \d+ classes, worst case: '\d', \d+\.\d% \[.+%, .+%\] of \d+ samples; "
+        r"weakest of \d+ classes at Linf 0\.1, worst case: '\d', \d+\.\d% \[.+%, .+%\] of \d+ samples; "
         r"the best class is higher by \d+\.\d points \[\d+\.\d, \d+\.\d\](; the gap may be chance)?",
         line,
     ), line
@@ -87,7 +87,7 @@ def test_of_hundreds_of_classes_the_weakest_are_listed(run, tmp_path, monkeypatc
     assert re.findall(r"class-\d+", text) == [f"class-{i:03}" for i in range(20)]
     assert "the 20 weakest of 300 (--json has all)" in text
     lines = CliRunner().invoke(cli, ["show"]).output
-    assert "weakest of 300 classes, certified: 'class-000', 0.0% [0.0%, 100.0%] of 4 samples" in lines
+    assert "weakest of 300 classes at Linf 0.1, certified: 'class-000', 0.0% [0.0%, 100.0%] of 4 samples" in lines
     assert "the best class is higher by 90.0 points [20.0, 100.0]" in lines
 
 

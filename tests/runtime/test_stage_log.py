@@ -30,10 +30,13 @@ def attack(**metrics):
     write_json({**written, "family": "attacks"}, ROBUSTNESS / "pgd" / "metadata.json")
 
 
+METRICS = {"adversarial_accuracy": 0.67, "adversarial_accuracy_ci_low": 0.6, "adversarial_accuracy_ci_high": 0.73}
+
+
 def test_an_assessment_says_what_it_found(stage):
-    first, last = stage("attack", "pgd", work=lambda: attack(adversarial_accuracy=0.67, clean_accuracy=0.97))
+    first, last = stage("attack", "pgd", work=lambda: attack(**METRICS))
     assert first == "attack@pgd: started"
-    assert last.startswith("attack@pgd: 67.0% left by the attack, 2 samples, Linf 8/255 (")
+    assert last.startswith("attack@pgd: 67.0% [60.0%, 73.0%] left by the attack (Linf 8/255, n 2) (")
     assert last.endswith(" s)")
 
 

@@ -16,6 +16,7 @@ from windtunnel.boundary.models.load import UNTRAINED
 from windtunnel.boundary.models.of_libraries import RANDOM_WEIGHTS
 from windtunnel.boundary.models.preprocess import as_yaml, joined
 from windtunnel.cli.tables import Column, print_table
+from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject, subject_of
@@ -71,9 +72,11 @@ def show_what_it_sees(
     )  # fmt: skip
     if not (trained and data.labelled):
         return look
-    look.clean_accuracy = float(subject.clean_correct[few].float().mean())
+    accuracy = binomial_rate(int(subject.clean_correct[few].sum()), len(few))
+    look.clean_accuracy = accuracy.value
     console.print(
-        f"[green]✓[/green] clean accuracy {look.clean_accuracy:.1%} on {len(few)} samples; inputs span {low:.3g} to {high:.3g}"
+        f"[green]✓[/green] clean accuracy {accuracy.value:.1%} \\[{accuracy.low:.1%}, {accuracy.high:.1%}] on {len(few)} samples; "
+        f"inputs span {low:.3g} to {high:.3g}"
     )
     suspicion = suspicion_of(subject, wider)
     lines = [_line(suspicion), _twice(classifier), _channels(subject, suspicion)]

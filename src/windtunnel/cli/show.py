@@ -22,6 +22,7 @@ from windtunnel.evaluation.sanity.findings import with_caveats
 from windtunnel.evaluation.summary.class_rows import ENDS, MOST_CLASSES, gap_words, weakest_first
 from windtunnel.evaluation.summary.headline import leading
 from windtunnel.evaluation.summary.meanings import meanings_of
+from windtunnel.records.basis import basis_of
 from windtunnel.records.files import METADATA_FILE
 from windtunnel.records.findings import FindingRecord, counts, in_words, overall, read_findings
 from windtunnel.records.gate import GateResult, gate_json, read_gate
@@ -129,10 +130,15 @@ def _print_sandwich(summary: Metadata, rows: Mapping[str, Metadata], console: Co
 def _print_weakest_class(metrics: Metrics, console: Console) -> None:
     """A line for each end of the sandwich: the class that holds least, and how far the best is from it."""
     ends, classes = weakest_first(metrics)
+    at = (
+        f" at {_budget(Region(norm=first.norm, epsilon=first.epsilon))}"
+        if (first := next(iter(layers_of(metrics)), None))
+        else ""
+    )
     for i, end in enumerate(ends):
         weakest = min(classes, key=lambda row: row.rates[i].value)
         console.print(
-            f"weakest of {len(classes)} classes, {ENDS[end]}: [bold]'{escape(weakest.name)}'[/bold], "
+            f"weakest of {len(classes)} classes{at}, {ENDS[end]}: [bold]'{escape(weakest.name)}'[/bold], "
             f"{escape(str(weakest.rates[i]))} of {weakest.n} samples; the best class is higher by {escape(gap_words(metrics, end))}",
             soft_wrap=not console.is_terminal,
         )
@@ -189,13 +195,21 @@ def _print_words(rows: Mapping[str, Metadata], checks: Sequence[FindingRecord], 
 def _show_one(metadata: Metadata, console: Console) -> None:
     meanings, metrics = meanings_of(metadata.family), metadata.metrics
     rows = [
-        (key, f"{len(v)} values" if isinstance(v, list) else _number(v), meanings.get(key, ""))
+        (
+            key,
+            f"{len(v)} values" if isinstance(v, list) else _number(v),
+            str(basis_of(metadata, key)),
+            meanings.get(key, ""),
+        )
         for key, v in metrics.items()
     ]
     where, n = _budget(metadata.semantics.perturbation), len(metadata.kwargs.sample_names)
     title = f"{metadata.name}: {metadata.library} {metadata.algorithm}{f', {where}' if where else ''}, {n} samples"
     print_table(
-        console, (Column("metric", typed=True), Column("value", right=True), Column("meaning")), [("", rows)], title
+        console,
+        (Column("metric", typed=True), Column("value", right=True), Column("of"), Column("meaning")),
+        [("", rows)],
+        title,
     )
     _print_classifiers(metrics, console)
     _print_classes(metrics, console)

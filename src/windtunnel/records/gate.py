@@ -39,7 +39,8 @@ class Condition:
     """One condition: what was asked, what was found, whether it holds, and why in the words of a reader.
 
     `value` is None where there is nothing to evaluate; `bound` says on which side of `threshold` it must be. status: holds
-    or fails where it is not given; a condition that does not apply holds, one that is refused does not.
+    or fails where it is not given; a condition that does not apply holds, one that is refused does not. basis: the region and the
+    samples that the value is of, in words.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Condition:
     bound: str = "at least"
     reason: str = ""
     status: ConditionStatus | None = None
+    basis: str = ""
 
     def __post_init__(self) -> None:
         """Derive the status from `holds`: a gate.json of an older version has none."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import StrictInt, TypeAdapter
 
-from windtunnel.core.contracts import AssessmentKind
+from windtunnel.core.contracts import AssessmentKind, Norm
 from windtunnel.core.errors import UserError
 from windtunnel.records.files import read_json, write_json
 from windtunnel.records.metadata import SparseRecord, fitting
@@ -30,10 +30,13 @@ class Outcomes:
     """One metric: `held` has a character per sample (1, 0, or - for not assessed), and 1 / (1 or 0) is the metric.
 
     `protocol` is a digest of all that decides the outcome beside the model: samples, budget, algorithm and its settings.
+    norm, epsilon: the ball that it is of; None for no ball, and for no bound.
     """
 
     protocol: str
     held: str
+    norm: Norm | None = None
+    epsilon: float | None = None
 
     @property
     def assessed(self) -> tuple[bool, ...]:

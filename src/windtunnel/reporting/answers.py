@@ -203,7 +203,11 @@ def compare_answer(comparison: Comparison) -> CompareAnswer:
         metrics={name: list(values) for name, values in comparison.metrics},
         measured={
             name: [
-                None if rate is None else MeasureAnswer(value=rate.value, interval=rate.limits, **basis._asdict())
+                None
+                if rate is None
+                else MeasureAnswer(
+                    value=rate.value, interval=rate.limits, norm=basis.norm, epsilon=basis.epsilon, n=basis.n
+                )
                 for rate, basis in zip(rates, comparison.bases[name], strict=True)
             ]
             for name, rates in comparison.rates.items()

@@ -33,7 +33,9 @@ def cases_of_gate(gate: GateResult) -> list[Case]:
     cases = [Case("windtunnel.gate", "conditions", "skipped", NO_CONDITION)] if gate.is_empty else []
     for row in gate.conditions:
         result: Literal["passed", "failed", "skipped"] = "passed" if row.holds else "failed"
-        numbers = f"found {row.value}, {row.bound} {row.threshold}. "
+        basis = f" ({row.basis})" if row.basis else ""
+        interval = f" [{row.interval[0]:.3f}, {row.interval[1]:.3f}]" if row.interval else ""
+        numbers = f"found {row.value}{interval}{basis}, {row.bound} {row.threshold}. "
         if row.status is ConditionStatus.NOT_APPLICABLE:
             result, numbers = "skipped", f"{row.status}, "
         cases.append(Case("windtunnel.gate", row.name, result, f"{numbers}{row.reason}".strip()))

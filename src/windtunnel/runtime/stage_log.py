@@ -6,14 +6,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import UserError
+from windtunnel.records.basis import basis_of
 from windtunnel.records.findings import counts, in_words, read_findings
 from windtunnel.records.gate import read_gate
 from windtunnel.records.headline_metric import leading_metric, leading_words
 from windtunnel.records.layout import CLEAN, GATE, ROBUSTNESS, SANITY, SUMMARY
-from windtunnel.records.metadata import Metadata, number, read_metadata
-from windtunnel.records.sandwich import layers_in
+from windtunnel.records.metadata import Metadata, rate, read_metadata
 
 _DIRECTORIES = {"clean": CLEAN, "summary": SUMMARY}
 
@@ -29,7 +28,7 @@ def log_stage(stage: str, name: str = "") -> Iterator[None]:
 
 
 def describe_result(stage: str, name: str) -> str:
-    """Return the result of a finished stage in words, read from its files: `67.0% left by the attack, 200 samples, Linf 0.06`."""
+    """Return the result of a finished stage in words, read from its files: `67.0% [60.2%, 73.1%] left by the attack (Linf 0.06, n 200)`."""
     try:
         if stage == "gate":
             gate = read_gate(GATE)
@@ -44,22 +43,14 @@ def describe_result(stage: str, name: str) -> str:
 
 def _describe_summary(metadata: Metadata) -> str:
     ends = {"worst_case_accuracy": "in the worst case", "certified_accuracy": "certified"}
-    parts = [_share(metadata, key, label) for key, label in ends.items() if key in metadata.metrics]
-    layer = next(iter(layers_in(metadata.metrics)), None)
-    if layer and parts and layer.n_certified < layer.n:
-        parts.append(f"of {layer.n_certified} of {layer.n} samples")
-    return ", ".join(parts) or "nothing attacked, nothing verified"
+    parts = [f"{value} {label}" for key, label in ends.items() if (value := rate(metadata.metrics, key))]
+    basis = basis_of(metadata, "worst_case_accuracy")
+    return f"{', '.join(parts)} ({basis})" if parts else "nothing attacked, nothing verified"
 
 
 def _describe_assessment(metadata: Metadata) -> str:
     if metadata.failure:
         return f"no result: {metadata.failure.reason}"
-    key, n, region = leading_metric(metadata), len(metadata.kwargs.sample_names), metadata.semantics.perturbation
-    share = _share(metadata, key, leading_words(metadata)) if key else "done"
-    count = f"{n} sample{'' if n == 1 else 's'}" if n else ""
-    where = f"{region.norm} {epsilon_text(region.epsilon)}" if region.norm and region.epsilon is not None else ""
-    return ", ".join(filter(None, (share, count, where)))
-
-
-def _share(metadata: Metadata, key: str, words: str) -> str:
-    return f"{number(metadata.metrics, key):.1%} {words}"
+    key, basis = leading_metric(metadata), basis_of(metadata, "")
+    share = f"{rate(metadata.metrics, key)} {leading_words(metadata)}" if key else "done"
+    return f"{share} ({basis})" if str(basis) else share

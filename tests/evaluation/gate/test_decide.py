@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from windtunnel.cli.gate import gate as gate_command
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.gate.decide import decide, flatten, regression_mismatch
-from windtunnel.evaluation.gate.table import failing, sentence
+from windtunnel.evaluation.gate.table import failing, markdown, sentence
 from windtunnel.evaluation.validate import validate
 from windtunnel.params.results import Gate
 from windtunnel.records.files import write_json
@@ -46,6 +46,35 @@ def test_a_minimum_is_the_smallest_value_allowed(threshold, decision):
     assert result.decision is decision
     assert result.conditions[-1].interval == (0.33, 0.47)
     assert result.conditions[-1].holds is (decision is Decision.PASSED)
+
+
+def test_a_condition_says_what_its_value_is_of():
+    """On the terminal, as Markdown, in gate.json and in JUnit."""
+    outcomes = {
+        WORST: Outcomes("p", "11-" * 20, "Linf", 0.06),
+        "clean/accuracy": Outcomes("q", "1" * 60),
+        "l2/adversarial_accuracy": Outcomes("r", "1" * 60, "L2", None),
+    }
+    metrics = {**METRICS, "l2": {"adversarial_accuracy": 0.9, "attack_success_rate": 0.1}}
+    gate = Gate(
+        minimum=dict.fromkeys((WORST, "clean/accuracy", "l2/adversarial_accuracy", "l2/attack_success_rate"), 0.1)
+    )
+    result = decide(gate, metrics, Record("m", tuple(map(str, range(60))), outcomes))
+    of = {row.name: row.basis for row in result.conditions if row.name in gate.minimum}
+    assert list(of.values()) == ["Linf 0.06, n 40 of 60", "n 60", "L2 without bound, n 60", "L2 without bound, n 60"]
+    first = Layer(
+        norm="Linf",
+        epsilon=0.06,
+        n=60,
+        n_attacked=40,
+        n_examined=0,
+        draws=(DrawRecord(name="a", n=40, selection="first"),),
+    )
+    refused = decide(gate, metrics, Record("m", tuple(map(str, range(60))), outcomes), layer=first).conditions[-4]
+    assert refused.basis == "Linf 0.06, n 40 of 60, the first samples, no unbiased estimate"
+    assert "| worst_case/accuracy | Linf 0.06, n 40 of 60 | 0.4 |" in markdown(result)
+    assert gate_json(result)["conditions"][-4]["basis"] == "Linf 0.06, n 40 of 60"
+    assert "found 0.4 [0.330, 0.470] (Linf 0.06, n 40 of 60)" in cases_of_gate(result)[-4].reason
 
 
 def test_too_few_samples_fail_the_gate():
@@ -293,7 +322,7 @@ def test_the_command_turns_the_decision_into_an_exit_code(tmp_path, monkeypatch,
         done = CliRunner().invoke(gate_command, options)
         assert done.exit_code == code, done.output
         assert all(line in done.output for line in failures)
-    assert f"{WORST} | 0.4 | ≥ {minimum}" in done.output
+    assert f"{WORST} | n 200 | 0.4 | ≥ {minimum}" in done.output
     assert json.loads(GATE.read_text())["exit_code"] == code
 
 

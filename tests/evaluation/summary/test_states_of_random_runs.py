@@ -252,9 +252,9 @@ def test_every_door_gives_the_same_numbers(tmp_path, monkeypatch, count):
     assert metrics["certified/accuracy"] == layer.certified_accuracy
     assert metrics["certified/accuracy_all"] == layer.certified_accuracy_all
     assert (metrics["worst_case/n"], metrics["clean/n"]) == (count, N)
-    note = describe(metrics, {}, [], [], [])
-    assert f"worst case **{layer.worst_case}**" in note
-    assert (f"(of {count} of {N} samples)" in note) == (count < N)
+    note = describe(metrics, {}, [], [], [], layer)
+    drawn = f"{count} of {N}" if count < N else str(N)
+    assert f"worst case **{layer.worst_case}** (n {drawn}" in note
     # The report.
     report = build_report(Layout().reports)
     tiles = {tile.label: tile.value for tile in report.front.tiles}

@@ -273,6 +273,8 @@ def test_no_two_bars_of_the_sandwich_share_a_name_since_dvc_would_stack_them(sub
     assert len({row["bar"] for row in rows}) == len(rows)
     accuracy = {row["end"]: float(row["accuracy"]) for row in rows}
     assert accuracy == {"certified_accuracy": 0.25, "worst_case_accuracy": 0.5, "clean_accuracy": 0.75}
+    assert {row["n"] for row in rows} == {"4"}
+    assert all(float(row["ci_low"]) <= float(row["accuracy"]) <= float(row["ci_high"]) for row in rows)
 
 
 def test_what_was_not_tried_says_nothing_per_class(subject, write, clean):

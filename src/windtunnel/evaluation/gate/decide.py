@@ -8,6 +8,7 @@ from windtunnel.core.errors import nearest
 from windtunnel.evaluation.gate.mean_difference import mean_interval
 from windtunnel.evaluation.gate.non_inferiority import Method, Paired, paired_interval
 from windtunnel.params.results import Gate
+from windtunnel.records.basis import Basis
 from windtunnel.records.gate import Condition, ConditionStatus, Decision, GateResult
 from windtunnel.records.outcomes import HELD, LOST, Outcomes, Record, Shares
 from windtunnel.records.sandwich import Layer
@@ -42,7 +43,8 @@ def decide(
     if gate.no_hard_failures and (hard_failures or gate.is_set):
         why, failures = "the numbers are not valid" if hard_failures else "", float(len(hard_failures))
         conditions.append(Condition("hard failures", failures, 0.0, None, not hard_failures, "at most", why))
-    floors = [_floor(name, threshold, flatten(metrics), layer) for name, threshold in gate.minimum.items()]
+    flat = flatten(metrics)
+    floors = [_floor(name, threshold, flat, challenger, layer) for name, threshold in gate.minimum.items()]
     if gate.no_hard_failures and hard_failures:
         samples = _enough_samples(gate, challenger, None)
         return GateResult(Decision.UNSOUND, (*samples, *conditions, *floors), hard_failures)
@@ -75,13 +77,31 @@ def _enough_samples(gate: Gate, challenger: Record, champion: Record | None) -> 
     yield Condition("samples", float(n), float(gate.minimum_samples), None, enough, reason=why)
 
 
+def _rows(name: str, record: Record) -> list[Outcomes | Shares]:
+    """Return the outcomes under a metric, else those under the other metrics of its group."""
+    if name in record.outcomes:
+        return [record.outcomes[name]]
+    group = name.partition("/")[0]
+    return [row for key, row in record.outcomes.items() if key.partition("/")[0] == group]
+
+
 def _size(name: str, record: Record) -> int:
     """Return the n of a metric: the samples assessed under it, else under another metric of its group, else all."""
-    group = name.partition("/")[0]
-    rows = [record.outcomes[name]] if name in record.outcomes else [
-        row for key, row in record.outcomes.items() if key.partition("/")[0] == group
-    ]  # fmt: skip
-    return min((sum(row.assessed) for row in rows), default=len(record.samples))
+    return min((sum(row.assessed) for row in _rows(name, record)), default=len(record.samples))
+
+
+def _basis(name: str, record: Record, layer: Layer | None, n: int | None = None) -> str:
+    """Return the region and the samples that a metric is of; n: of a comparison, in place of its own. Empty where not known."""
+    rows = _rows(name, record)
+    if not rows:
+        return ""
+    balls = {(row.norm, row.epsilon) if isinstance(row, Outcomes) else (None, None) for row in rows}
+    norm, epsilon = balls.pop() if len(balls) == 1 else (None, None)
+    size, total = _size(name, record), len(record.samples)
+    only_first = (
+        layer is not None and layer.only_first and size < total and name.startswith(("worst_case/", "certified/"))
+    )
+    return str(Basis(norm, epsilon, size if n is None else n, total, only_first))
 
 
 def _no_estimate(name: str, layer: Layer | None) -> str:
@@ -104,18 +124,20 @@ def _no_estimate(name: str, layer: Layer | None) -> str:
     return ""
 
 
-def _floor(name: str, threshold: float, flat: Mapping[str, float], layer: Layer | None) -> Condition:
+def _floor(name: str, threshold: float, flat: Mapping[str, float], record: Record, layer: Layer | None) -> Condition:
     value, low, high = (flat.get(f"{name}{end}") for end in ("", "_ci_low", "_ci_high"))
     interval = (low, high) if low is not None and high is not None else None
+    basis = _basis(name, record, layer)
     if why := _no_estimate(name, layer):
-        return Condition(name, value, threshold, interval, False, reason=why, status=ConditionStatus.REFUSED)
+        status = ConditionStatus.REFUSED
+        return Condition(name, value, threshold, interval, False, reason=why, status=status, basis=basis)
     if value is None:
         near = nearest(name, flat)
         why = "this run has no such metric" + (f"; did you mean {near}?" if near else "")
         return Condition(name, None, threshold, None, False, reason=why)
     holds = value >= threshold
     why = "" if holds else f"{threshold - value:.4g} below the floor"
-    return Condition(name, value, threshold, interval, holds, reason=why)
+    return Condition(name, value, threshold, interval, holds, reason=why, basis=basis)
 
 
 def _against_champion(
@@ -140,9 +162,9 @@ def _against_champion(
     why = f"{comparison.words}: a loss of {-low:.3g} cannot be ruled out, {margin:.3g} is allowed"
     if not holds and comparison.n < (needed := samples_needed(margin, alpha)):
         why += f"; even equal outcomes need {needed} samples to show that"
-    return Condition(
-        title, comparison.difference, -margin, (low, high), holds, bound, comparison.words if holds else why
-    )
+    basis = _basis(name, challenger, layer, comparison.n)
+    words = comparison.words if holds else why
+    return Condition(title, comparison.difference, -margin, (low, high), holds, bound, words, basis=basis)
 
 
 def _mismatch(name: str, challenger: Record, champion: Record) -> str:

@@ -3,7 +3,7 @@
 from windtunnel.core.markdown import escape
 from windtunnel.records.gate import Condition, ConditionStatus, Decision, GateResult
 
-COLUMNS = ("condition", "value", "threshold", "interval", "result", "why")
+COLUMNS = ("condition", "of", "value", "threshold", "interval", "result", "why")
 SIGN = {"at least": "≥", "at most": "≤", "lower end above": "low end >"}
 _WORDS = {
     Decision.PASSED: "passed: every condition holds",
@@ -32,10 +32,12 @@ def sentence(result: GateResult) -> str:
 
 
 def failing(result: GateResult) -> list[str]:
-    """`condition: why` of each condition that does not hold; of an unsound evaluation its hard failures alone."""
+    """`condition (region, n): why` of each condition that does not hold; of an unsound evaluation its hard failures alone."""
     if result.hard_failures:
         return [*result.hard_failures]
-    return [f"{c.name}: {c.reason or 'fails'}" for c in result.conditions if not c.holds]
+    return [
+        f"{c.name}{f' ({c.basis})' if c.basis else ''}: {c.reason or 'fails'}" for c in result.conditions if not c.holds
+    ]
 
 
 def markdown(result: GateResult) -> str:
@@ -43,7 +45,7 @@ def markdown(result: GateResult) -> str:
     failures = [f"- NOT VALID: {escape(line)}" for line in result.hard_failures]
     lines = [f"**{sentence(result)}**", "", *failures, *([""] if failures else [])]
     if not result.is_empty:
-        lines += ["| " + " | ".join(COLUMNS) + " |", "| --- | ---: | ---: | ---: | --- | --- |"]
+        lines += ["| " + " | ".join(COLUMNS) + " |", "| --- | --- | ---: | ---: | ---: | --- | --- |"]
         lines += ["| " + " | ".join(escape(cell) for cell in row) + " |" for row in rows(result)]
     lines += ["", escape(line)] if (line := champion_line(result)) else []
     return "\n".join(lines) + "\n"
@@ -62,6 +64,7 @@ def _row(condition: Condition) -> tuple[str, ...]:
     value, interval = condition.value, condition.interval
     return (
         condition.name,
+        condition.basis,
         "-" if value is None else f"{value:.4g}",
         f"{SIGN[condition.bound]} {condition.threshold:.4g}",
         f"[{interval[0]:.3f}, {interval[1]:.3f}]" if interval else "",

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windtunnel.core.contracts import Json
+from windtunnel.records.basis import Basis, basis_of
 from windtunnel.records.headline_metric import leading_metric
+from windtunnel.records.metadata import rate
 from windtunnel.records.sandwich import layers_of
 from windtunnel.records.tables import SliceRow, table, write_csv
 from windtunnel.registry.plugins import families
@@ -76,21 +78,27 @@ def headline_metrics(summary: Artifacts, clean: Artifacts, assessments: Sequence
 def write_series(summary: Artifacts, assessments: Sequence[Artifacts], directory: Path) -> None:
     """The series of `dvc plots`: the sandwich per budget, and one accuracy per assessment with its interval."""
     rows: list[dict[str, object]] = []
-    for layer in layers_of(summary.metrics):
+    metrics = summary.metrics
+    for layer in layers_of(metrics):
         budget = f"{layer.norm} {layer.epsilon:.4g}"
-        ends = {"certified_accuracy": layer.certified_accuracy, "worst_case_accuracy": layer.worst_case_accuracy,
-                "clean_accuracy": summary.metrics["clean_accuracy"]}  # fmt: skip
-        for end, accuracy in ends.items():
-            if accuracy is not None:
+        n = Basis.of_layer(layer).n
+        ends = {"certified_accuracy": (layer.certified, n), "worst_case_accuracy": (layer.worst_case, n),
+                "clean_accuracy": (rate(metrics, "clean_accuracy"), layer.n)}  # fmt: skip
+        for end, (value, size) in ends.items():
+            if value is not None:
                 # A bar has one name: bars of one name are stacked, and accuracies must not be added up.
                 bar = f"{budget} {end.removesuffix('_accuracy').replace('_', ' ')}"
-                rows.append({"bar": bar, "budget": budget, "end": end, "accuracy": accuracy})
-    write_csv(directory / "sandwich.csv", ("bar", "budget", "end", "accuracy"), rows)
+                ends_of_interval = dict(zip(("ci_low", "ci_high"), value.limits or ("", ""), strict=True))
+                rows.append(
+                    {"bar": bar, "budget": budget, "end": end, "accuracy": value.value, **ends_of_interval, "n": size}
+                )
+    write_csv(directory / "sandwich.csv", ("bar", "budget", "end", "accuracy", "ci_low", "ci_high", "n"), rows)
     bars: list[dict[str, object]] = []
     for artifacts in (summary, *assessments):
         key = leading_metric(artifacts.metadata)
         if key:
             low, high = (artifacts.metrics.get(f"{key}_ci_{end}", "") for end in ("low", "high"))
+            basis = basis_of(artifacts.metadata, key)
             bars.append(
                 {
                     "assessment": artifacts.name,
@@ -98,9 +106,16 @@ def write_series(summary: Artifacts, assessments: Sequence[Artifacts], directory
                     "accuracy": artifacts.metrics[key],
                     "ci_low": low,
                     "ci_high": high,
+                    "norm": basis.norm or "",
+                    "epsilon": "" if basis.epsilon is None else basis.epsilon,
+                    "n": basis.n,
                 }
             )
-    write_csv(directory / "assessments.csv", ("assessment", "metric", "accuracy", "ci_low", "ci_high"), bars)
+    write_csv(
+        directory / "assessments.csv",
+        ("assessment", "metric", "accuracy", "ci_low", "ci_high", "norm", "epsilon", "n"),
+        bars,
+    )
 
 
 def _with_interval(name: str) -> tuple[str, str, str]:

@@ -44,7 +44,7 @@ def record_outcomes(
     states, drawn = summary.tensor("sample_states"), summary.tensor("drawn")
     survived, certified = (states == state.code for state in (SampleState.SURVIVED, SampleState.CERTIFIED))
     outcomes: dict[str, Outcomes | Shares] = {"clean/accuracy": Outcomes(_digest(samples), _row(right))}
-    all_samples = torch.ones_like(drawn)
+    all_samples, ball = torch.ones_like(drawn), (params.budget.norm, params.budget.epsilon)
     sandwiched = drawn if drawn.any() else all_samples
     for metric, source, robust, of in (
         ("certified/accuracy", "certified_accuracy", certified, sandwiched),
@@ -53,7 +53,7 @@ def record_outcomes(
     ):
         if source in summary.metrics:
             row = _spread(_row(robust[of]), of.nonzero().flatten().tolist(), len(of), NOT_ASSESSED)
-            outcomes[metric] = Outcomes(_digest(samples, budget, settings), "".join(row))
+            outcomes[metric] = Outcomes(_digest(samples, budget, settings), "".join(row), *ball)
     for (column, value), members in zip(slices_of(summary), summary.data.get(MEMBERS, ()), strict=True):
         for source, is_held, of in (
             ("clean_accuracy", right, all_samples),
@@ -63,8 +63,11 @@ def record_outcomes(
             mine = of & members
             if source in summary.metrics and mine.any():
                 row = _spread(_row(is_held[mine]), mine.nonzero().flatten().tolist(), len(mine), NOT_ASSESSED)
-                parts = [samples] if source.startswith("clean") else [samples, budget, settings]
-                outcomes[f"slices/{column}/{value}/{source}"] = Outcomes(_digest(*parts), "".join(row))
+                is_clean = source.startswith("clean")
+                digest = _digest(samples) if is_clean else _digest(samples, budget, settings)
+                outcomes[f"slices/{column}/{value}/{source}"] = Outcomes(
+                    digest, "".join(row), *(() if is_clean else ball)
+                )
     for artifacts in assessments:
         if (metric := PAIRED_METRIC[artifacts.kind]) not in artifacts.metrics:
             continue
@@ -73,7 +76,8 @@ def record_outcomes(
             # An attack on what others left depends on the settings of those others too.
             scope = settings if blocks[artifacts.name].get("on") else own[artifacts.name]
             row = _spread(_row(_HELD[artifacts.kind](artifacts)), places, len(right), NOT_ASSESSED)
-            outcomes[name] = Outcomes(_digest(samples, budget, scope), "".join(row))
+            region = artifacts.metadata.semantics.perturbation
+            outcomes[name] = Outcomes(_digest(samples, budget, scope), "".join(row), region.norm, region.epsilon)
         else:
             images = _right_images(artifacts)
             counts = _spread(images.sum(0).tolist(), places, len(right), None)

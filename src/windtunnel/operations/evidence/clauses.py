@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from windtunnel.core.contracts import SMOOTHED_MODEL, AssessmentKind
 from windtunnel.core.sample_states import SampleState
+from windtunnel.records.basis import Basis, basis_of, stated
 from windtunnel.records.files import METADATA_FILE
 from windtunnel.records.layout import CLEAN, ROBUSTNESS, SUMMARY
-from windtunnel.records.metadata import Metadata, Metrics, rate
+from windtunnel.records.metadata import Metadata, rate
 from windtunnel.records.sandwich import layers_in
 
 Run = Mapping[str, Metadata]  # by name of the assessment, and `summary`
@@ -38,12 +39,10 @@ class Clause:
     beyond: str
 
 
-def _rate(metrics: Metrics, key: str) -> str:
-    value = rate(metrics, key)
+def _stated(metadata: Metadata, key: str) -> str:
+    value = rate(metadata.metrics, key)
     assert value is not None  # whoever asks has looked for the metric
-    low, high = value.low, value.high
-    interval = "" if low is None or high is None else f" (95 % interval {low:.1%} to {high:.1%})"
-    return f"{value.value:.1%}{interval}"
+    return stated(value, basis_of(metadata, key))
 
 
 def _file(name: str) -> str:
@@ -56,39 +55,32 @@ def _of(run: Run, kind: AssessmentKind, metric: str) -> Iterator[tuple[str, Meta
             yield name, metadata
 
 
-def _ball(metadata: Metadata) -> str:
-    region = metadata.semantics.perturbation
-    return f"{region.norm} {'without bound' if region.epsilon is None else region.epsilon}"
-
-
 def _accuracy(run: Run) -> Iterator[Statement]:
-    text = f"Accuracy without perturbation is {_rate(run['clean'].metrics, 'clean_accuracy')}."
+    text = f"Accuracy without perturbation is {_stated(run['clean'], 'clean_accuracy')}."
     yield Statement(text, f"{CLEAN}/{METADATA_FILE}")
 
 
 def _disturbances(run: Run) -> Iterator[Statement]:
     for name, metadata in _of(run, AssessmentKind.STATISTICAL_SAMPLING, "corrupted_accuracy"):
-        accuracy = _rate(metadata.metrics, "corrupted_accuracy")
-        text = f"Mean accuracy under the corruptions of {name} ({metadata.algorithm}) is {accuracy}."
+        accuracy = _stated(metadata, "corrupted_accuracy")
+        text = f"Mean accuracy under the corruptions of {name}, {metadata.algorithm}, is {accuracy}."
         yield Statement(text, _file(name))
 
 
 def _evasion(run: Run) -> Iterator[Statement]:
     for name, metadata in _of(run, AssessmentKind.EMPIRICAL_ATTACK, "adversarial_accuracy"):
         text = (
-            f"Accuracy left by {name} ({metadata.library} {metadata.algorithm}, {_ball(metadata)}) is "
-            f"{_rate(metadata.metrics, 'adversarial_accuracy')}."
+            f"Accuracy left by {name}, {metadata.library} {metadata.algorithm}, is "
+            f"{_stated(metadata, 'adversarial_accuracy')}."
         )
         yield Statement(text, _file(name))
     summary = run["summary"].metrics
     for layer in layers_in(summary)[:1]:
         states = ", ".join(f"{SampleState(state).words} {count}" for state, count in layer.states.items())
-        first = "; the first samples, which is no unbiased estimate for all" if layer.only_first else ""
-        over = f", over {layer.n_attacked} attacked of {layer.n} samples{first}"
-        worst = f"Worst-case accuracy at {layer.budget} is {layer.worst_case}{over}." if layer.worst_case else (
-            f"No attack ran at {layer.budget}, so there is no worst-case accuracy."
-        )  # fmt: skip
-        yield Statement(f"{worst} Samples by state: {states}.", _file("summary"))
+        worst = f"No attack ran at {layer.budget}, so there is no worst-case accuracy."
+        if layer.worst_case:
+            worst = f"Worst-case accuracy is {stated(layer.worst_case, Basis.of_layer(layer))}."
+        yield Statement(f"{worst} Of all {layer.n} samples: {states}.", _file("summary"))
 
 
 def _of_a_smoothed_model(metadata: Metadata) -> bool:
@@ -101,23 +93,24 @@ def _stability(run: Run) -> Iterator[Statement]:
         smoothed = _of_a_smoothed_model(metadata)
         verified = "of the smoothed model is certified, in probability," if smoothed else "is verified"
         text = (
-            f"The class {verified} unchanged in the whole ball {_ball(metadata)} for "
-            f"{_rate(metadata.metrics, 'certified_accuracy')} of the samples ({name}, {metadata.library} {metadata.algorithm})."
+            f"The class {verified} unchanged in the whole ball for {_stated(metadata, 'certified_accuracy')} of the samples, "
+            f"by {name}, {metadata.library} {metadata.algorithm}."
         )
         yield Statement(text, _file(name))
 
 
 def _sensitivity(run: Run) -> Iterator[Statement]:
     for name, metadata in _of(run, AssessmentKind.EMPIRICAL_ATTACK, "median_critical_epsilon"):
-        epsilon = metadata.metrics["median_critical_epsilon"]
-        yield Statement(f"The median smallest perturbation that changes a class is {epsilon} ({name}).", _file(name))
+        epsilon, basis = metadata.metrics["median_critical_epsilon"], Basis.of(metadata)
+        text = f"The median smallest perturbation that changes a class is {epsilon} ({basis.norm}, {basis.samples}), by {name}."
+        yield Statement(text, _file(name))
 
 
 def _reachability(run: Run) -> Iterator[Statement]:
     for name, metadata in _of(run, AssessmentKind.FORMAL_VERIFICATION, "verified_rate"):
         if metadata.library in {"auto-LiRPA", "windtunnel"} and not _of_a_smoothed_model(metadata):
             text = (
-                f"Bounds of every logit over the ball {_ball(metadata)} were computed by {name} for its "
+                f"Bounds of every logit over the ball {Basis.of(metadata).budget} were computed by {name} for its "
                 f"{metadata.metrics.get('n_samples')} samples; they are `output_bounds` of its robustness_data.pt."
             )
             yield Statement(text, _file(name))

@@ -34,6 +34,7 @@ from windtunnel.operations.revisions import other_params
 from windtunnel.operations.tracking.describe import not_valid
 from windtunnel.params.load import entries
 from windtunnel.params.results import Report
+from windtunnel.records.basis import FIRST_SAMPLES, Basis
 from windtunnel.records.files import (
     DATA_FILE,
     METADATA_FILE,
@@ -223,51 +224,49 @@ def model_card(run: Run, digests: Mapping[str, str], failures: Sequence[str] = (
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """A number of the model card: its metric, value with interval, budget and number of samples."""
+    """A number of the model card: its metric, value with interval, and what it is of."""
 
     key: str
     rate: Rate
-    n: int | None
-    norm: str = "none"
-    epsilon: float | None = None
+    basis: Basis
 
     def as_metric(self) -> dict[str, object]:
         """Return the metric as Hugging Face's model-index has it; `args` says what the value is of."""
-        limits = self.rate.limits
-        about = {"norm": self.norm, "epsilon": self.epsilon, "n": self.n,
-                 "interval_95": [round(end, 6) for end in limits] if limits else None}  # fmt: skip
-        args = {key: value for key, value in about.items() if value is not None}
+        limits, basis = self.rate.limits, self.basis
+        fields = {"norm": str(basis.norm or "none"), "epsilon": basis.epsilon, "n": basis.n,
+                 "interval_95": [round(end, 6) for end in limits] if limits else None,
+                 "samples": FIRST_SAMPLES if basis.only_first else None}  # fmt: skip
+        args = {key: value for key, value in fields.items() if value is not None}
         return {"type": self.key, "value": round(self.rate.value, 6), "name": self.key.replace("_", " "), "args": args}
 
     def as_row(self) -> str:
         """Return a row of the table."""
-        limits = self.rate.limits
+        limits, basis = self.rate.limits, self.basis
         interval = f"{limits[0]:.1%} to {limits[1]:.1%}" if limits else "not known"
-        epsilon = "none" if self.epsilon is None else epsilon_text(self.epsilon)
-        n = "not known" if self.n is None else self.n
+        epsilon = "none" if basis.epsilon is None else epsilon_text(basis.epsilon)
+        samples = basis.samples.removeprefix("n ") or "not known"
         name = self.key.replace("_", " ")
-        return f"| {name} | {self.norm} | {epsilon} | {n} | {self.rate.value:.1%} | {interval} |"
+        return f"| {name} | {basis.norm or 'none'} | {epsilon} | {samples} | {self.rate.value:.1%} | {interval} |"
 
 
 def _published(run: Run) -> Iterator[_Number]:
     """Yield clean accuracy and both ends of the sandwich at every budget, the run's own budget first."""
     clean, summary = run["clean"].metrics, run["summary"]
-    n = summary.metrics.get("n_samples", clean.get("n_samples"))
-    n_samples = n if isinstance(n, int) else None
     if (accuracy := rate(clean, "clean_accuracy")) is not None:
-        yield _Number("accuracy", accuracy, n_samples)
-    region, layers = summary.semantics.perturbation, layers_in(summary.metrics)
+        yield _Number("accuracy", accuracy, Basis(n=Basis.of(run["clean"]).n or Basis.of(summary).n))
+    layers = layers_in(summary.metrics)
     if not layers:  # of an older version
         for key in ("certified_accuracy", "worst_case_accuracy"):
             if (value := rate(summary.metrics, key)) is not None:
-                yield _Number(key, value, n_samples, str(region.norm or "none"), region.epsilon)
+                yield _Number(key, value, Basis.of(summary))
     for layer in layers:
-        n = (
-            (layer.n_attacked or layer.n) if layer.states else layer.n
-        )  # without states: of an older version, over all samples
+        basis = Basis.of_layer(layer)
         for key, value in (("certified_accuracy", layer.certified), ("worst_case_accuracy", layer.worst_case)):
             if value is not None:
-                yield _Number(key, value, n, layer.norm.value, layer.epsilon)
+                yield _Number(key, value, basis)
+        if layer.certified_all is not None and basis.n != layer.n:
+            all_samples = Basis(layer.norm, layer.epsilon, layer.n)
+            yield _Number("certified_accuracy_of_all_samples", layer.certified_all, all_samples)
 
 
 def _first(failures: Sequence[str]) -> list[str]:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from windtunnel.core.contracts import Caveat
 from windtunnel.core.markdown import escape
+from windtunnel.records.basis import Basis, basis_of
 from windtunnel.records.headline_metric import leading_metric
 from windtunnel.records.metadata import Metadata, rate
+from windtunnel.records.sandwich import Layer
 
 # MLflow keeps 5,000 characters of a note in its oldest stores.
 MAX_NOTE = 4500
@@ -20,15 +22,17 @@ def describe(
     caveats: Sequence[tuple[str, Caveat]],
     failures: Sequence[str],
     pictures: Sequence[Path],
+    layer: Layer | None = None,
 ) -> str:
     """Failures, the sandwich, a row per assessment, the caveats with who has them, links to report and figures.
 
-    `metrics` are those of metrics.json, flat; `assessments` the metadata by name; `{run}` stands for the run's id.
+    `metrics` are those of metrics.json, flat; `assessments` the metadata by name; `layer` the sandwich at the global budget;
+    `{run}` stands for the run's id.
     """
     head = not_valid(failures)
-    head += [_sandwich(metrics), "", "[HTML report](get-artifact?path=report.html&run_uuid={run}) · "
+    head += [_sandwich(metrics, layer), "", "[HTML report](get-artifact?path=report.html&run_uuid={run}) · "
              "[PDF report](get-artifact?path=report.pdf&run_uuid={run})"]  # fmt: skip
-    head += ["", "| assessment | algorithm | accuracy | caveats |", "| --- | --- | --- | --- |"]
+    head += ["", "| assessment | algorithm | accuracy [95 %] | of | caveats |", "| --- | --- | --- | --- | --- |"]
     head += [_row(name, metadata) for name, metadata in assessments.items()]
     links = [f"![{p.stem}](get-artifact?path={p.parent.name}/{p.name}&run_uuid={{run}})" for p in pictures]
     tail = "\n".join(["", *links])
@@ -41,26 +45,25 @@ def not_valid(failures: Iterable[str]) -> list[str]:
     return [f"**NOT VALID**: {escape(failure)}  " for failure in failures]
 
 
-def _sandwich(metrics: Mapping[str, float]) -> str:
-    metric_names = {group: f"{group}/accuracy" for group in ("certified", "worst_case", "clean")}
-    parts = [
-        f"{group.replace('_', ' ')} **{rate(metrics, name)}**{_of(metrics, group)}"
-        for group, name in metric_names.items()
-        if name in metrics
-    ]
-    return "Accuracy: " + " ≤ ".join(parts)
-
-
-def _of(metrics: Mapping[str, float], group: str) -> str:
-    """Return the n of a rate in words, where it is not of all samples."""
-    n, total = metrics.get(f"{group}/n"), metrics.get("clean/n")
-    return "" if n == total or n is None or total is None else f" (of {n:.0f} of {total:.0f} samples)"
+def _sandwich(metrics: Mapping[str, float], layer: Layer | None) -> str:
+    basis, total = Basis.of_layer(layer) if layer else Basis(), metrics.get("clean/n")
+    parts = []
+    for group in ("certified", "worst_case", "clean"):
+        if (value := rate(metrics, f"{group}/accuracy")) is not None:
+            n = metrics.get(f"{group}/n")
+            sizes = Basis(n=None if n is None else int(n), total=None if total is None else int(total))
+            only_first = basis.only_first and group != "clean"
+            parts.append(
+                f"{group.replace('_', ' ')} **{value}** ({sizes._replace(only_first=only_first).samples or 'n not known'})"
+            )
+    return f"Accuracy{f' at {basis.budget}' if basis.budget else ''}: {' ≤ '.join(parts)}"
 
 
 def _row(name: str, metadata: Metadata) -> str:
     key = leading_metric(metadata)
     shown = f"{rate(metadata.metrics, key)} {key.removesuffix('_accuracy')}" if key else "-"
-    return f"| {name} | {metadata.library} {metadata.algorithm} | {shown} | {len(metadata.caveats) or ''} |"
+    basis = basis_of(metadata, key or "")
+    return f"| {name} | {metadata.library} {metadata.algorithm} | {shown} | {basis} | {len(metadata.caveats) or ''} |"
 
 
 def _caveats(caveats: Sequence[tuple[str, Caveat]], room: int) -> list[str]:

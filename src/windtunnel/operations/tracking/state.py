@@ -31,7 +31,7 @@ from windtunnel.records.layout import HERE, Layout
 from windtunnel.records.metadata import Metadata, Metrics, corruption_pairs, numbers, read_metadata
 from windtunnel.records.outcomes import OUTCOMES_FILE
 from windtunnel.records.run_times import measured_run_times, run_time_metrics
-from windtunnel.records.sandwich import options_of_summary
+from windtunnel.records.sandwich import layers_of, options_of_summary
 from windtunnel.records.tables import table
 from windtunnel.runtime.credentials import without_credentials
 
@@ -205,7 +205,9 @@ def read_state(layout: Layout = HERE, *, tensors: bool = True) -> State:
         # `clean`, since MLflow's comparison page draws the alphabetically first metric.
         metrics={**metrics, "epsilon": params.budget.epsilon},
         tags={key: without_credentials(value)[:MAX_TAG] for key, value in tags.items()},
-        description=describe(metrics, assessments, caveats, [*failures, *problems], figures),
+        description=describe(
+            metrics, assessments, caveats, [*failures, *problems], figures, layers_of(summary.metrics)[0]
+        ),
         children=children,
         files=[path for path in files if path.is_file()],
         dataset=dataset,

@@ -15,6 +15,8 @@ from windtunnel.assessments.figures.scene import Scene
 from windtunnel.boundary.mlflow_server import connect, store_lock
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.operations.tracking.store import find_experiment
+from windtunnel.records.basis import Basis, stated
+from windtunnel.records.metadata import rate
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -112,8 +114,7 @@ def _log(
 def _note(run: str, points: Sequence[Point], states: Mapping[str, Run | None]) -> str:
     rows = ["| at | worst case | certified | clean | run |", "| --- | --- | --- | --- | --- |"]
     for point in points:
-        cells = [f"{point.metrics[key]:.1%}" if key in point.metrics else "-" for key in
-                 ("worst_case/accuracy", "certified/accuracy", "clean/accuracy")]  # fmt: skip
+        cells = [_cell(point.metrics, group) for group in ("worst_case", "certified", "clean")]
         state = states[point.state]
         link = (
             f"[{state.info.run_name}](#/experiments/{state.info.experiment_id}/runs/{state.info.run_id})"
@@ -122,6 +123,12 @@ def _note(run: str, points: Sequence[Point], states: Mapping[str, Run | None]) -
         )
         rows.append(f"| {point.label} | {' | '.join(cells)} | {link} |")
     return "\n".join([*rows, "", f"![{FIGURE}](get-artifact?path={FIGURE}&run_uuid={run})"])
+
+
+def _cell(metrics: Mapping[str, float], group: str) -> str:
+    """Return the accuracy of a group with its interval and n; the row says at which budget."""
+    value, n = rate(metrics, f"{group}/accuracy"), metrics.get(f"{group}/n")
+    return stated(value, Basis(n=None if n is None else int(n))) if value else "-"
 
 
 def sweep_chart(points: Sequence[Point]) -> Scene:

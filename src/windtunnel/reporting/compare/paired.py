@@ -17,10 +17,10 @@ from windtunnel.core.errors import UserError
 from windtunnel.evaluation.gate.non_inferiority import Paired, paired_interval
 from windtunnel.evaluation.summary.slices import MEMBERS, slices_of
 from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.basis import Basis
 from windtunnel.records.files import is_tensor_summary
 from windtunnel.records.metadata import Metadata
 from windtunnel.reporting.compare.curves import CurveDifference, compare_curves
-from windtunnel.reporting.compare.runs import Basis
 
 _HELD = (Verdict.ATTACK_FAILED, Verdict.VERIFIED, Verdict.CORRECT_UNDER_PERTURBATION)
 

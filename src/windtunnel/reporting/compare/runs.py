@@ -5,40 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from windtunnel.boundary.params_file import flat_params
-from windtunnel.core.contracts import Norm
-from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.evaluation.summary.headline import OF_CLASSES
 from windtunnel.evaluation.summary.security import CURVES_FILE, SecurityCurve, read_curves
+from windtunnel.records.basis import Basis
 from windtunnel.records.files import METADATA_FILE, read_block
-from windtunnel.records.metadata import Metadata, read_metadata
+from windtunnel.records.metadata import read_metadata
 from windtunnel.records.sandwich import layers_in, options_of_summary
-
-
-class Basis(NamedTuple):
-    """The region and the samples that a number is of. epsilon: None for no bound; norm: None for no ball; n: None where not known."""
-
-    norm: Norm | None = None
-    epsilon: float | None = None
-    n: int | None = None
-
-    @classmethod
-    def of(cls, metadata: Metadata) -> Basis:
-        """Return the region of an assessment and the number of its samples."""
-        region, n = metadata.semantics.perturbation, metadata.metrics.get("n_samples")
-        return cls(region.norm, region.epsilon if region.norm else None, n if isinstance(n, int) else None)
-
-    def __str__(self) -> str:
-        bound = (
-            ""
-            if self.norm is None
-            else f"{self.norm} {'without bound' if self.epsilon is None else epsilon_text(self.epsilon)}"
-        )
-        return ", ".join(filter(None, (bound, "" if self.n is None else f"n {self.n}")))
 
 
 def basis_text(bases: Sequence[Basis]) -> str:
@@ -85,15 +61,14 @@ class Run:
         groups = {name: Basis.of(metadata) for name, metadata in read.items()}
         n_all = groups["summary"].n if "summary" in groups else None
         if "summary" in read and (layers := layers_in(read["summary"].metrics)):
-            ball = Basis(layers[0].norm, layers[0].epsilon, layers[0].n_attacked)
-            groups |= {"worst_case": ball, "certified": ball._replace(n=layers[0].n_certified)}
+            groups |= dict.fromkeys(("worst_case", "certified"), Basis.of_layer(layers[0]))
         bases = {}
         for key in self.metrics:
             group, _, metric = key.partition("/")
             n = self.metrics.get(f"{group}/n")
             basis = groups.get(group, Basis(n=None if n is None else int(n)))
             if metric.startswith("accuracy_all"):
-                basis = basis._replace(n=n_all)
+                basis = basis._replace(n=n_all, only_first=False)
             bases[key] = basis._replace(n=None) if metric in OF_CLASSES else basis
         return bases
 

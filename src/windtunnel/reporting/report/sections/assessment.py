@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from windtunnel.core.contracts import ThreatModel
 from windtunnel.params.results import Report as Options
 from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.basis import Basis
 from windtunnel.records.files import is_tensor_summary
 from windtunnel.records.metadata import limits
 from windtunnel.records.tables import table
@@ -142,7 +143,8 @@ def _metrics(artifacts: Artifacts) -> Iterator[Table]:
             continue
         ends = limits(artifacts.metrics, key)
         rows.append((key, short(value), f"[{ends[0]:.4g}, {ends[1]:.4g}]" if ends else ""))
-    yield Table(f"Every metric of {artifacts.name}", ("metric", "value", "95 % interval"), tuple(rows))
+    caption = f"Every metric of {artifacts.name} ({Basis.of(artifacts.metadata)})"
+    yield Table(caption, ("metric", "value", "95 % interval"), tuple(rows))
     left_out = {"sample_names", "class_names", "adaptive"}
     if options := [(k, short(v)) for k, v in kwargs(artifacts).items() if k not in left_out]:
         yield Table(f"Options of {artifacts.name}", ("option", "value"), tuple(options))
@@ -165,4 +167,5 @@ def _pairs(inputs: ReportInputs, name: str) -> Iterator[Table]:
         )
     if rows:
         header = ("corruption", "accuracy", "95 % interval", "predictions that changed", "caveats")
-        yield Table(f"Single corruptions of {name}", header, tuple(rows))
+        n = len(next(iter(inputs.children[name].values())).kwargs.sample_names)
+        yield Table(f"Single corruptions of {name}, on {n} samples each", header, tuple(rows))

@@ -166,10 +166,11 @@ def gate_section(gate: GateResult) -> Section:
     blocks: list[Block] = [Finding(severity, sentence)]
     if gate.conditions:
         with_reason = any(row.reason for row in gate.conditions)
-        header = ("condition", "value", "interval", "threshold", "result", *(["reason"] if with_reason else []))
+        header = ("condition", "of", "value", "interval", "threshold", "result", *(["reason"] if with_reason else []))
         rows = tuple(
             (
                 row.name,
+                row.basis,
                 short(row.value),
                 f"[{row.interval[0]:.4g}, {row.interval[1]:.4g}]" if row.interval else "",
                 f"{SIGN[row.bound]} {short(row.threshold)}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from windtunnel.records.artifacts import Artifacts
-from windtunnel.records.metadata import number
+from windtunnel.records.metadata import number, rate
 from windtunnel.records.sandwich import Layer, layers_of, options_of_summary
 from windtunnel.reporting.report.phrases import bracket
 
@@ -72,7 +72,7 @@ def _labelled(summary: Artifacts) -> bool:
 def _clean(summary: Artifacts, layer: Layer) -> str:
     if not _labelled(summary):
         return f"There are no labels, so the model's clean predictions on {layer.n} samples serve as labels."
-    return f"Clean accuracy is {number(summary.metrics, 'clean_accuracy'):.1%} on {layer.n} samples."
+    return f"Clean accuracy is {rate(summary.metrics, 'clean_accuracy')} on {layer.n} samples."
 
 
 def _measure(summary: Artifacts) -> str:
@@ -97,7 +97,7 @@ def _within(summary: Artifacts, layer: Layer) -> str:
     if low == worst:
         return f"{at} {worst:.1%}{limits}: every sample is verified, broken or misclassified."
     return (
-        f"{at} between {low:.1%} (verified) and {worst:.1%} (survived every attack); "
+        f"{at} between {verified} (verified) and {attacked} (survived every attack); "
         f"{worst - low:.1%} of the samples are undecided."
     )
 
@@ -126,10 +126,11 @@ def _other_budgets(summary: Artifacts) -> str:
 def _clause(layer: Layer) -> str:
     worst, low = layer.worst_case, layer.certified
     if worst and low:
-        share = f"{worst.value:.1%}" if low.value == worst.value else f"{low.value:.1%} to {worst.value:.1%}"
+        share = str(worst) if low.value == worst.value else f"{low} to {worst}"
     elif worst:
-        share = f"at most {worst.value:.1%}" if worst.value else "none"
+        share = f"at most {worst}" if worst.value else f"none{bracket(worst.limits)}"
     else:
-        share = f"at least {low.value:.1%}" if low else "unknown"
-    part = f" of the {layer.n_attacked} attacked" if 0 < layer.n_attacked < layer.n else ""
+        share = f"at least {low}" if low else "unknown"
+    first = ", the first samples" if layer.only_first else ""
+    part = f" of the {layer.n_attacked} attacked{first}" if 0 < layer.n_attacked < layer.n else ""
     return f"{share}{part} at {layer.budget}"

@@ -1,0 +1,73 @@
+"""Region and samples that a number is of. A rate is shown with them, wherever it is shown."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from windtunnel.core.contracts import Norm
+from windtunnel.core.epsilons import epsilon_text
+from windtunnel.records.metadata import Metadata, Rate
+from windtunnel.records.sandwich import Layer, layers_in
+
+FIRST_SAMPLES = "the first samples, no unbiased estimate"
+
+
+class Basis(NamedTuple):
+    """The region and the samples that a number is of.
+
+    epsilon: None for no bound; norm: None for no ball; n: None where not known. total: the number of all samples, where n may be
+    fewer; only_first: whether these are the first samples, which is no unbiased estimate for all.
+    """
+
+    norm: Norm | None = None
+    epsilon: float | None = None
+    n: int | None = None
+    total: int | None = None
+    only_first: bool = False
+
+    @classmethod
+    def of(cls, metadata: Metadata) -> Basis:
+        """Return the region of an assessment and the number of its samples."""
+        region, n = metadata.semantics.perturbation, metadata.metrics.get("n_samples")
+        n_named = len(metadata.kwargs.sample_names) or None
+        return cls(region.norm, region.epsilon if region.norm else None, n if isinstance(n, int) else n_named)
+
+    @classmethod
+    def of_layer(cls, layer: Layer) -> Basis:
+        """Return the budget of a sandwich and the samples of its rates: the union of the draws, all where nothing attacked."""
+        n = layer.n_certified if layer.states else layer.n  # without states: of an older version, over all samples
+        return cls(layer.norm, layer.epsilon, n, layer.n, layer.only_first and n < layer.n)
+
+    @property
+    def budget(self) -> str:
+        """`Linf 8/255`; `L0 without bound`; empty for what is no ball."""
+        if self.norm is None:
+            return ""
+        return f"{self.norm} {'without bound' if self.epsilon is None else epsilon_text(self.epsilon)}"
+
+    @property
+    def samples(self) -> str:
+        """`n 200`; `n 20 of 60`, with the reason where it is no unbiased estimate; empty where not known."""
+        if self.n is None:
+            return ""
+        part = f" of {self.total}" if self.total not in (None, self.n) else ""
+        return f"n {self.n}{part}{f', {FIRST_SAMPLES}' if self.only_first else ''}"
+
+    def __str__(self) -> str:
+        return ", ".join(filter(None, (self.budget, self.samples)))
+
+
+def basis_of(metadata: Metadata, key: str) -> Basis:
+    """Return what the metric `key` is of: of the summary the first budget and its draws, of others their region and samples."""
+    layer = next(iter(layers_in(metadata.metrics)), None)
+    if layer is None or metadata.family is not None:
+        return Basis.of(metadata)
+    if key.startswith(("worst_case_accuracy", "certified_accuracy")) and "_accuracy_all" not in key:
+        return Basis.of_layer(layer)
+    all_samples = Basis(n=layer.n)
+    return all_samples if key.startswith("clean_") else all_samples._replace(norm=layer.norm, epsilon=layer.epsilon)
+
+
+def stated(rate: Rate, basis: Basis) -> str:
+    """`66.0% [59.0%, 72.5%] (Linf 0.06, n 200)`: a rate with its interval, and what it is of."""
+    return f"{rate} ({basis})" if str(basis) else str(rate)
