@@ -11,7 +11,7 @@ from pathlib import Path
 from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.assessments.failures import failed_result, failure_of, may_run_again
 from windtunnel.assessments.task import Task
-from windtunnel.boundary.params_file import configured_time_limit
+from windtunnel.boundary.params_file import configured_limits
 from windtunnel.core.contracts import Norm
 from windtunnel.core.dataset import too_many
 from windtunnel.core.errors import InfrastructureError
@@ -137,9 +137,9 @@ def draw_resolved(figures: Sequence[FigureSpec], artifacts: Artifacts) -> Sequen
 
 
 def model_in(resolved: Resolved) -> Model:
-    """Return the model's section of params.yaml: which code of the user's may be called for it, and how long it may take."""
+    """Return the model's section of params.yaml: which code of the user's may be called for it, and its limits."""
     inputs = resolved.work.inputs["model"]
-    return Model.model_validate({**inputs, **configured_time_limit("model")})
+    return Model.model_validate({**inputs, **configured_limits("model")})
 
 
 def budget_of(entry: Entry) -> Budget:

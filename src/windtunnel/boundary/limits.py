@@ -66,11 +66,11 @@ def _limited_import(what: str) -> Iterator[None]:
     if _INSIDE.get():
         yield
         return
-    from windtunnel.boundary.params_file import configured_time_limit
+    from windtunnel.boundary.params_file import configured_limits
 
     seconds: object = None
     with suppress(UserError):  # whoever reads params.yaml next says what is wrong with it
-        seconds = configured_time_limit("model").get("time_limit")
+        seconds = configured_limits("model").get("time_limit")
     with _within(what, seconds if isinstance(seconds, int | float) and 0 < seconds < 1e6 else 60.0, "model.time_limit"):
         yield
 

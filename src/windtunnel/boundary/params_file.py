@@ -79,9 +79,12 @@ def _pictures(path: Path, changed: int) -> str:
     return str(block.get("pictures", "shown")) if isinstance(block, dict) else "shown"
 
 
-def configured_time_limit(block: str) -> dict[str, Any]:
-    """Return `time_limit` of a block of params.yaml in the current directory, under its key; empty where it is not set."""
-    return {key: value for key, value in _block(block).items() if key == "time_limit"}
+def configured_limits(block: str) -> dict[str, Any]:
+    """Return `time_limit` and `interface` of a block of params.yaml in the current directory, by key, where they are set.
+
+    They decide no result, so that nothing which is resolved holds them.
+    """
+    return {key: value for key, value in _block(block).items() if key in {"time_limit", "interface"}}
 
 
 def entry_names(raw: dict[str, object], family: str) -> list[str]:

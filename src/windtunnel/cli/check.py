@@ -170,6 +170,8 @@ def check_compatibility(
         except UserError as error:
             mistakes.append(str(error))
     mistakes += _transfer_mistakes(params, assessed)
+    if mistakes and params.model.source == "function":
+        return mistakes, None, None  # before a query that may cost money
     failures, look = check_model(params, classifier, assessed, console, queries, wider)
     mistakes += failures
     refused, needs = needs_of(params, classifier, assessed, train, console)
@@ -210,7 +212,10 @@ def check_model(
     subject = subject_of(classifier, assessed, params.seed)
     findings = before_any_assessment(params, subject)
     if isinstance(module, PredictFunction):
-        console.print(f"[green]✓[/green] model: got {module.queries_asked} queries in {module.calls_made} calls")
+        repeated = f", {module.queries_repeated} queries more in calls that failed" if module.queries_repeated else ""
+        console.print(
+            f"[green]✓[/green] model: got {module.queries_asked} queries in {module.calls_made} calls{repeated}"
+        )
     look = show_what_it_sees(subject, console, wider, params.model)
     flagged = [f for f in findings if f.status in (Status.FAIL, Status.WARN)]
     for finding in flagged:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import unknown_word
@@ -134,6 +134,17 @@ class Twin(Block):
     preprocess: Preprocess = Field(default_factory=Preprocess, description="as model.preprocess")
 
 
+class Interface(Block):
+    """Limits of an interface that a predict function calls; none of them decides a result."""
+
+    batch_size: PositiveInt | None = Field(None, description="most samples in a call; any number where absent")
+    calls_per_second: Annotated[Number, Field(gt=0)] | None = Field(None, description="most calls a second")
+    retries: Annotated[NonNegativeInt, Field(le=20)] = Field(
+        3,
+        description="how often a call that fails is repeated, after 0.5 s, 1 s, 2 s ...; a mistake in the code is not",
+    )
+
+
 _OURS = ("train", "state_dict", "export", "onnx", "mlflow", "function")
 Source = Annotated[str, one_of(*_OURS, more=partial(model_sources, _OURS))]
 
@@ -172,6 +183,9 @@ class Model(Block):
     twin: Twin | None = Field(
         None, description="differentiable stand-in for a file without gradients (tflite, quantised onnx)"
     )
+    interface: Interface = Field(
+        default_factory=Interface, description="function: batch size, rate and retries of its calls"
+    )
     uri: str | None = Field(None, description="models:/name@alias or runs:/id/model")
     sha256: str | None = Field(None, description="refuse weights with another digest")
     allow_pickle: bool = Field(
@@ -193,6 +207,8 @@ class Model(Block):
 
     @model_validator(mode="after")
     def _has_a_file(self) -> Model:
+        if self.interface != Interface() and self.source != "function":
+            raise ValueError(f"interface: is of source: function; source: {self.source} calls nothing")
         if self.twin and self.source in {"train", "function"}:
             raise ValueError(f"twin: stands in for a deployed file, and source: {self.source} has none")
         return self

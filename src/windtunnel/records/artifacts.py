@@ -342,6 +342,7 @@ def write_artifacts(
         commit=commit(),
         runtime_per_sample=measured,
         rows_asked=getattr(subject.classifier.module, "queries_asked", None),
+        rows_repeated=getattr(subject.classifier.module, "queries_repeated", None),
         threads=torch.get_num_threads(),
         resolved=subject.resolved,
         data_digest=file_digest(directory / DATA_FILE),

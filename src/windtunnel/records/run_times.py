@@ -26,6 +26,7 @@ class Runtime(Record):
     """runtime.json: what varies between equal runs. started: seconds since the epoch. data_digest: of the tensors it speaks of.
 
     resolved: the digest of what was run. rows_asked: queries of a Python `predict`, in the process that computed the result.
+    rows_repeated: those of calls that failed and were made again.
     threads: of torch in that process; a worker has one.
     """
 
@@ -37,6 +38,7 @@ class Runtime(Record):
     commit: str = ""
     runtime_per_sample: tuple[float, ...] | None = None
     rows_asked: int | None = None
+    rows_repeated: int | None = None
     threads: int | None = None
     resolved: str = ""
     data_digest: str = ""

@@ -126,3 +126,24 @@ def test_check_says_beforehand_how_many_rows_it_asks(
     assert sum(calls) == int(re.search(r"at most (\d+) queries", text)[1]) <= limit
     if calls:
         assert f"got {sum(calls)} queries in {len(calls)} calls" in text
+
+
+def test_check_asks_no_row_where_an_entry_cannot_run(project: Path) -> None:
+    text = PARAMS.replace("  few: {library", "  pgd: {library: torchattacks, algorithm: PGD}\n  few: {library")
+    (project / "params.yaml").write_text(text)
+    with pytest.raises(SystemExit):
+        cli.main(["check"], standalone_mode=False)
+    assert not Path("calls.txt").exists()
+
+
+def test_how_a_function_is_called_decides_no_result(project: Path) -> None:
+    run_stage("resolve")
+    resolved = {path: path.read_bytes() for path in Path("reports/resolved").rglob("*.json") if path.stem != "train"}
+    (project / "params.yaml").write_text(
+        PARAMS.replace('predict"}', 'predict", interface: {batch_size: 4, retries: 9}}')
+    )
+    run_stage("resolve")
+    assert {path: path.read_bytes() for path in resolved} == resolved
+    run_stage("prepare")
+    run_stage("train")
+    assert max(calls_of(lambda: run_stage("clean"))) == 4

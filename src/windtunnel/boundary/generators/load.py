@@ -20,7 +20,7 @@ from windtunnel.boundary.generators.record import (
 from windtunnel.boundary.generators.training import train_generators
 from windtunnel.boundary.limits import bounded
 from windtunnel.boundary.models.load import pick_device
-from windtunnel.boundary.params_file import configured_time_limit
+from windtunnel.boundary.params_file import configured_limits
 from windtunnel.core.classifier import module_digest
 from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset
@@ -66,7 +66,7 @@ def make_generators(block: GeneratorsBlock, train: Dataset | None, seed: int, de
 def generators_in(resolved: Json) -> GeneratorsBlock:
     """The block as it was resolved, with how long its model may take, which decides no result."""
     block = fitting(dict[str, Value], resolved, "generators", "a resolved block")
-    return GeneratorsBlock.model_validate({**block, **configured_time_limit("generators")})
+    return GeneratorsBlock.model_validate({**block, **configured_limits("generators")})
 
 
 def load_generators(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn, Protocol
@@ -19,11 +20,25 @@ from windtunnel.boundary.models.onnx_graph import session_of
 from windtunnel.boundary.models.preprocess import Preprocessed, same_pixels
 from windtunnel.core.errors import UserError
 from windtunnel.core.references import users_code
+from windtunnel.params.model import Interface
 from windtunnel.runtime.supervised import limited
 
 _INPUT_TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
 # Probabilities may leave [0, 1] and their sums 1 by rounding; more means that they are something else, logits perhaps.
 _PROBABILITY_TOLERANCE = 1e-3
+# Exceptions that say that code is wrong: to call it again would not help.
+_MISTAKES = (
+    UserError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    NameError,
+    AssertionError,
+    ImportError,
+    MemoryError,
+)
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds before a call is repeated; doubled each time
 
 
 class Program(nn.Module):
@@ -200,7 +215,8 @@ class OutputHead(Protocol):
 class PredictFunction(nn.Module):
     """A Python `predict(batch) -> probabilities`: numpy (N, *shape) float32 in, (N, K) out; logits are their logs.
 
-    Its calls may cost money, so every query (a sample that it is asked about) is counted: `queries_asked` in `calls_made`.
+    Its calls may cost money, so every query (a sample that it is asked about) is counted: `queries_asked` in `calls_made`, and
+    apart from them `queries_repeated`, those of calls that failed and were made again. interface: batch size, rate and retries.
     `allowed` queries may be made, any number where it is None. num_classes: K, once it is known. time_limit: seconds for an
     answer, in `windtunnel check`. preprocess: what the function is given instead of inputs in [0, 1]; None for those.
     """
@@ -212,7 +228,8 @@ class PredictFunction(nn.Module):
     def __init__(self, predict: Callable[[np.ndarray], object], name: str = "model.function") -> None:
         super().__init__()
         self.predict, self.name = predict, name
-        self.queries_asked = self.calls_made = 0
+        self.queries_asked = self.calls_made = self.queries_repeated = 0
+        self.interface, self._next_call = Interface(), 0.0
         self.allowed: int | None = None
         self.num_classes: int | None = None
         self.time_limit, self.preprocess, self.head = 60.0, None, None
@@ -225,10 +242,12 @@ class PredictFunction(nn.Module):
         """Log of the probabilities, clipped away from 0 so that every logit is finite. Raises UserError beyond `allowed`."""
         if self.allowed is not None and self.queries_asked + len(x) > self.allowed:
             raise UserError(f"{self.name}: {len(x)} queries more would exceed the {self.allowed} that may be made here")
-        self.queries_asked, self.calls_made = self.queries_asked + len(x), self.calls_made + 1
-        with users_code(self.name), limited(f"{self.name}: the model", self.time_limit, "model.time_limit"):
+        self.queries_asked += len(x)
+        with users_code(self.name):
             prepared = x.detach() if self.preprocess is None else self.preprocess.prepared(x.detach())
-            outputs = np.asarray(self.predict(prepared.cpu().numpy().copy()))
+            parts = prepared.cpu().split(self.interface.batch_size or max(len(x), 1))
+            answers = [self._answer(part.numpy()) for part in parts]
+            outputs = np.concatenate(answers) if len(answers) > 1 else answers[0]
         if outputs.dtype.kind not in "fiub":
             raise UserError(f"{self.name} returned {outputs.dtype}; (N, K) probabilities are needed")
         probabilities = outputs.astype(np.float32)
@@ -258,3 +277,22 @@ class PredictFunction(nn.Module):
                 f"{sums.max():g}; probabilities are needed (softmax the logits)"
             )
         return torch.from_numpy(probabilities).clamp_min(1e-12).log().to(x.device)
+
+    def _answer(self, inputs: np.ndarray) -> np.ndarray:
+        """Call the function, not sooner than the interface allows, and again where the call fails; its answer."""
+        for attempt in range(self.interface.retries + 1):
+            time.sleep(max(0.0, self._next_call - time.monotonic()))
+            if self.interface.calls_per_second is not None:
+                self._next_call = time.monotonic() + 1 / self.interface.calls_per_second
+            self.calls_made += 1
+            try:
+                with limited(f"{self.name}: the model", self.time_limit, "model.time_limit"):
+                    return np.asarray(self.predict(inputs.copy()))
+            except _MISTAKES:
+                raise
+            except Exception:  # the function's own: of sockets, of clients of HTTP
+                if attempt == self.interface.retries:
+                    raise
+            self.queries_repeated += len(inputs)
+            time.sleep(min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT))
+        raise AssertionError("the loop returns or raises")

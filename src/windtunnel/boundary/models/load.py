@@ -252,7 +252,7 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
     for parameter in module.parameters():
         parameter.requires_grad_(False)  # attacks differentiate by the input alone
     if isinstance(module, PredictFunction):  # its queries may cost money: it is checked at the first that is needed
-        module.num_classes, module.time_limit = dataset.num_classes, trust.time_limit
+        module.num_classes, module.time_limit, module.interface = dataset.num_classes, trust.time_limit, trust.interface
         return Classifier(
             module, dataset.num_classes, shape, loaded.capabilities, loaded.digest, loaded.source, device,
             caveats=loaded.caveats, criterion=criterion,

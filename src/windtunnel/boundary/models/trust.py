@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from windtunnel.core.errors import UserError
 from windtunnel.params.entry import Value
-from windtunnel.params.model import Model, OtherModel
+from windtunnel.params.model import Interface, Model, OtherModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,7 @@ class Trust:
     Nothing of it is ever read from a file beside a model, which may come from a stranger. `plugin` is the plug-in that
     `model.source` names, `twin` the word on `model.twin`. `key` is where it stands;
     `time_limit` is how long the model may take for an answer in `windtunnel check`, in seconds; in a stage ten times as long.
+    `interface`: limits of what a predict function calls.
     """
 
     factory: str | None = None
@@ -27,6 +28,7 @@ class Trust:
     key: str = "model"
     time_limit: float = 60.0
     twin: Trust | None = None
+    interface: Interface = field(default_factory=Interface)
 
     def required(self, name: str, why: str) -> str:
         """`factory` or `function`. Raises UserError where params.yaml does not say it."""
@@ -42,10 +44,11 @@ NOTHING = Trust()
 def trust_of(model: Model | OtherModel, key: str = "model") -> Trust:
     """Return what params.yaml allows at `key`."""
     limit = model.time_limit if isinstance(model, Model) else Model().time_limit
+    interface = model.interface if isinstance(model, Model) else Interface()
     plugin = model.source if isinstance(model, Model) else None
     other = model.twin_model if isinstance(model, Model) else None
     twin = trust_of(other, f"{key}.twin") if other else None
-    return Trust(model.factory, model.function, model.kwargs, model.allow_pickle, plugin, key, limit, twin)
+    return Trust(model.factory, model.function, model.kwargs, model.allow_pickle, plugin, key, limit, twin, interface)
 
 
 def require_sha256(model: Model, digest: str, what: str) -> None:

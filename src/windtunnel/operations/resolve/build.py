@@ -241,8 +241,8 @@ class Resolver:
         return [(stage, name) for stage, name in self.entries if name == path.name]
 
 
-# Of `model`: what made the weights, which are an output of `train`, and how long `windtunnel check` waits.
-_NOT_CALLED = ("train", "path", "uri", "sha256", "time_limit", "preprocess")
+# Of `model`: what made the weights, which are an output of `train`, how long `windtunnel check` waits, and how a function is called.
+_NOT_CALLED = ("train", "path", "uri", "sha256", "time_limit", "interface", "preprocess")
 _IN_WORK = Resolved(stage="", work=Work(entry={}, seed=0))
 _STAGES = "windtunnel.operations.stages"
 _RUN = f"{_STAGES}.run"
