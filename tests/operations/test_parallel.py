@@ -7,6 +7,7 @@ import pytest
 from windtunnel.core import machine
 from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.operations import parallel
+from windtunnel.params.resolved import Resolved, Work
 
 
 @pytest.mark.parametrize(("text", "expected"), [("max 100000", 8), ("150000 100000", 1), ("300000 100000", 3)])
@@ -73,3 +74,35 @@ def test_the_view_says_the_share_done_and_the_time_left(tmp_path):
     one.log.with_suffix(".json").write_text('{"completed": 50, "total": 200, "rate": 10}')
     assert one.words().startswith("own: 25%, ")
     assert one.words().endswith(", 0:00:15 left")
+
+
+class Stage:
+    def __init__(self, addressing):
+        self.addressing = addressing
+
+
+def test_an_entry_waits_for_those_whose_results_it_reads(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Resolved(stage="attack", name="quick", work=Work(entry={}, builds_on={"attack@pgd": "digest"})).write()
+    plan, begun, ended = [Stage("attack@quick"), Stage("attack@pgd")], [], []
+    monkeypatch.setattr("dvc.repo.reproduce.collect_stages", lambda repo, targets: targets)
+    monkeypatch.setattr("dvc.repo.reproduce.get_active_graph", lambda graph: graph)
+    monkeypatch.setattr("dvc.repo.reproduce.plan_repro", lambda graph, chosen: plan)
+    graph = SimpleNamespace(successors=lambda stage: [])  # dvc.yaml does not name the dependency
+
+    def begin(self, stage):
+        begun.append((stage.addressing, [*ended]))
+        self.running.append(SimpleNamespace(stage=stage, process=None))
+        return True
+
+    def finished(self):
+        job = self.running.pop()
+        ended.append(job.stage.addressing)
+        return [job]
+
+    for name, fake in (("_begin", begin), ("_finished", finished), ("_has_room", lambda self: True)):
+        monkeypatch.setattr(parallel._Reproduction, name, fake)
+    monkeypatch.setattr(parallel._Reproduction, "_locked", lambda self: parallel.ExitStack())
+    monkeypatch.setattr(parallel, "_view", lambda running: parallel.ExitStack())
+    parallel._Reproduction(SimpleNamespace(index=SimpleNamespace(graph=graph)), 2, [], tmp_path, None).run([])
+    assert begun == [("attack@pgd", []), ("attack@quick", ["attack@pgd"])]

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -30,6 +30,7 @@ import psutil
 from windtunnel.core.errors import USER_ERROR, InfrastructureError, UserError
 from windtunnel.core.machine import free_memory
 from windtunnel.operations.dvc_lock import read_lock
+from windtunnel.params.resolved import read_resolved, resolved_file
 from windtunnel.records.files import read_json, read_own
 from windtunnel.records.layout import HERE, LOCK, ROBUSTNESS
 from windtunnel.records.run_times import read_runtime
@@ -174,6 +175,10 @@ class _Reproduction:
                 for stage in [s for s in waiting if needs[s] <= done]:
                     if not self._has_room():
                         break
+                    built_on = _built_on(stage.addressing)
+                    needs[stage] |= {other for other in plan if other.addressing in built_on}
+                    if not needs[stage] <= done:
+                        continue
                     waiting.remove(stage)
                     if not self._begin(stage):
                         done.add(stage)
@@ -286,6 +291,12 @@ class _Reproduction:
                 yield
             finally:
                 self.repo.state.close()
+
+
+def _built_on(label: str) -> Collection[str]:
+    """Return the labels of the entries whose results a stage reads, as `resolve` noted them; dvc.yaml does not name them."""
+    stage, _, name = label.partition("@")
+    return read_resolved(stage, name).work.builds_on if resolved_file(stage, name).is_file() else ()
 
 
 def _order_lock(labels: Sequence[str]) -> None:
