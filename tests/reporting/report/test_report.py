@@ -237,7 +237,7 @@ def test_the_gate_is_shown_in_words_with_its_conditions(reports):
     write_json({"decision": "failed", "hard_failures": [], "conditions": [condition]}, reports / "gate.json")
     section = next(s for s in build_report(reports).sections if s.title == "The gate")
     assert "does not meet" in section.blocks[0].text
-    assert section.blocks[1].rows == (("worst_case/accuracy", "0.2", "[0.1, 0.4]", "≥ 0.3", "fails"),)
+    assert section.blocks[1].rows == (("worst_case/accuracy", "", "0.2", "[0.1, 0.4]", "≥ 0.3", "fails"),)
 
 
 def test_every_sample_carries_what_each_assessment_found_of_it(reports):

@@ -25,9 +25,10 @@ class Cost:
     each: float
 
     def __str__(self) -> str:
+        duration = "less than a second" if self.seconds < 1 else f"about {self.seconds:.0f} s"
         return (
             f"at most {self.witness:,} passes of the model for the witness (D15) and about {self.others:,} for the other checks, "
-            f"about {self.seconds:.1f} s"
+            f"{duration}"
         )
 
     @property

@@ -53,9 +53,8 @@ def _sandwich(metrics: Mapping[str, float], layer: Layer | None) -> str:
             n = metrics.get(f"{group}/n")
             sizes = Basis(n=None if n is None else int(n), total=None if total is None else int(total))
             only_first = basis.only_first and group != "clean"
-            parts.append(
-                f"{group.replace('_', ' ')} **{value}** ({sizes._replace(only_first=only_first).samples or 'n not known'})"
-            )
+            samples = sizes._replace(only_first=only_first).samples  # empty in a summary of an older version
+            parts.append(f"{group.replace('_', ' ')} **{value}**{f' ({samples})' if samples else ''}")
     return f"Accuracy{f' at {basis.budget}' if basis.budget else ''}: {' ≤ '.join(parts)}"
 
 

@@ -31,7 +31,7 @@ from windtunnel.records.layout import HERE, Layout
 from windtunnel.records.metadata import Metadata, Metrics, corruption_pairs, numbers, read_metadata
 from windtunnel.records.outcomes import OUTCOMES_FILE
 from windtunnel.records.run_times import measured_run_times, run_time_metrics
-from windtunnel.records.sandwich import layers_of, options_of_summary
+from windtunnel.records.sandwich import layers_in, options_of_summary
 from windtunnel.records.tables import table
 from windtunnel.runtime.credentials import without_credentials
 
@@ -206,7 +206,7 @@ def read_state(layout: Layout = HERE, *, tensors: bool = True) -> State:
         metrics={**metrics, "epsilon": params.budget.epsilon},
         tags={key: without_credentials(value)[:MAX_TAG] for key, value in tags.items()},
         description=describe(
-            metrics, assessments, caveats, [*failures, *problems], figures, layers_of(summary.metrics)[0]
+            metrics, assessments, caveats, [*failures, *problems], figures, next(iter(layers_in(summary.metrics)), None)
         ),
         children=children,
         files=[path for path in files if path.is_file()],
