@@ -16,6 +16,8 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import torch  # noqa: F401  imported before the fork
@@ -30,6 +32,19 @@ import windtunnel.evaluation.sanity.run
 from windtunnel.cli.main import main
 
 SECONDS, MEMORY = 20.0, 2 * 2**30
+# What commands import when they are called; a fork that does it alone pays up to two seconds of processor time.
+IMPORTED_LATE = (
+    "scipy.stats", "torch.export._trace", "windtunnel.assessments.verification.branch_and_bound.session",
+    "windtunnel.assessments.verification.cascade.search_step", "windtunnel.boundary.data.slices", "windtunnel.cli.check",
+    "windtunnel.cli.needs", "windtunnel.cli.init", "windtunnel.cli.verify", "windtunnel.reporting.answers",
+)  # fmt: skip
+
+
+@cache
+def import_late_modules() -> None:
+    """Import, once a process and before its first fork, what would be imported in every fork."""
+    for name in IMPORTED_LATE:
+        import_module(name)
 
 
 def busy() -> float:
@@ -134,6 +149,7 @@ def _scaled(clock: Callable[[], float], factor: float) -> Callable[[], float]:
 
 def _forked(work: object, cwd: Path, seconds: float, env: Mapping[str, str]) -> Ended:
     assert callable(work)
+    import_late_modules()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         started = time.monotonic()
         child = os.fork()
