@@ -257,3 +257,13 @@ def test_a_model_without_gradients_is_attacked_by_queries(
     assert any("student" in run for run in result.kwargs["runs"])
     assert result.semantics.algorithm.threat_model is ThreatModel.BLACK_BOX_SCORE
     assert result.metrics["n_succeeded"] > 0
+
+
+@pytest.mark.usefixtures("cheap_standard")
+def test_no_boundary_is_walked_where_answers_change(digits_subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The walk starts from points that must stay misclassified, which those of another batch do not; the library raises."""
+    monkeypatch.setattr(attacks, "STUDENT_ABOVE", -1.0)
+    monkeypatch.setattr(attacks, "distilled", lambda *_: digits_subject.classifier.module)
+    result = _attacked(_hidden(masks.BatchStatistics, digits_subject, 12))
+    assert any("student" in run for run in result.kwargs["runs"])
+    assert not any("boundary" in run for run in result.kwargs["runs"])

@@ -17,6 +17,7 @@ from windtunnel.assessments.attacks.adapters import CountedModel, Request, adapt
 from windtunnel.assessments.attacks.adaptive.obstacles import SAMPLES, Diagnosis, Obstacle, ObstacleKind, diagnose
 from windtunnel.assessments.attacks.adaptive.search import (
     BOUNDARY,
+    CHANGING,
     STUDENTS,
     Configuration,
     Outcome,
@@ -276,7 +277,7 @@ class _Attack:
             if float(is_robust[probe].double().mean()) > STUDENT_ABOVE:
                 self.students.append(self._student(judge))
                 ranked = halve([*ranked[:1], *candidates_of(STUDENTS, classes)], probe, attempt)
-                searches = [BOUNDARY]
+                searches = [] if diagnosis.has(*CHANGING) else [BOUNDARY]
             for configuration in (*finals(ranked, classes), *searches):
                 rest = unbroken[is_robust[unbroken]]
                 if len(rest) and configuration.passes <= allowance / len(rest):

@@ -81,6 +81,8 @@ class Configuration:
         return 2 * self.steps * self.restarts * targets * self.remedy.calls
 
 
+# Models whose answers change between calls have no boundary to walk along.
+CHANGING = (ObstacleKind.RANDOM, ObstacleKind.STATE, ObstacleKind.BATCH)
 # Where neither a remedy nor a student breaks half of the compared samples: a walk along the boundary, by the classes alone.
 BOUNDARY = Configuration(GradientRemedy("boundary search"), _BOUNDARY, "", 10, library="foolbox")
 
