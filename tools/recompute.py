@@ -147,7 +147,10 @@ def _verification(entry: Entry, artifacts: Artifacts, algorithm: Algorithm, para
     if "smoothed_predictions" in artifacts.data:
         return smoothing_metrics(artifacts.data, Smoothing.model_validate(entry.params))
     names = list(names_in(artifacts.metadata.kwargs, "decided_by_names"))
-    return verification_metrics(artifacts.data, names, entry.radius.max if entry.radius else None)
+    of_transformation = artifacts.metadata.kwargs.extra.get("largest_radius")
+    largest = entry.radius.max if entry.radius else of_transformation
+    assert largest is None or isinstance(largest, int | float)
+    return verification_metrics(artifacts.data, names, largest)
 
 
 def _corruption(entry: Entry, artifacts: Artifacts, algorithm: Algorithm, params: Params) -> Recomputed:

@@ -1,7 +1,7 @@
 """The vocabulary and the data contracts of windtunnel (see docs/design.md).
 
-This module is at the bottom: it imports nothing of ours. Every name here is public to users, in `metadata.json`
-or in `robustness_data.pt`, so a value is added, never renamed and never removed.
+This module is at the bottom: it imports nothing of ours but the regions that a `Norm` may be. Every name here is public to users,
+in `metadata.json` or in `robustness_data.pt`, so a value is added, never renamed and never removed.
 """
 
 from __future__ import annotations
@@ -49,13 +49,31 @@ class Objective(StrEnum):
 
 
 class Norm(StrEnum):
-    """Norm in which a perturbation is measured."""
+    """Measure of a perturbation: a norm, or the parameters of a transformation, as in `Norm("rotation=10.0")`.
+
+    The latter are members that are made when they are asked for (see `core.transformations`), one for each region.
+    """
 
     LINF = "Linf"
     L2 = "L2"
     L1 = "L1"
     L0 = "L0"
     LATENT_L2 = "latent_L2"  # scaled L2 norm of a change of latent code: ||dl||_2 / sqrt(n_L)
+
+    @classmethod
+    def _missing_(cls, value: object) -> Norm | None:
+        from windtunnel.core.transformations import transformation_of
+
+        transformation = transformation_of(value) if isinstance(value, str) else None
+        if transformation is None:
+            return None
+        known = cls._value2member_map_.get(transformation.text)
+        if isinstance(known, Norm):
+            return known
+        member = str.__new__(cls, transformation.text)
+        member._name_ = member._value_ = transformation.text
+        cls._value2member_map_[transformation.text] = member
+        return member
 
 
 class Randomness(StrEnum):
@@ -106,7 +124,8 @@ class PerturbationBudget:
     """Worst-case perturbation region: all inputs within `epsilon` of the clean one under `norm`.
 
     `epsilon` is in the units of the model's input: [0, 1] pixels, or those of tabular features. `None` means that the algorithm
-    has no bound (a minimum-norm attack without one). `step_size` and `steps` say how it searched.
+    has no bound (a minimum-norm attack without one); under the parameters of a transformation it is the share of each half range.
+    `step_size` and `steps` say how it searched.
     """
 
     norm: Norm

@@ -6,7 +6,11 @@ _NBSP = "\N{NO-BREAK SPACE}"
 
 
 def budget_text(norm: str, epsilon: float) -> str:
-    """`Linf ≤ 0.06`, on one line."""
+    """`Linf ≤ 0.06` or `rotation ≤ 10°`, on one line."""
+    from windtunnel.core.transformations import transformation_of
+
+    if transformation := transformation_of(norm):
+        return transformation.words(epsilon)
     return f"{norm}{_NBSP}≤{_NBSP}{epsilon_text(epsilon)}"
 
 

@@ -10,6 +10,7 @@ from windtunnel.boundary.params_file import read_params
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.evaluation.summary.headline import OF_CLASSES, OF_SLICES, SLICE_RATES
+from windtunnel.params.budget_names import budget_names
 from windtunnel.params.load import entries, validate_schema
 from windtunnel.params.schema import Params
 from windtunnel.records.layout import PARAMS_FILE
@@ -82,8 +83,11 @@ def metric_names(params: Params) -> tuple[list[str], list[str]]:
     groups += ["worst_case"] if set(kinds.values()) - {AssessmentKind.STATISTICAL_SAMPLING} else []
     paired = [f"{group}/accuracy" for group in groups]
     paired += ["certified/accuracy_all"] if "certified" in groups else []
+    named = dict.fromkeys(budget_names(params).values())
+    paired += [f"{group}/{name}/accuracy" for group in groups if group != "clean" for name in named]
     every = [f"{name}{end}" for name in paired for end in ("", "_ci_low", "_ci_high")]
     every += [f"{group}/n" for group in groups]
+    every += [f"{group}/{name}/n" for group in groups if group != "clean" for name in named]
     every += [f"{group}/{metric}" for group in groups if group != "clean" for metric in OF_CLASSES]
     every += ["clean/nll", "clean/ece", "clean/adaptive_ece", "clean/brier", "hard_failures"]
     for column, value in slice_names(params.data.slices) if params.data.slices else ():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -19,7 +19,8 @@ from pydantic import (
 
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.errors import nearest, shown
-from windtunnel.params.numbers import Number
+from windtunnel.core.transformations import KINDS, Transformation, transformation_of
+from windtunnel.params.numbers import Number, parse_number
 
 # A free value inside `params:` or a visualiser's options; numbers may be written as text (8/255). A list may hold names with
 # parameters of their own: [FGSM, {PGD: {steps: 20}}].
@@ -81,7 +82,42 @@ def _of_inputs(norm: Norm) -> Norm:
 InputNorm = Annotated[Norm, AfterValidator(_of_inputs)]
 
 
-class Budget(Block):
+def _range_of(kind: str) -> Any:
+    return Field(None, exclude=True, description=f"half range of a transformation: {KINDS[kind].meaning}")
+
+
+class Ranges(Block):
+    """A region of transformations in place of a norm: {rotation: 10, brightness: 0.1}, up to four kinds.
+
+    The keys are read into `norm`, the measure of their parameters, and an `epsilon` of 1, the whole of each half range.
+    """
+
+    rotation: Number | None = _range_of("rotation")
+    translation: Number | None = _range_of("translation")
+    scale: Number | None = _range_of("scale")
+    shear: Number | None = _range_of("shear")
+    brightness: Number | None = _range_of("brightness")
+    contrast: Number | None = _range_of("contrast")
+    gamma: Number | None = _range_of("gamma")
+    saturation: Number | None = _range_of("saturation")
+    hue: Number | None = _range_of("hue")
+    occlusion: Number | None = _range_of("occlusion")
+    patch: Number | None = _range_of("patch")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_measure(cls, given: object) -> object:
+        if not isinstance(given, Mapping) or not (ranges := {k: v for k, v in given.items() if k in KINDS}):
+            return given
+        if clash := [key for key in ("norm", "epsilon") if given.get(key) is not None]:
+            raise ValueError(
+                f"{clash[0]} is of a ball and {next(iter(ranges))} of a transformation; keep one of the two"
+            )
+        region = Transformation.of({str(kind): parse_number(size) for kind, size in ranges.items()})
+        return {**{k: v for k, v in given.items() if k not in KINDS}, "norm": region.text, "epsilon": 1.0}
+
+
+class Budget(Ranges):
     """The perturbation budget that every worst-case assessment uses unless it overrides it, key by key."""
 
     norm: InputNorm = Field(Norm.LINF, description="Linf, L2, L1 or L0")
@@ -90,7 +126,7 @@ class Budget(Block):
     )
 
 
-class BudgetOverride(Block):
+class BudgetOverride(Ranges):
     """Keys of the budget that one entry sets for itself."""
 
     norm: InputNorm | None = None
@@ -111,6 +147,8 @@ class BudgetOverride(Block):
         """The line for an override that changes the norm alone: the global epsilon is meant for another one."""
         if self.norm in {None, budget.norm} or self.epsilon is not None:
             return None
+        if transformation_of(budget.norm):
+            return f"{where}.budget.epsilon: is needed beside norm: {self.norm}; the global budget is a transformation"
         return (
             f"{where}.budget.epsilon: is needed beside norm: {self.norm}; the global epsilon {budget.epsilon:g} is meant "
             f"for {budget.norm}"

@@ -59,15 +59,27 @@ def entries(params: Params) -> Iterator[tuple[str, str, Entry]]:
 
 
 def _resolve_budget(raw: Mapping[str, object], where: str) -> dict[str, object]:
-    """Replace `budget: ${budgets.tight}` (or `budget: tight`) by the named budget."""
-    content, budget, named = dict(raw), raw.get("budget"), raw.get("budgets")
-    if isinstance(budget, str):
-        match = _REFERENCE.fullmatch(budget.strip())
-        name = match.group(1) if match else budget.strip()
-        budgets = named if isinstance(named, dict) else {}
-        if name not in budgets:
-            raise UserError(unknown_word(f"{where}: budget", name, map(str, budgets), what="one of budgets"))
-        content["budget"] = budgets[name]
+    """Replace `budget: ${budgets.tight}` (or `budget: tight`), the global one and those of entries, by the named budget."""
+    content, named = dict(raw), raw.get("budgets")
+
+    def named_budget(block: dict[str, object], key: str) -> None:
+        budget = block.get("budget")
+        if isinstance(budget, str):
+            match = _REFERENCE.fullmatch(budget.strip())
+            name = match.group(1) if match else budget.strip()
+            budgets = named if isinstance(named, dict) else {}
+            if name not in budgets:
+                raise UserError(unknown_word(f"{where}: {key}", name, map(str, budgets), what="one of budgets"))
+            block["budget"] = budgets[name]
+
+    named_budget(content, "budget")
+    for family in families():
+        of_family = content.get(family)
+        if isinstance(of_family, Mapping):
+            content[family] = {name: dict(e) if isinstance(e, Mapping) else e for name, e in of_family.items()}
+            for name, entry in content[family].items():  # type: ignore[attr-defined]  # the map just made
+                if isinstance(entry, dict):
+                    named_budget(entry, f"{family}.{name}.budget")
     return content
 
 

@@ -32,6 +32,16 @@ class Radius(Block):
         return self
 
 
+class ParameterSplits(Block):
+    """`params` of library: transformations."""
+
+    domains: PositiveInt = Field(2000, description="parts of the region that are bounded, for each sample")
+    verified_range: bool = Field(
+        False,
+        description="search the largest verified part of the region of broken samples too, from the identity outwards",
+    )
+
+
 class Smoothing(Block):
     """`params` of algorithm: smoothing, named as in Cohen et al. 2019."""
 

@@ -18,6 +18,7 @@ from windtunnel.core.chunks import put_samples
 from windtunnel.core.contracts import AssessmentKind, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import DISTANCE, within
 from windtunnel.core.errors import UnsoundError
+from windtunnel.core.transformations import transformation_of
 
 if TYPE_CHECKING:
     from windtunnel.records.artifacts import Tensors
@@ -34,7 +35,7 @@ KEYS = (SAMPLES, INPUTS, *(stored for stored, _ in _OF_SAMPLES.values()))
 
 def require_inside(data: Tensors, semantics: Semantics) -> None:
     """Raise UnsoundError where a sample counts as broken by an example outside the epsilon."""
-    if (epsilon := _epsilon(data, semantics)) is not None:
+    if (epsilon := _epsilon(data, semantics, of_transformations=True)) is not None:
         table = {key: value for key, value in data.items() if isinstance(value, Tensor)}
         outside = _is_broken(table) & ~within(table["perturbation_distance"], epsilon)
         if outside.any():
@@ -43,13 +44,17 @@ def require_inside(data: Tensors, semantics: Semantics) -> None:
             )
 
 
-def _epsilon(data: Tensors, semantics: Semantics) -> float | None:
-    """The epsilon of an attack; None for what is no attack, or has none."""
+def _epsilon(data: Tensors, semantics: Semantics, *, of_transformations: bool = False) -> float | None:
+    """The epsilon of an attack; None for what is no attack, has none, or is a transformation that was not asked for.
+
+    Rows of a transformation keep the image, the parameters and the distance of the worst point, broken or not.
+    """
     region = semantics.perturbation
     if semantics.algorithm.kind is not AssessmentKind.EMPIRICAL_ATTACK or not isinstance(region, PerturbationBudget):
         return None
     has_points = "perturbed_inputs" in data and "perturbation_distance" in data
-    return region.epsilon if has_points and region.norm in DISTANCE else None
+    is_measured = region.norm in DISTANCE or (of_transformations and transformation_of(region.norm) is not None)
+    return region.epsilon if has_points and is_measured else None
 
 
 def _is_broken(table: Mapping[str, Tensor]) -> Tensor:

@@ -33,6 +33,7 @@ class DrawRecord(Record):
 class Layer(Record):
     """The robustness sandwich at one budget, each rate with its 95 % interval.
 
+    name: of the budget, under which metrics have its rates; None where it has none.
     n: all samples. n_attacked: the union of the draws of the attacks at this budget (`draws`); n_examined: samples that a
     verifier was given. worst_case_accuracy: share of the union that is neither misclassified nor broken; None where nothing
     attacked. certified_accuracy: share of the union that is certified (of all samples where nothing attacked);
@@ -41,6 +42,7 @@ class Layer(Record):
     certified_by: the assessments that broke or certified one.
     """
 
+    name: str | None = None
     norm: Norm
     epsilon: float
     n: int

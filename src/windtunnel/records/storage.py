@@ -16,6 +16,7 @@ from torch import Tensor
 from windtunnel.core import scratch
 from windtunnel.core.contracts import Caveat, Norm
 from windtunnel.core.distances import DISTANCE
+from windtunnel.core.transformations import PARAMETERS, transformation_of
 
 if TYPE_CHECKING:
     from windtunnel.records.artifacts import AssessmentResult, Tensors
@@ -65,8 +66,16 @@ def keep_images(result: AssessmentResult, wanted: Wanted) -> AssessmentResult:
 def distances_of(data: Mapping[str, Tensor | dict[str, Tensor]], norm: Norm) -> Tensor:
     """Return the distance of each perturbed input from its clean one; float32 (N,), NaN where there is none.
 
-    Measured from the images; as they were measured where not all of them were kept.
+    Measured from the images; as they were measured where not all of them were kept. Under the parameters of a transformation
+    measured from these; inf for a changed sample that has none.
     """
+    if transformation := transformation_of(norm):
+        if PARAMETERS in data:
+            parameters = data[PARAMETERS]
+            assert not isinstance(parameters, Tensor)
+            return transformation.distances(parameters)
+        moved = distances_of(data, Norm.L0)
+        return moved.where(moved.isnan() | (moved == 0), torch.inf)
     stored = data.get(DISTANCES)
     if stored is not None and not isinstance(stored, Tensor):
         return stored[norm.value]

@@ -62,6 +62,7 @@ from windtunnel.core.contracts import (
 from windtunnel.core.distances import DISTANCE
 from windtunnel.core.seeds import seeded
 from windtunnel.core.subject import Subject
+from windtunnel.core.transformations import PARAMETERS, transformation_of
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
 from windtunnel.params.resolved import read_resolved
@@ -96,6 +97,7 @@ def assess(
     `forward_passes`, `backward_passes` float32 (N,), the mean over the sample's batch; `target_classes` int64 (N,) for
     a targeted attack; `transfer_predictions`, `transfer_clean_predictions` int64 (M, N) of M others. A sample that was
     not attacked keeps its clean input, at distance 0, or the example of `prior`.
+    An attack on a transformation adds `transformation_parameters`, {name: float32 (N,)}, from which the images are made.
     With `entry.adapt` or `entry.eot` an attack searches on a stand-in's gradient or a mean over draws; what counts is always
     what the model itself makes of the result.
     Raises UserError where the prior results are missing, or for targets that cannot be.
@@ -106,6 +108,7 @@ def assess(
     fresh = fresh_metrics(subject, state.perturbed, state.succeeded & state.attacked)
     data = {
         **_data(subject, state, attack.aims),
+        **_parameters(attack.budget.norm, state),
         **_without_images(subject, state, attack.before),
         **_tried_on(others or {}, subject, state),
     }
@@ -217,7 +220,8 @@ class _Attack:
         ):
             clean, labels = data.inputs[batch.indices], data.targets[batch.indices]
             aims = None if self.aims is None else self.aims[batch.indices]
-            evaluation = evaluate(judge, run.row, run.settings.budget, clean, result["perturbed"], labels, aims)
+            perturbed, parameters = result["perturbed"], result.get("parameters")
+            evaluation = evaluate(judge, run.row, run.settings.budget, clean, perturbed, labels, aims, parameters)
             state.update(index, batch.indices, evaluation, result["forwards"], result["backwards"])
             losses = judge.criterion.margin_loss(evaluation.logits, labels)
             margins[batch.indices] = torch.where(
@@ -323,16 +327,24 @@ class _Attack:
         adapter = adapter_of(run.row.algorithm.library)
         with seeded(batch.seed):
             model, criterion = averaged(counted, self.entry.eot), self.subject.classifier.criterion
-            perturbed = perturb_by_label(self._request(run, batch), model, adapter, criterion).detach().float().cpu()
+            request, parameters = self._request(run, batch), {}
+            if run.row.transforms:
+                perturbed, found = adapter(request, model, criterion)  # type: ignore[call-arg]  # of Transformed
+                parameters = {"parameters": found.cpu()}
+            else:
+                perturbed = perturb_by_label(request, model, adapter, criterion)
         n = len(batch.indices)
         calls = run.remedy.calls if run.remedy else 1
         counts = {"forwards": calls * counted.passes.forwards / n, "backwards": calls * counted.passes.backwards / n}
-        return {"perturbed": perturbed, **{key: torch.full((n,), value) for key, value in counts.items()}}
+        images = perturbed.detach().float().cpu()
+        return {"perturbed": images, **parameters, **{key: torch.full((n,), value) for key, value in counts.items()}}
 
     def _untouched(self, batch: Batch) -> dict[str, Tensor]:
         """Return the clean inputs and zero passes for a batch that no worker finished."""
         no_passes = torch.zeros(len(batch.indices))
-        return {"perturbed": self.subject.dataset.inputs[batch.indices], "forwards": no_passes, "backwards": no_passes}
+        inputs, parameters = self.subject.dataset.inputs[batch.indices], self.before.parameters[batch.indices].double()
+        none = {"parameters": parameters} if parameters.shape[1] else {}
+        return {"perturbed": inputs, **none, "forwards": no_passes, "backwards": no_passes}
 
     def first_calls(self) -> dict[str, Json]:
         """Return the library call of the first batch, without calling it; by run where there are several."""
@@ -442,6 +454,7 @@ class _State:
     repaired: Tensor
     reached: Tensor
     tried: Tensor
+    parameters: Tensor
     incidents: Incidents
 
     @classmethod
@@ -462,6 +475,7 @@ class _State:
             repaired=flags[1],
             reached=flags[2],
             tried=flags[3],
+            parameters=before.parameters.clone(),
             incidents=Incidents(),
         )
 
@@ -482,6 +496,7 @@ class _State:
         chosen = indices[better]
         self.perturbed[chosen] = evaluation.perturbed[better]
         self.logits[chosen] = evaluation.logits[better]
+        self.parameters[chosen] = evaluation.parameters[better].float()
         self.distances[chosen] = evaluation.distances[better]
         self.broken_by[indices[evaluation.succeeded]] = index
         self.succeeded[indices] |= evaluation.succeeded
@@ -514,6 +529,11 @@ def _data(subject: Subject, state: _State, aims: Tensor | None) -> Tensors:
     if aims is not None:
         data["target_classes"] = aims
     return data
+
+
+def _parameters(norm: Norm, state: _State) -> Tensors:
+    transformation = transformation_of(norm)
+    return {PARAMETERS: transformation.table(state.parameters)} if transformation else {}
 
 
 def _without_images(subject: Subject, state: _State, before: Prior) -> Tensors:

@@ -9,6 +9,8 @@ from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.distances import distance, within
+from windtunnel.core.transformations import Transformation, transformation_of
+from windtunnel.core.transformed import transform
 
 # An attack that takes no epsilon but lands this near outside the ball is pulled in: rounding, not another budget.
 ROUNDING = 1e-3
@@ -18,10 +20,12 @@ ROUNDING = 1e-3
 class Evaluation:
     """Evaluation of n perturbed inputs: float32 (n, ...) as they are stored, logits (n, K), predictions (n,), distances (n,).
 
+    parameters: float64 (n, P) of the transformations that made them; P is 0 for what is none.
     reached: whether the objective is met at any distance; succeeded: met within the budget. beyond, repaired: the
     attack returned more than the budget allows, or something that is no image.
     """
 
+    parameters: Tensor
     perturbed: Tensor
     logits: Tensor
     predictions: Tensor
@@ -40,13 +44,19 @@ def evaluate(
     returned: Tensor,
     labels: Tensor,
     aims: Tensor | None,
+    parameters: Tensor | None = None,
 ) -> Evaluation:
     """Judge what an attack returned for `clean`; all tensors (n, ...) on the CPU.
 
     A value that is not finite makes the sample the clean one again; values outside [0, 1] are clipped. An attack that
     takes an epsilon is held to it by projection, and evaluated; one that finds its own distance is not, and
-    fails where it is further away than the budget.
+    fails where it is further away than the budget. A transformation is measured by its `parameters` (n, P), from which its image is
+    made again.
     """
+    transformation = transformation_of(budget.norm)
+    if transformation is not None:
+        assert parameters is not None
+        return _evaluate_transformed(classifier, transformation, budget, clean, returned, labels, aims, parameters)
     finite = returned.flatten(1).isfinite().all(1)
     image = torch.where(_rows(finite, returned), returned, clean).clamp(0, 1)
     distances = distance(budget.norm, image, clean)
@@ -64,7 +74,32 @@ def evaluate(
     allowed = torch.ones_like(reached) if budget.epsilon is None else within(distances, budget.epsilon)
     if row.algorithm.minimum_norm:  # at any distance is what it is for
         beyond = torch.zeros_like(finite)
-    return Evaluation(image, logits, predictions, distances, reached, reached & allowed, beyond, ~finite)
+    no_parameters = torch.zeros(len(image), 0, dtype=torch.float64)
+    return Evaluation(no_parameters, image, logits, predictions, distances, reached, reached & allowed, beyond, ~finite)
+
+
+def _evaluate_transformed(
+    classifier: Classifier,
+    transformation: Transformation,
+    budget: PerturbationBudget,
+    clean: Tensor,
+    returned: Tensor,
+    labels: Tensor,
+    aims: Tensor | None,
+    parameters: Tensor,
+) -> Evaluation:
+    """Evaluate images made from float32 parameters, as these are stored; of a patch its content is taken from `returned`."""
+    assert budget.epsilon is not None
+    stored = transformation.clipped(parameters.float(), budget.epsilon)
+    content = returned.clamp(0, 1) if transformation.is_patch else None
+    image = transform(transformation, clean, stored.double(), content)
+    distances = transformation.distances(transformation.table(stored))
+    logits = classifier.logits(image)
+    predictions = classifier.criterion.predict(logits, labels)
+    reached = predictions != labels if aims is None else predictions == aims
+    none = torch.zeros_like(reached)
+    allowed = within(distances, budget.epsilon)
+    return Evaluation(stored, image, logits, predictions, distances, reached, reached & allowed, none, none)
 
 
 def project(norm: Norm, epsilon: float, perturbed: Tensor, clean: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Check an attack entry before anything is computed."""
 
 import inspect
+from collections.abc import Sequence
 
 from windtunnel.assessments.attacks.calls import invoker_of
 from windtunnel.assessments.attacks.ensembles.profiles import DLR_CLASSES, PROFILES
@@ -11,10 +12,11 @@ from windtunnel.assessments.attacks.table import ROWS, row_of
 from windtunnel.assessments.attacks.targets import check_chosen_targets
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.core.classifier import Classifier
-from windtunnel.core.contracts import Algorithm, Capability, Norm, ThreatModel
+from windtunnel.core.contracts import Algorithm, Capability, Norm, PerturbationBudget, ThreatModel
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.references import resolve
+from windtunnel.core.transformations import KINDS, transformation_of
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget, Entry
 from windtunnel.registry.plugins import library_of
@@ -42,6 +44,8 @@ def preflight(where: str, entry: AttackEntry, budget: Budget, classifier: Classi
     classifier.require(algorithm, where)
     check_data(where, f"{entry.library} attacks images", dataset)
     _check_budget(where, entry, row, budget)
+    effective = entry.budget.over(budget)
+    check_image(where, effective.norm, effective.epsilon or 0.0, dataset.inputs.shape[1:])
     if row.invoker is Invoker.FUNCTION:
         _check_function(where, entry)
     classes = classifier.criterion.competing_classes(dataset.num_classes)
@@ -119,6 +123,10 @@ def _libraries(row: AttackRow) -> list[str]:
 
 def _check_budget(where: str, entry: AttackEntry, row: AttackRow, budget: Budget) -> None:
     effective, name = entry.budget.over(budget), row.algorithm.name
+    check_transformation(where, f"{entry.library} {name}", effective.norm, transforms=row.transforms)
+    if row.transforms:
+        _check_search(where, row, effective)
+        return
     if row.invoker is not Invoker.UNBOUNDED and effective.norm not in row.allowed_norms:
         works = " or ".join(row.allowed_norms)
         raise IncompatibleError(
@@ -137,6 +145,49 @@ def _check_budget(where: str, entry: AttackEntry, row: AttackRow, budget: Budget
     if epsilon is not None and effective.norm is Norm.L0 and epsilon < 1:
         raise UserError(
             f"{where}.budget.epsilon: under L0 it is a number of changed values, at least 1; got {epsilon:g}"
+        )
+
+
+def check_transformation(where: str, what: str, norm: Norm, *, transforms: bool) -> None:
+    """Raise IncompatibleError, in one line, where `what` works in balls and the budget is a transformation, or the other way round."""
+    transformation = transformation_of(norm)
+    if transformation and not transforms:
+        raise IncompatibleError(
+            f"{where}.budget: {what} works in balls of a norm, the budget is {transformation.words()}; use library: "
+            f"transformations, or set {where}.budget: {{norm: Linf, epsilon: ...}}"
+        )
+    if transforms and not transformation:
+        raise IncompatibleError(
+            f"{where}.budget: {what} works on transformations, the budget is a ball of {norm}; set {where}.budget: "
+            f"{{rotation: 10}}, one of budgets by its name, or up to four of {', '.join(KINDS)}"
+        )
+
+
+def _check_search(where: str, row: AttackRow, budget: PerturbationBudget) -> None:
+    """Raise IncompatibleError for a region that an algorithm of `transformations` cannot search."""
+    transformation, name = transformation_of(budget.norm), row.algorithm.name
+    assert transformation is not None
+    assert budget.epsilon is not None
+    if name == "grid" and not transformation.is_square and len(transformation.names) > 2:
+        raise IncompatibleError(
+            f"{where}: grid searches one or two parameters, {transformation.words()} has "
+            f"{len(transformation.names)}; use algorithm: gradient or random"
+        )
+    if name == "gradient" and transformation.kinds[0].name == "occlusion":
+        raise IncompatibleError(f"{where}: an occlusion has no gradient; algorithm: grid tries every place")
+
+
+def check_image(where: str, norm: Norm, epsilon: float, shape: Sequence[int]) -> None:
+    """Raise IncompatibleError for a region that does not fit images of `shape` (C, H, W)."""
+    transformation = transformation_of(norm)
+    if transformation is None:
+        return
+    channels, height, width = shape
+    if channels != 3 and (coloured := {kind.name for kind in transformation.kinds} & {"hue", "saturation"}):
+        raise IncompatibleError(f"{where}: {min(coloured)} is of images with 3 channels, the data has {channels}")
+    if transformation.is_square and not 1 <= transformation.side(epsilon) <= min(height, width):
+        raise IncompatibleError(
+            f"{where}: a square of {transformation.side(epsilon)} pixels does not fit into {height}x{width} images"
         )
 
 

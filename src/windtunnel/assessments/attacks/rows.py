@@ -47,7 +47,8 @@ class AttackRow:
     three_channels: its kernels are built for three channels. min_classes: its loss needs so many. defaults: values of
     parameters for which the library has none. fixed_by: parameters, with values under which the attack draws nothing at
     random. keeps_clean: it returns the clean input, and not where it stood, for a sample that it did not break. counted: it asks
-    for no gradients and is offered by `queries` too, an image at a time with every evaluation of the model counted. seconds: about
+    for no gradients and is offered by `queries` too, an image at a time with every evaluation of the model counted. transforms: it
+    searches the parameters of a transformation, and its adapter returns them beside the images. seconds: about
     what one sample of 3x32x32 takes on one processor, of attacks slow enough to announce; they grow with the number of inputs to
     the power of `growth`.
     """
@@ -67,6 +68,7 @@ class AttackRow:
     defaults: Mapping[str, object] = field(default_factory=dict)
     keeps_clean: bool = False
     counted: bool = False
+    transforms: bool = False
     fixed_by: tuple[tuple[str, bool | float], ...] = ()
     seconds: float = 0.0
     growth: int = 1

@@ -13,7 +13,18 @@ from windtunnel.params.numbers import parse_number
 from windtunnel.registry.plugins import library_of
 
 # What a user never gives: the model is ours, and these print or write log files.
-_OURS = {"self", "args", "kwargs", "model", "verbose", "tensorboard", "init_attack", "trainloader", "attack_class"}
+_OURS = {
+    "self",
+    "problem",
+    "args",
+    "kwargs",
+    "model",
+    "verbose",
+    "tensorboard",
+    "init_attack",
+    "trainloader",
+    "attack_class",
+}
 _EPSILON_WORDS = {"eps", "epsilon", "epsilons", "max_epsilon"}
 # Parameters that our invokers add to the library's own.
 _EXTRA: dict[Invoker, dict[str, object]] = {

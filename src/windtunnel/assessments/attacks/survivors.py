@@ -15,6 +15,7 @@ from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.distances import DISTANCE, within
 from windtunnel.core.errors import InfrastructureError, PrerequisiteError, UserError
 from windtunnel.core.subject import Subject
+from windtunnel.core.transformations import PARAMETERS, transformation_of
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
 from windtunnel.records.artifacts import Artifacts, read_artifacts
@@ -27,7 +28,8 @@ class Prior:
     """Examples of earlier attacks for N samples: which are `broken`, by which inputs, logits and distances under every norm.
 
     Rows that are not broken are the clean ones. by: names of the attacks that were asked. pictured: bool (N,), whose inputs
-    are known; of a sample whose image the earlier attack did not keep, `perturbed` is NaN.
+    are known; of a sample whose image the earlier attack did not keep, `perturbed` is NaN. parameters: float32 (N, P) of the
+    transformations that made them, the identity for none.
     """
 
     broken: Tensor
@@ -35,6 +37,7 @@ class Prior:
     logits: Tensor
     distances: Mapping[Norm, Tensor]
     pictured: Tensor
+    parameters: Tensor
     by: tuple[str, ...] = ()
 
     def digest(self) -> str:
@@ -90,9 +93,12 @@ def prior_of(
     """
     inputs = subject.dataset.inputs
     broken, pictured = (torch.full((len(inputs),), flag) for flag in (False, True))
-    distances = {norm: torch.zeros(len(inputs)) for norm in DISTANCE}
+    distances = {norm: torch.zeros(len(inputs)) for norm in (*DISTANCE, budget.norm)}
+    transformation = transformation_of(budget.norm)
+    identity = torch.tensor(transformation.identity if transformation else ())
+    parameters = identity.expand(len(inputs), -1).clone()
     if entry.on is None:
-        return Prior(broken, inputs, subject.clean_logits, distances, pictured)
+        return Prior(broken, inputs, subject.clean_logits, distances, pictured, parameters)
     if entry.target_classes is not None:
         raise UserError(f"{where}.on: survivors of untargeted attacks mean nothing to a targeted one; remove one")
     perturbed, logits = scratch.copy_of(inputs), subject.clean_logits.clone()
@@ -118,7 +124,7 @@ def prior_of(
         mine, theirs = (torch.tensor(column) for column in zip(*pairs, strict=True))
         examples, answers = artifacts.tensor("perturbed_inputs"), _answers(subject, artifacts, theirs)
         # Of an image that is not there, its distance under the other norms cannot be measured later.
-        norms = list(DISTANCE) if KEPT in artifacts.data else [budget.norm]
+        norms = [*DISTANCE, budget.norm] if KEPT in artifacts.data else [budget.norm]
         measured = {norm: artifacts.distances(norm)[theirs] for norm in norms}
         wrong = ~subject.classifier.criterion.is_correct(answers, subject.dataset.targets[mine])
         inside = torch.ones_like(wrong) if budget.epsilon is None else within(measured[budget.norm], budget.epsilon)
@@ -132,9 +138,12 @@ def prior_of(
         broken[attacked], logits[attacked], pictured[attacked] = True, answers[new], has_image
         for norm, sizes in measured.items():
             distances[norm][attacked] = sizes[new]
+        for i, column in enumerate(transformation.names if transformation else ()):
+            if PARAMETERS in artifacts.data and column in (table := artifacts.tensors(PARAMETERS)):
+                parameters[attacked, i] = table[column][theirs[new]]
     shown = broken & pictured
     logits[shown] = subject.classifier.logits(perturbed[shown])
-    return Prior(broken, perturbed, logits, distances, pictured, tuple(entry.on.survivors_of))
+    return Prior(broken, perturbed, logits, distances, pictured, parameters, tuple(entry.on.survivors_of))
 
 
 def _answers(subject: Subject, artifacts: Artifacts, indices: Tensor) -> Tensor:

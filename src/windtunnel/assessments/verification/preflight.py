@@ -8,12 +8,14 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
+from windtunnel.assessments.attacks.preflight import check_transformation
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.verification.bound_propagation.bounder import Bounder
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
 from windtunnel.assessments.verification.cascade.step import Trial, library_of_step, step_of
 from windtunnel.assessments.verification.cascade.steps import options_read, radius_steps, steps_of
 from windtunnel.assessments.verification.table import ROWS
+from windtunnel.assessments.verification.transformations.refuse import check_certificate
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.dataset import Dataset
@@ -48,6 +50,10 @@ def preflight(
             unknown_word(f"{where}.params", next(iter(entry.params)), ["(none)"], what="a parameter of a verifier")
         )
     region = entry.budget.over(budget)
+    check_transformation(where, f"{entry.library} {algorithm.name}", region.norm, transforms=row.transforms)
+    if row.transforms:
+        check_certificate(where, entry, region, classifier, dataset)
+        return []
     if region.norm is not algorithm.norm:
         raise IncompatibleError(
             f"{where}: {algorithm.name} works under {algorithm.norm}, the budget is {region.norm}; set {where}.budget: "

@@ -14,7 +14,7 @@ from windtunnel.core.contracts import (
     ThreatModel,
 )
 from windtunnel.params.entry import Block
-from windtunnel.params.verification import BranchAndBound, Smoothing
+from windtunnel.params.verification import BranchAndBound, ParameterSplits, Smoothing
 from windtunnel.registry.plugins import Lazy
 
 
@@ -24,13 +24,14 @@ class VerifierRow:
 
     steps: those that decide, by their names in the records of the libraries; none where the entry names them. params: the
     schema of what a user may give under `params`; None for nothing. assess: (name, entry, budget, subject) ->
-    AssessmentResult, for what is not made of steps.
+    AssessmentResult, for what is not made of steps. transforms: its regions are transformations, not balls.
     """
 
     algorithm: Algorithm
     steps: tuple[str, ...] = ()
     params: type[Block] | None = None
     assess: Lazy[Callable[..., Any]] | None = None
+    transforms: bool = False
 
     @property
     def of_entry(self) -> bool:
@@ -38,7 +39,9 @@ class VerifierRow:
         return not self.steps and self.assess is None
 
 
-def _row(library: str, name: str, norm: Norm, categories: str, requires: set[Capability], summary: str) -> Algorithm:
+def _row(
+    library: str, name: str, norm: Norm | None, categories: str, requires: set[Capability], summary: str
+) -> Algorithm:
     return Algorithm(
         library,
         name,
@@ -104,4 +107,14 @@ OWN: tuple[VerifierRow, ...] = (
     ),
     VerifierRow(SMOOTHING, params=Smoothing,
                 assess=Lazy("windtunnel.assessments.verification.smoothing.randomised:assess_smoothing")),
+)  # fmt: skip
+TRANSFORMATIONS: tuple[VerifierRow, ...] = (
+    VerifierRow(
+        _row("transformations", "branch-and-bound", None, "bound-propagation branch-and-bound sound transformation",
+             {Capability.FORWARD, Capability.AUTOGRAD},
+             "certifies rotation, brightness, patches and others: pixel envelopes, forms affine in the parameters, split further"),
+        params=ParameterSplits,
+        assess=Lazy("windtunnel.assessments.verification.transformations.certify:assess_transformation"),
+        transforms=True,
+    ),
 )  # fmt: skip

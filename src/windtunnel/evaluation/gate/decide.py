@@ -109,6 +109,8 @@ def _no_estimate(name: str, layer: Layer | None) -> str:
     group, _, metric = name.partition("/")
     if group == "slices":
         group = name.rpartition("/")[2].partition("_accuracy")[0]
+    elif "/" in metric:  # of a named budget, which has a layer of its own
+        return ""
     if layer is None or group not in {"worst_case", "certified"} or metric.startswith("accuracy_all"):
         return ""
     if group == "worst_case" and not layer.n_attacked:

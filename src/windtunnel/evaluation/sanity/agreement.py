@@ -18,6 +18,7 @@ from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, numbers
 from windtunnel.evaluation.sanity.probes import onnx_logits
 from windtunnel.evaluation.sanity.undecided import blame
 from windtunnel.evaluation.summary.evidence import Region, examples_of, in_latent_space, of_a_smoothed_model
+from windtunnel.evaluation.witness.parameters import at_units, random_units
 from windtunnel.records.metadata import number
 
 POINTS, AT_RANDOM = 100, 5000  # random points of a ball; so many balls at most
@@ -83,7 +84,7 @@ def order_of_rates(evidence: Evidence, limit: float) -> CheckResult:
         for assessment in attacks:
             region = assessment.ball
             shared = evidence.present([certificate]) & evidence.present([assessment])
-            if region.norm is not ball.norm or region.epsilon > ball.epsilon * (1 + 1e-9) or not shared.any():
+            if not ball.covers(region) or not shared.any():
                 continue
             robust = evidence.everywhere(assessment, assessment.right & ~assessment.succeeded)
             rates = [
@@ -134,7 +135,7 @@ def counterexamples_real(evidence: Evidence, limit: float) -> CheckResult:
 def _refuted(evidence: Evidence, large: tuple[Assessment, Region], small: tuple[Assessment, Region]) -> Tensor | None:
     """(N,) bool: verified by `large` and falsified by `small` in the same ball or in one inside it; None for no such balls."""
     (certificate, ball), (other, inner) = large, small
-    if certificate.name == other.name or inner.norm is not ball.norm or inner.epsilon > ball.epsilon * (1 + 1e-9):
+    if certificate.name == other.name or not ball.covers(inner):
         return None
     return evidence.everywhere(certificate, _verified(certificate)) & evidence.everywhere(other, _falsified(other))
 
@@ -225,6 +226,10 @@ def _points(
 
 def random_point(clean: Tensor, ball: Region, generator: torch.Generator, *, corner: bool) -> Tensor:
     """A random point of each ball inside [0, 1]; on its surface where `corner`, which is where bounds are tight."""
+    if transformation := ball.transformation:
+        units = random_units(len(clean), len(transformation.names), generator, corner=corner)
+        content = torch.rand(clean.shape, generator=generator).round() if transformation.is_patch else None
+        return at_units(transformation, ball.epsilon, clean, units, content)
     noise = torch.randn(clean.shape, generator=generator)
     if ball.norm is Norm.LINF:
         step = noise.sign() if corner else 2 * torch.rand(clean.shape, generator=generator) - 1

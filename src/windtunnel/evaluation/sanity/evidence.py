@@ -286,6 +286,7 @@ class Evidence:
         return self.attacks(
             lambda p: (
                 p.region is not None
+                and p.region.transformation is None
                 and not p.minimum_norm
                 and (p.row is None or bool(p.row.epsilon) or "ensemble" in p.categories)
                 and keep(p)

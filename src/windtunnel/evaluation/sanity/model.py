@@ -14,6 +14,7 @@ from windtunnel.core.contracts import AssessmentKind, Capability, Norm
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.medians import median
 from windtunnel.core.seeds import derive_seed
+from windtunnel.core.transformations import KINDS
 from windtunnel.evaluation.sanity import CONTROL_LIBRARY
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check, listing
 from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence
@@ -153,7 +154,8 @@ def epsilon_in_pixel_units(evidence: Evidence, limit: float) -> CheckResult:
     HARD for a Linf epsilon above 1. WARN where the images have 8 bits and an epsilon is within 0.1 of a whole number
     of grey levels and further than the threshold from it, or where no Linf attack moved any pixel by 0.9 epsilon. WARN where
     the epsilon of an attack on images is more than four times smaller or larger than those the field uses for the norm (Linf,
-    L2, L1) and the size: an L2 epsilon of 0.2 on 28x28 pixels moves nothing that one could see, and no model.
+    L2, L1) and the size: an L2 epsilon of 0.2 on 28x28 pixels moves nothing that one could see, and no model. WARN where the range of a
+    transformation is so small that it is likely in another unit: a rotation of 0.17 degrees is 10 degrees in radians.
     """
     every_ball = [(p, p.region) for p in evidence.assessments if p.region is not None]
     balls = [(p.name, ball) for p, ball in every_ball if ball.norm is Norm.LINF]
@@ -214,6 +216,13 @@ def _unusual(ball: Region, dataset: Dataset) -> str:
         return ""
     channels, height, width = dataset.inputs.shape[1:]
     kind = "grey" if channels == 1 else "small colour" if min(height, width) < LARGE_SIDE else "large colour"
+    if transformation := ball.transformation:
+        strange = [
+            f"{name} {size * ball.epsilon:g}{KINDS[name].unit}, while {KINDS[name].usual[0]:g} or more is usual"
+            for name, size in transformation.ranges
+            if size * ball.epsilon < KINDS[name].usual[0]
+        ]
+        return "; ".join(strange) + (": in radians, or as a share?" if strange else "")
     if ball.norm not in USUAL[kind]:
         return ""
     smallest, largest = USUAL[kind][ball.norm]

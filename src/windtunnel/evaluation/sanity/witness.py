@@ -22,6 +22,7 @@ from windtunnel.evaluation.sanity.evidence import Evidence, witness_queries
 from windtunnel.evaluation.sanity.model import is_random
 from windtunnel.evaluation.summary.evidence import Region, region_evidence, region_of
 from windtunnel.evaluation.witness.balls import Ball
+from windtunnel.evaluation.witness.parameters import search_parameters
 from windtunnel.evaluation.witness.search import (
     PASSES_AT_LEAST,
     SHARE_OF_THE_RUN,
@@ -60,6 +61,8 @@ class Claim:
     @property
     def words(self) -> str:
         """The budget, for example `Linf 8/255`."""
+        if transformation := self.region.transformation:
+            return transformation.words(self.region.epsilon)
         return f"{self.region.norm.value} {epsilon_text(self.region.epsilon)}"
 
 
@@ -174,11 +177,18 @@ def _testimonies(evidence: Evidence) -> list[Testimony]:
         for number, claim in enumerate(claims):
             share = passes_left // (len(claims) - number)
             indices = _drawn(claim, max(FEWEST_SAMPLES, share // PASSES_FOR_A_SAMPLE), seed)
+            inputs, labels = subject.dataset.inputs[indices], subject.dataset.targets[indices]
+            seeds = [derive_seed(seed, "witness", claim.words, evidence.ids[i]) for i in indices.tolist()]
+            if transformation := claim.region.transformation:
+                epsilon = claim.region.epsilon
+                result = search_parameters(subject.classifier, transformation, epsilon, inputs, labels, seeds, share)
+                passes_left -= int(result.passes.sum())
+                testimonies_found.append(Testimony(claim, indices, result))
+                continue
             ball = Ball(claim.region.norm, claim.region.epsilon, *subject.dataset.value_range)
             gradients = Capability.AUTOGRAD in subject.classifier.capabilities
             target = Target(subject.classifier, ball, gradients, random_model, student, *known_samples)
-            seeds = [derive_seed(seed, "witness", claim.words, evidence.ids[i]) for i in indices.tolist()]
-            result = search(target, subject.dataset.inputs[indices], subject.dataset.targets[indices], seeds, share)
+            result = search(target, inputs, labels, seeds, share)
             reached = result.passes > 0
             passes_left -= int(result.passes.sum())
             testimonies_found.append(Testimony(claim, indices[reached], result.at(reached)))
@@ -227,7 +237,8 @@ def _surrogate(evidence: Evidence) -> Classifier:
 def witness_finds_nothing(evidence: Evidence, limit: float) -> CheckResult:
     """A short attack that shares no code with the run's must not break what these left, whoever wrote them and under whichever norm.
 
-    At every budget a random part of the samples that survived, and of those that are certified, is attacked: with gradients of the
+    A transformation's parameters are searched on a grid and at random.
+    At every other budget a random part of the samples that survived, and of those that are certified, is attacked: with gradients of the
     margin and of cross entropy where the model has any, by random search, towards the nearest samples of other classes, and with
     examples made on a surrogate (`sanity.surrogate`, or a small student of the model). It makes at most a fifth of the passes of the
     run's attacks, or 20 x 200 where that is more; `sanity.queries` bounds what a Python function is asked. WARN where the lower 95 %
@@ -296,14 +307,15 @@ def stored_examples(evidence: Evidence) -> Tensors:
     """The witness's examples for robustness_data.pt, KEPT of each budget: under `witness`, one row per example.
 
     inputs (M, ...), samples int64 (M,) place among the N samples, predictions int64 (M,), epsilons float32 (M,), norms int64 (M,) place
-    among Linf, L2, L1, L0, certified bool (M,).
+    among Linf, L2, L1, L0, -1 for a transformation, certified bool (M,).
     """
     witnessed: Sequence[Testimony] = evidence.notes.get("witness", ())
     rows = [(testimony, testimony.found.broken.nonzero().flatten()[:KEPT]) for testimony in witnessed]
     if not any(len(stored) for _, stored in rows):
         return {}
     inputs = torch.cat([testimony.found.examples[stored] for testimony, stored in rows])
-    norms = [list(DISTANCE).index(testimony.claim.region.norm) for testimony, stored in rows for _ in stored]
+    places = {norm: place for place, norm in enumerate(DISTANCE)}
+    norms = [places.get(testimony.claim.region.norm, -1) for testimony, stored in rows for _ in stored]
     return {
         "witness": {
             "inputs": inputs,

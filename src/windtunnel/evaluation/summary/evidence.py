@@ -18,6 +18,7 @@ from windtunnel.core.distances import DISTANCE, within
 from windtunnel.core.errors import UserError
 from windtunnel.core.sample_states import sample_states
 from windtunnel.core.subject import Subject
+from windtunnel.core.transformations import Transformation, transformation_of
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.sandwich import DrawRecord
 
@@ -26,10 +27,22 @@ NOBODY = -1
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A perturbation ball: norm and radius."""
+    """A perturbation ball: norm and radius, or a transformation, by its measure, and the share of its ranges."""
 
     norm: Norm
     epsilon: float
+
+    @property
+    def transformation(self) -> Transformation | None:
+        """The transformation whose parameters are measured; None for a ball."""
+        return transformation_of(self.norm)
+
+    def covers(self, other: Region) -> bool:
+        """True if every point of `other` is known to be one of this region."""
+        mine, theirs = self.transformation, other.transformation
+        if mine and theirs:
+            return mine.covers(theirs, self.epsilon, other.epsilon)
+        return self.norm is other.norm and self.epsilon * (1 + 1e-9) >= other.epsilon
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +78,7 @@ class RegionEvidence:
 def region_of(artifacts: Artifacts) -> Region | None:
     """The ball an assessment worked in; None where it has none (average case, no bound, no pixel norm)."""
     region = artifacts.metadata.semantics.perturbation
-    if region.norm not in DISTANCE or region.epsilon is None:
+    if region.norm is None or region.epsilon is None or not (region.norm in DISTANCE or transformation_of(region.norm)):
         return None
     return Region(region.norm, region.epsilon)
 
@@ -169,8 +182,7 @@ def region_evidence(region: Region, clean: Artifacts, assessments: Sequence[Arti
             drawn[assigned] = True
             family, selection = artifacts.metadata.family or "attacks", _selection_of(artifacts)
             draws.append(DrawRecord(name=artifacts.name, family=family, n=len(assigned), selection=selection))
-        verifies = kind == AssessmentKind.FORMAL_VERIFICATION and ball is not None
-        if verifies and ball is not None and ball.norm is region.norm and ball.epsilon >= region.epsilon:
+        if kind == AssessmentKind.FORMAL_VERIFICATION and ball is not None and ball.covers(region):
             examined[indices] = True
             verified = artifacts.tensor("verdicts") == Verdict.VERIFIED
             first = verified & (certified_by[indices] == NOBODY)

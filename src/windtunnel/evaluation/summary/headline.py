@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windtunnel.core.contracts import Json
+from windtunnel.core.transformations import transformation_of
 from windtunnel.records.basis import Basis, basis_of
 from windtunnel.records.headline_metric import leading_metric
 from windtunnel.records.metadata import rate
@@ -38,6 +39,7 @@ def leading(family: str | None) -> tuple[str, ...]:
 def headline_metrics(summary: Artifacts, clean: Artifacts, assessments: Sequence[Artifacts]) -> dict[str, Json]:
     """Return nested metrics: `clean`, `certified`, `worst_case`, each with its `n`, then each assessment under its name.
 
+    `certified` and `worst_case` hold the rates at every budget with a name below that name too.
     Where there are slices, `slices` holds the rates of each by column and value.
     """
     metrics = summary.metrics
@@ -59,6 +61,17 @@ def headline_metrics(summary: Artifacts, clean: Artifacts, assessments: Sequence
         found |= {key: metrics[f"{group}_{key}"] for key in (*OF_CLASSES, *OF_SLICES) if f"{group}_{key}" in metrics}
         if found:
             top[group] = found
+    for layer in layers_of(metrics):
+        if layer.name:
+            for group, rate, n in (
+                ("worst_case", layer.worst_case, layer.n_attacked),
+                ("certified", layer.certified, layer.n_certified),
+            ):
+                if rate:
+                    block: dict[str, Json] = {"accuracy": rate.value, "n": n}
+                    if limits := rate.limits:
+                        block |= {"accuracy_ci_low": limits[0], "accuracy_ci_high": limits[1]}
+                    top.setdefault(group, {})[layer.name] = block
     calibration: dict[str, Json] = {
         key: clean.metrics[key] for key in ("nll", "ece", "adaptive_ece", "brier") if key in clean.metrics
     }
@@ -80,7 +93,7 @@ def write_series(summary: Artifacts, assessments: Sequence[Artifacts], directory
     rows: list[dict[str, object]] = []
     metrics = summary.metrics
     for layer in layers_of(metrics):
-        budget = f"{layer.norm} {layer.epsilon:.4g}"
+        budget = layer.budget if transformation_of(layer.norm) else f"{layer.norm} {layer.epsilon:.4g}"
         n = Basis.of_layer(layer).n
         ends = {"certified_accuracy": (layer.certified, n), "worst_case_accuracy": (layer.worst_case, n),
                 "clean_accuracy": (rate(metrics, "clean_accuracy"), layer.n)}  # fmt: skip

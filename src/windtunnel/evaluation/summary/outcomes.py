@@ -16,6 +16,7 @@ from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.outcomes import HELD, LOST, NOT_ASSESSED, PAIRED_METRIC, Outcomes, Record, Shares
+from windtunnel.records.sandwich import layers_of
 
 V = TypeVar("V")
 A = TypeVar("A")
@@ -68,16 +69,30 @@ def record_outcomes(
                 outcomes[f"slices/{column}/{value}/{source}"] = Outcomes(
                     digest, "".join(row), *(() if is_clean else ball)
                 )
+    layers = layers_of(summary.metrics) if "sandwich_states" in summary.data else ()
+    for position, layer in enumerate(layers):
+        if layer.name:
+            drawn, states = summary.tensor("sandwich_drawn")[position], summary.tensor("sandwich_states")[position]
+            survived, certified = (states == s.code for s in (SampleState.SURVIVED, SampleState.CERTIFIED))
+            scope: Json = {"norm": layer.norm.value, "epsilon": layer.epsilon}
+            ends = (("worst_case", layer.worst_case, certified | survived), ("certified", layer.certified, certified))
+            for group, rate, robust in ends:
+                of = drawn if drawn.any() else all_samples
+                if rate:
+                    row = _spread(_row(robust[of]), of.nonzero().flatten().tolist(), len(of), NOT_ASSESSED)
+                    outcomes[f"{group}/{layer.name}/accuracy"] = Outcomes(
+                        _digest(samples, scope, settings), "".join(row), layer.norm, layer.epsilon
+                    )
     for artifacts in assessments:
         if (metric := PAIRED_METRIC[artifacts.kind]) not in artifacts.metrics:
             continue
         places, name = indices_of(artifacts, clean.sample_names).tolist(), f"{artifacts.name}/{metric}"
         if artifacts.kind in _HELD:
             # An attack on what others left depends on the settings of those others too.
-            scope = settings if blocks[artifacts.name].get("on") else own[artifacts.name]
+            own_scope = settings if blocks[artifacts.name].get("on") else own[artifacts.name]
             row = _spread(_row(_HELD[artifacts.kind](artifacts)), places, len(right), NOT_ASSESSED)
             region = artifacts.metadata.semantics.perturbation
-            outcomes[name] = Outcomes(_digest(samples, budget, scope), "".join(row), region.norm, region.epsilon)
+            outcomes[name] = Outcomes(_digest(samples, budget, own_scope), "".join(row), region.norm, region.epsilon)
         else:
             images = _right_images(artifacts)
             counts = _spread(images.sum(0).tolist(), places, len(right), None)

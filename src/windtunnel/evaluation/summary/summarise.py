@@ -1,7 +1,8 @@
 """The summary: the robustness sandwich at each budget, and what contradicts itself."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -49,10 +50,13 @@ def summarise(
     findings: Sequence[FindingRecord] = (),
     decided_by_seed: Sequence[str] = (),
     slices: Slices | None = None,
+    budget_names: Mapping[tuple[Norm, float], str] = MappingProxyType({}),
 ) -> AssessmentResult:
     """Derive the state of each sample and the robustness sandwich, at `budget` and at every other one used.
 
-    `findings`: of the stage `sanity`. The extra keys of robustness_data.pt: `certified_verdicts`, `worst_by`,
+    `findings`: of the stage `sanity`. `budget_names`: see `params.budget_names`.
+
+    The extra keys of robustness_data.pt: `certified_verdicts`, `worst_by`,
     `certified_by` (indices into kwargs.assessments, -1 for none), `sample_states` (codes of kwargs.state_codes) and `drawn`
     at the global budget, and `sandwich_states`, `sandwich_drawn`, `sandwich_broken` (misclassified samples included),
     `sandwich_certified` (B, N) for the B regions of metrics.sandwich, and `slice_members` (S, N) for the S of kwargs.slices.
@@ -86,7 +90,8 @@ def summarise(
     if slices:
         data[MEMBERS] = slices.members
     correct, n = int(subject.clean_correct.sum()), len(subject.dataset)
-    sandwich: list[Json] = [_layer(o, names) for o in by_region]
+    titles = [budget_names.get((region.norm, region.epsilon)) for region in regions]
+    sandwich: list[Json] = [_layer(o, names, title) for o, title in zip(by_region, titles, strict=True)]
     metrics: dict[str, Json] = {
         **binomial_rate(correct, n).metrics("clean_accuracy"),
         **_layer_rates(first),
@@ -172,13 +177,14 @@ def _class_rates(result: RegionEvidence, subject: Subject) -> dict[str, Json]:
     return rates
 
 
-def _layer(result: RegionEvidence, names: Sequence[str]) -> dict[str, Json]:
+def _layer(result: RegionEvidence, names: Sequence[str], title: str | None) -> dict[str, Json]:
     """Return one row of `sandwich`: the rates at one budget, the states, and who set them."""
 
     def who(indices: Tensor) -> list[Json]:
         return [names[i] for i in indices.unique().tolist() if i != NOBODY]
 
     return {
+        **({"name": title} if title else {}),
         "norm": result.region.norm.value,
         "epsilon": result.region.epsilon,
         "n": len(result.broken),
@@ -201,9 +207,17 @@ def _contradictions(by_region: Sequence[RegionEvidence], clean: Artifacts, names
             by = names[breaker] if breaker != NOBODY else "its clean prediction"
             lines.append(
                 f"sample {clean.sample_names[i]} is verified by {names[int(result.certified_by[i])]} and broken by {by} "
-                f"at {result.region.norm.value} {result.region.epsilon:.6g}"
+                f"at {_place(result.region)}"
             )
     return lines
+
+
+def _place(region: Region) -> str:
+    return (
+        budget_text(region.norm, region.epsilon)
+        if region.transformation
+        else f"{region.norm.value} {region.epsilon:.6g}"
+    )
 
 
 def _sanity_failures(findings: Sequence[FindingRecord]) -> list[str]:

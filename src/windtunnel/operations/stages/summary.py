@@ -20,6 +20,7 @@ from windtunnel.evaluation.summary.sandwich_figure import SandwichVisualiser
 from windtunnel.evaluation.summary.security import security_curves, write_curves
 from windtunnel.evaluation.summary.security_figure import SecurityCurvesVisualiser
 from windtunnel.evaluation.summary.summarise import summarise, with_failed_entries
+from windtunnel.params.budget_names import budget_names
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 from windtunnel.records.artifacts import Artifacts, read_artifacts, write_artifacts
@@ -44,9 +45,8 @@ def write_summary(params: Params, subject: Subject, place: Layout, started: floa
     assessments = [artifacts for _, artifacts in entries_read if artifacts.metadata.failure is None]
     budget = PerturbationBudget(params.budget.norm, params.budget.epsilon)
     slices = read_slices(params.data.slices, subject.dataset) if params.data.slices else None
-    result = summarise(
-        subject, budget, clean, assessments, read_findings(place.sanity), decisions_of_seed(params), slices
-    )
+    findings, decided = read_findings(place.sanity), decisions_of_seed(params)
+    result = summarise(subject, budget, clean, assessments, findings, decided, slices, budget_names(params))
     result = with_failed_entries(result, entries_read)
     result = keep_images(result, params.storage.inputs)
     write_curves(security_curves(assessments), place.summary)

@@ -1,0 +1,255 @@
+"""Search the worst parameters of a transformation: on a grid, along gradients, at random.
+
+Source: grid and random search of rotations and translations: Engstrom et al. 2019, arXiv 1712.02779; patches: Brown et al. 2017,
+arXiv 1712.09665. The functions named as algorithms improve a `Problem`; their keywords are the `params` of an entry.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from windtunnel.assessments.attacks.adapters import Request
+from windtunnel.core.classifier import forward_samples
+from windtunnel.core.criterion import Criterion
+from windtunnel.core.transformations import Transformation, transformation_of
+from windtunnel.core.transformed import transform
+from windtunnel.registry.plugins import library_of
+
+_FIRST_STEP, _LAST_STEP = 0.4, 0.01  # of a gradient search, in half ranges
+_FIRST_CHANGE, _LAST_CHANGE = 0.5, 0.05  # of a patch's values
+_AT_ONCE = 64  # points of a sample that are tried before it is asked whether it is broken
+
+
+class Transformed(NamedTuple):
+    """Result of an attack: images float32 (n, C, H, W), made from the parameters float64 (n, P)."""
+
+    images: Tensor
+    parameters: Tensor
+
+
+@dataclass
+class Problem:
+    """n samples under attack, and the worst point known of each.
+
+    best: (n,), best wrong logit minus the label's at that point, positive where it is broken. units: (n, P), parameters in half
+    ranges from the identity, or side, row and column of a square. content: values that a patch takes, (n, C, H, W).
+    """
+
+    transformation: Transformation
+    epsilon: float
+    inputs: Tensor
+    labels: Tensor
+    model: nn.Module
+    criterion: Criterion
+    best: Tensor
+    units: Tensor
+    content: Tensor
+
+    @classmethod
+    def of(cls, request: Request, model: nn.Module, criterion: Criterion) -> Problem:
+        """Pose the problem of a batch; nothing is tried yet."""
+        transformation, inputs, epsilon = transformation_of(request.budget.norm), request.inputs, request.budget.epsilon
+        assert transformation is not None
+        assert epsilon is not None
+        best = inputs.new_full((len(inputs),), -torch.inf)
+        units = inputs.new_zeros(len(inputs), len(transformation.names))
+        return cls(transformation, epsilon, inputs, request.labels, model, criterion, best, units, inputs.clone())
+
+    @property
+    def surviving(self) -> Tensor:
+        """Indices of the samples that no point tried so far breaks."""
+        return (self.best <= 0).nonzero().flatten()
+
+    @property
+    def places(self) -> Tensor:
+        """(M, 3): side, row and column of every square inside the image."""
+        side = self.transformation.side(self.epsilon)
+        height, width = self.inputs.shape[2:]
+        corners = itertools.product(range(height - side + 1), range(width - side + 1))
+        return self.inputs.new_tensor([(side, row, column) for row, column in corners])
+
+    def parameters(self, units: Tensor) -> Tensor:
+        """Parameters (m, P) in the units of their kinds."""
+        if self.transformation.is_square:
+            return units
+        identity, half_ranges = (t.to(units.device) for t in self.transformation.unit_tensors(units.dtype))
+        return identity + units * self.epsilon * half_ranges
+
+    def losses(self, rows: Tensor, units: Tensor, content: Tensor | None = None) -> Tensor:
+        """Return the losses (m,) of the samples `rows` (m,) under `units` (m, P), with `content` (m, C, H, W) inside a patch."""
+        images = transform(self.transformation, self.inputs[rows], self.parameters(units), content)
+        losses: Tensor = self.criterion.margin_loss(self.model(images), self.labels[rows])
+        return losses
+
+    def note(self, rows: Tensor, units: Tensor, losses: Tensor, content: Tensor | None = None) -> None:
+        """Keep, of the samples `rows` (m,), each there once, the points that are worse than those known."""
+        better = losses > self.best[rows]
+        chosen = rows[better]
+        self.best[chosen], self.units[chosen] = losses[better], units[better]
+        if content is not None:
+            self.content[chosen] = content[better]
+
+    @torch.no_grad()
+    def evaluate(self, rows: Tensor, units: Tensor, content: Tensor | None = None) -> Tensor:
+        """Try the points units (m, q, P) of the samples `rows` (m,); return their losses (m, q) and keep the worst.
+
+        content: (m, C, H, W), the values of a patch, the same at all places of a sample.
+        """
+        m, q, _ = units.shape
+        sample = torch.arange(m, device=rows.device).repeat_interleave(q)
+        flat, parts = units.flatten(0, 1), []
+        for at in torch.arange(m * q, device=rows.device).split(forward_samples(self.inputs)):
+            values = None if content is None else content[sample[at]]
+            parts.append(self.losses(rows[sample[at]], flat[at], values))
+        losses = torch.cat(parts).view(m, q)
+        worst, place = losses.max(1)
+        self.note(rows, units[torch.arange(m, device=rows.device), place], worst, content)
+        return losses
+
+    def ascend(self, rows: Tensor, units: Tensor, steps: int) -> None:
+        """Climb from the points `units` (m, P) of the samples `rows` (m,) by signed steps that shrink."""
+        for step in torch.linspace(_FIRST_STEP, _LAST_STEP, steps).tolist():
+            with torch.enable_grad():
+                leaf = units.detach().clone().requires_grad_()
+                losses = self.losses(rows, leaf)
+                (gradient,) = torch.autograd.grad(losses.sum(), leaf)
+            self.note(rows, units, losses.detach())
+            units = (units + step * gradient.sign()).clamp(-1, 1)
+        self.evaluate(rows, units[:, None])
+
+    def paint(self, rows: Tensor, units: Tensor, content: Tensor, steps: int) -> None:
+        """Climb in the content (m, C, H, W) of the patches at `units` (m, 3)."""
+        for change in torch.linspace(_FIRST_CHANGE, _LAST_CHANGE, steps).tolist():
+            with torch.enable_grad():
+                leaf = content.detach().clone().requires_grad_()
+                losses = self.losses(rows, units, leaf)
+                (gradient,) = torch.autograd.grad(losses.sum(), leaf)
+            self.note(rows, units, losses.detach(), content)
+            content = (content + change * gradient.sign()).clamp(0, 1)
+        self.evaluate(rows, units[:, None], content)
+
+    def slopes(self, rows: Tensor) -> Tensor:
+        """Gradient of the loss at the clean samples `rows`, (m, C, H, W)."""
+        with torch.enable_grad():
+            leaf = self.inputs[rows].clone().requires_grad_()
+            losses = self.criterion.margin_loss(self.model(leaf), self.labels[rows])
+            (gradient,) = torch.autograd.grad(losses.sum(), leaf)
+        return gradient
+
+
+def perturb(request: Request, model: nn.Module, criterion: Criterion) -> Transformed:
+    """Run the algorithm of a request on its batch."""
+    problem = Problem.of(request, model, criterion)
+    algorithm: Callable[..., None] = library_of("transformations", "attacks").algorithm(request.row.algorithm.name)  # type: ignore[assignment]
+    algorithm(problem, **request.arguments)
+    parameters = problem.parameters(problem.units.double())
+    content = problem.content if problem.transformation.is_patch else None
+    return Transformed(transform(problem.transformation, problem.inputs, parameters, content), parameters)
+
+
+def grid(problem: Problem, points: int = 151, starts: int = 4, refine: int = 5, steps: int = 20) -> None:
+    """Try a grid of about `points` points, then finer ones around the `starts` worst, `refine` times.
+
+    An occlusion is tried at every place, and a patch at `points` of them with the content that the gradient of the clean sample
+    suggests; at the `starts` worst places its content is then searched by `steps` steps along the gradient.
+    """
+    everyone = torch.arange(len(problem.inputs), device=problem.inputs.device)
+    if problem.transformation.is_square:
+        places = problem.places
+        if problem.transformation.is_patch:
+            _patch_by_places(problem, everyone, _spread(places, points), starts, steps)
+        else:
+            _try_all(problem, everyone, places)
+        return
+    p = len(problem.transformation.names)
+    side = max(3, round(points ** (1 / p)) | 1)  # odd, so that the identity is on the grid
+    ticks = torch.linspace(-1, 1, side, device=problem.inputs.device)
+    lattice = torch.cartesian_prod(*[ticks] * p).view(-1, p)
+    losses = _try_all(problem, everyone, lattice)
+    rows = problem.surviving
+    if not len(rows) or not refine:
+        return
+    units = lattice[losses[rows].topk(min(starts, len(lattice)), 1).indices]
+    around = torch.cartesian_prod(*[torch.tensor([-1.0, 0.0, 1.0], device=units.device)] * p).view(-1, p)
+    step = 2 / (side - 1)
+    for _ in range(refine):
+        step /= 2
+        candidates = (units[:, :, None] + step * around).clamp(-1, 1)  # (m, starts, 3^p, p)
+        tried = problem.evaluate(rows, candidates.flatten(1, 2)).view(candidates.shape[:3])
+        chosen = tried.argmax(2)[:, :, None, None].expand(-1, -1, 1, p)
+        units = candidates.gather(2, chosen).squeeze(2)
+        alive = problem.best[rows] <= 0
+        rows, units = rows[alive], units[alive]
+        if not len(rows):
+            return
+
+
+def gradient(problem: Problem, restarts: int = 10, steps: int = 20) -> None:
+    """Climb from `restarts` random points (the first: the identity) by `steps` gradient steps each.
+
+    The content of a patch is searched at the `restarts` of 64 places at which one step from the clean sample does most.
+    """
+    device, p = problem.inputs.device, len(problem.transformation.names)
+    if problem.transformation.is_square:
+        everyone = torch.arange(len(problem.inputs), device=device)
+        _patch_by_places(problem, everyone, _spread(problem.places, _AT_ONCE), restarts, steps)
+        return
+    for number in range(restarts):
+        rows = torch.arange(len(problem.inputs), device=device) if not number else problem.surviving
+        if not len(rows):
+            return
+        start = torch.rand(len(problem.inputs), p).to(problem.inputs)[rows] * 2 - 1
+        problem.ascend(rows, start if number else torch.full_like(start, 1e-3), steps)
+
+
+def random(problem: Problem, queries: int = 200) -> None:
+    """Try `queries` random points; of a patch random places, its values black or white at random."""
+    shape, p = problem.inputs.shape, len(problem.transformation.names)
+    places = problem.places if problem.transformation.is_square else None
+    for number in range(queries):
+        rows = torch.arange(shape[0], device=problem.inputs.device) if not number else problem.surviving
+        if not len(rows):
+            return
+        content = None
+        if places is not None:
+            units = places[torch.randint(len(places), (shape[0],))][rows]
+            if problem.transformation.is_patch:
+                content = torch.randint(2, shape).to(problem.inputs)[rows]
+        else:
+            units = torch.rand(shape[0], p).to(problem.inputs)[rows] * 2 - 1
+        problem.evaluate(rows, units[:, None], content)
+
+
+def _try_all(problem: Problem, rows: Tensor, units: Tensor, content: Tensor | None = None) -> Tensor:
+    """Try the points units (q, P) on the samples `rows`, a few at once on those not broken yet; losses (m, q), -inf for not tried."""
+    losses = problem.inputs.new_full((len(rows), len(units)), -torch.inf)
+    for at in torch.arange(len(units), device=units.device).split(_AT_ONCE):
+        alive = (problem.best[rows] <= 0).nonzero().flatten()
+        if not len(alive):
+            break
+        values = None if content is None else content[alive]
+        part = problem.evaluate(rows[alive], units[at].expand(len(alive), -1, -1), values)
+        losses[alive[:, None], at] = part
+    return losses
+
+
+def _spread(places: Tensor, most: int) -> Tensor:
+    """At most `most` of the places (q, 3), evenly spread."""
+    return places[torch.linspace(0, len(places) - 1, min(most, len(places))).round().long()]
+
+
+def _patch_by_places(problem: Problem, rows: Tensor, places: Tensor, starts: int, steps: int) -> None:
+    """Search the content of a patch at the `starts` of the `places` (q, 3) at which one step along the clean gradient does most."""
+    extreme = (problem.slopes(rows) > 0).to(problem.inputs)
+    order = _try_all(problem, rows, places, extreme).topk(min(starts, len(places)), 1).indices
+    for number in range(order.shape[1]):
+        alive = (problem.best[rows] <= 0).nonzero().flatten()
+        if not len(alive):
+            return
+        problem.paint(rows[alive], places[order[alive, number]], extreme[alive], steps)

@@ -1,0 +1,353 @@
+"""Certify or falsify a model on every transformation of a region, by branch and bound over the parameters."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.attacks.transformations.search import Problem, gradient, grid
+from windtunnel.assessments.verification.assess import verification_metrics
+from windtunnel.assessments.verification.canonical.subject import Canonical, canonical_subject
+from windtunnel.assessments.verification.rows import TRANSFORMATIONS
+from windtunnel.assessments.verification.transformations.affine_forms import AffineForm, FormNetwork
+from windtunnel.assessments.verification.transformations.envelopes import MARGIN, envelope
+from windtunnel.core.batches import Batch, batches_of
+from windtunnel.core.chunks import finite_samples
+from windtunnel.core.contracts import Json, PerturbationBudget, Semantics, Verdict
+from windtunnel.core.seeds import seeded
+from windtunnel.core.subject import Subject
+from windtunnel.core.transformations import PARAMETERS, Transformation, transformation_of
+from windtunnel.core.transformed import transform
+from windtunnel.params.entry import Budget
+from windtunnel.params.verification import ParameterSplits, VerificationEntry
+from windtunnel.records.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.runtime.batch_runner import run_batches
+from windtunnel.runtime.checkpoint import Checkpoint
+
+STEPS = ("misclassified", "attack", "branch-and-bound")  # kwargs.decided_by_names
+_ROUNDING = 1e-5  # of the largest difference of logits: by so much the label must lead
+_FIRST_PARTS = 16  # of the region, about
+_NARROWEST = 1e-4  # of a half range: narrower parts are not split
+_VALUES = 2**23  # numbers of one tensor while forms are carried through the network
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """Result for one sample. radius: the verified part of the region around the identity, in half ranges. lead: the least margin."""
+
+    verdict: Verdict
+    decided_by: int
+    radius: float
+    domains: int
+    lead: float
+    timed_out: bool
+    example: Tensor
+    parameters: Tensor
+
+
+def assess_transformation(name: str, entry: VerificationEntry, budget: Budget, subject: Subject) -> AssessmentResult:
+    """Decide each sample: one sample a unit of work, so that a killed run continues.
+
+    FALSIFIED by a transformed image that the model misclassifies, VERIFIED where every part of the region is bounded, UNKNOWN where
+    `params.domains` or `timeout` ended the search. An occlusion has finitely many images, which the model itself decides.
+    Extra keys of robustness_data.pt: `transformation_parameters` {name: float32 (N,)} of the counterexamples, NaN for none;
+    `certified_radius` float32 (N,), the verified part of the region, from the identity outwards, in half ranges; `lower_margins`,
+    `decided_by`, `timed_out`, `subdomains` as other verifications have them.
+    """
+    region, params = entry.budget.over(budget), ParameterSplits.model_validate(entry.params)
+    transformation = transformation_of(region.norm)
+    assert transformation is not None
+    assert region.epsilon is not None
+    canonical = canonical_subject(subject) if transformation.kinds[0].name != "occlusion" else None
+    deadline = time.monotonic() + (entry.time_budget or float("inf"))
+    work = _Work(transformation, region.epsilon, subject, canonical, params, entry.timeout, deadline)
+    identity = [
+        entry.model_dump(mode="json"),
+        str(region),
+        subject.dataset.digest(),
+        subject.classifier.digest,
+        subject.seed,
+    ]
+    checkpoint = Checkpoint(name, subject.resolved, [*identity, str(subject.classifier.device)])
+    batches = batches_of(torch.arange(len(subject.dataset)), 1, subject.seed, name)
+    results = run_batches(batches, work, name=name, checkpoint=checkpoint)
+    data = _data(subject, transformation, results)
+    checkpoint.clear()
+    names: list[Json] = list(STEPS)
+    row = TRANSFORMATIONS[0].algorithm
+    return AssessmentResult(
+        name=name,
+        semantics=Semantics(row, PerturbationBudget(region.norm, region.epsilon)),
+        data=data,
+        metrics=verification_metrics(data, list(STEPS), region.epsilon),
+        caveats=canonical.caveats if canonical else (),
+        kwargs={
+            **base_kwargs(subject),
+            "decided_by_names": names,
+            "largest_radius": region.epsilon,
+            "params": params.model_dump(),
+            **({"timeout": entry.timeout} if entry.timeout else {}),
+        },
+        call_kwargs={"region": transformation.words(region.epsilon), **params.model_dump()},
+    )
+
+
+def _data(subject: Subject, transformation: Transformation, results: dict[str, Tensor]) -> Tensors:
+    examples, n = results["example"], len(subject.dataset)
+    finite = finite_samples(examples) if n else torch.zeros(0, dtype=torch.bool)
+    predictions, distances = torch.full((n,), -1), torch.full((n,), torch.nan)
+    if finite.any():
+        predictions[finite] = subject.classifier.predict(examples[finite], subject.dataset.targets[finite])
+    table = transformation.table(results["parameters"])
+    if finite.any():
+        distances[finite] = transformation.distances(table)[finite]
+    no_bounds = torch.full((n, subject.classifier.num_classes), torch.nan)
+    return {
+        **base_data(subject, results["verdict"]),
+        "perturbed_inputs": examples,
+        "perturbed_predictions": predictions,
+        "perturbation_distance": distances,
+        PARAMETERS: table,
+        "output_bounds": {"lower": no_bounds, "upper": no_bounds.clone()},
+        "runtime_per_sample": results["seconds"].float(),
+        "lower_margins": results["lead"].float(),
+        "decided_by": results["decided_by"],
+        "timed_out": results["timed_out"],
+        "subdomains": results["domains"],
+        "certified_radius": results["radius"].float(),
+    }
+
+
+class _Work:
+    """A unit of work: one sample."""
+
+    def __init__(
+        self,
+        transformation: Transformation,
+        epsilon: float,
+        subject: Subject,
+        canonical: Canonical | None,
+        params: ParameterSplits,
+        timeout: float | None,
+        deadline: float,
+    ) -> None:
+        self.transformation, self.epsilon, self.subject, self.canonical = transformation, epsilon, subject, canonical
+        self.params, self.timeout, self.deadline = params, timeout or float("inf"), deadline
+        self._network: FormNetwork | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_network": None}  # a traced module cannot be sent to a worker
+
+    @property
+    def network(self) -> FormNetwork:
+        """The canonical network in float64."""
+        if self._network is None:
+            assert self.canonical is not None
+            self._network = FormNetwork(self.canonical.subject.classifier.module, self.subject.classifier.source)
+        return self._network
+
+    def __call__(self, batch: Batch) -> dict[str, Tensor]:
+        """Every field of `_Outcome` under its name, and the seconds; of one sample."""
+        started = time.monotonic()
+        with seeded(batch.seed):
+            outcome = self._decide(int(batch.indices), min(started + self.timeout, self.deadline))
+        return {
+            "verdict": torch.tensor([int(outcome.verdict)]),
+            "decided_by": torch.tensor([outcome.decided_by]),
+            "radius": torch.tensor([outcome.radius], dtype=torch.float64),
+            "domains": torch.tensor([outcome.domains]),
+            "lead": torch.tensor([outcome.lead], dtype=torch.float64),
+            "timed_out": torch.tensor([outcome.timed_out]),
+            "example": outcome.example[None],
+            "parameters": outcome.parameters[None].double(),
+            "seconds": torch.tensor([time.monotonic() - started], dtype=torch.float64),
+        }
+
+    def _decide(self, i: int, late: float) -> _Outcome:
+        subject, p = self.subject, len(self.transformation.names)
+        image, label = subject.dataset.inputs[i], int(subject.dataset.targets[i])
+        none, nowhere = torch.full_like(image, torch.nan), torch.full((p,), torch.nan)
+        identity = torch.tensor(self.transformation.identity)
+        if not bool(subject.clean_correct[i]):
+            return _Outcome(Verdict.FALSIFIED, 0, 0.0, 0, -torch.inf, False, image, identity)
+        found = self._attack(image, label)
+        if found is not None and not (self.params.verified_range and not self.transformation.is_square):
+            return _Outcome(Verdict.FALSIFIED, 1, 0.0, 0, -torch.inf, False, *found)
+        if self.transformation.kinds[0].name == "occlusion":  # every place was tried
+            return _Outcome(Verdict.VERIFIED, 2, self.epsilon, 0, 0.0, False, none, nowhere)
+        if self.transformation.is_square:
+            return self._bound_places(image, label, late)
+        return self._split(image, label, late, found)
+
+    def _attack(self, image: Tensor, label: int) -> tuple[Tensor, Tensor] | None:
+        """Search a counterexample: (image, parameters), confirmed by the classifier on what is stored; None for none found."""
+        classifier = self.subject.classifier
+        inputs, labels = image[None].to(classifier.device), torch.tensor([label], device=classifier.device)
+        n, p = 1, len(self.transformation.names)
+        best, units = inputs.new_full((n,), -torch.inf), inputs.new_zeros(n, p)
+        problem = Problem(
+            self.transformation,
+            self.epsilon,
+            inputs,
+            labels,
+            classifier.module,
+            classifier.criterion,
+            best,
+            units,
+            inputs.clone(),
+        )
+        if self.transformation.is_square or p <= 2:
+            grid(problem, points=61, refine=2, starts=3, steps=10)
+        else:
+            gradient(problem, restarts=4, steps=10)
+        parameters = problem.parameters(problem.units.double())
+        return self._confirmed(image, label, parameters[0].cpu(), problem.content[0].cpu())
+
+    def _confirmed(
+        self, image: Tensor, label: int, parameters: Tensor, content: Tensor | None = None
+    ) -> tuple[Tensor, Tensor] | None:
+        stored = self.transformation.clipped(parameters.float()[None], self.epsilon)
+        values = content[None] if content is not None and self.transformation.is_patch else None
+        example = transform(self.transformation, image[None], stored.double(), values)
+        targets = torch.tensor([label])
+        is_broken = bool(self.subject.classifier.predict(example, targets) != targets)
+        return (example[0], stored[0]) if is_broken else None
+
+    @property
+    def _threshold(self) -> float:
+        """Margin that a bound must exceed, on the canonical network."""
+        assert self.canonical is not None
+        return _ROUNDING + 2 * self.canonical.slack
+
+    def _margins(self, form: AffineForm, label: int) -> Tensor:
+        """Lower bounds (B,) of the least margin over the sets of a form."""
+        return self.network.margins(form, label).amin(1)
+
+    def _split(self, image: Tensor, label: int, late: float, example: tuple[Tensor, Tensor] | None) -> _Outcome:
+        """Bound parts of the region, those nearest to the identity first, and split what is not verified.
+
+        A counterexample, be it known before (`example`), ends the search, or with `verified_range` what lies beyond it.
+        """
+        exact, p = image.double(), len(self.transformation.names)
+        identity, half_ranges = self.transformation.unit_tensors(torch.float64)
+        none, nowhere = torch.full_like(image, torch.nan), torch.full((p,), torch.nan)
+        side = max(2, round(_FIRST_PARTS ** (1 / p)))
+        ticks = torch.linspace(-1, 1, side + 1, dtype=torch.float64) * self.epsilon
+        corners = torch.cartesian_prod(*[torch.arange(side)] * p).view(-1, p)
+        queue: list[tuple[float, list[float], Tensor, Tensor]] = [
+            (*_order(ticks[c], ticks[c + 1]), ticks[c], ticks[c + 1]) for c in corners
+        ]
+        heapq.heapify(queue)
+        domains, least, stuck, decided_by = 0, float("inf"), float("inf"), 1 if example else 2
+        limit = self._distance(example)
+        together = max(1, min(16, _VALUES // ((p + 2) * max(self._width, 1))))
+        while queue and domains < self.params.domains and time.monotonic() < late:
+            parts = [heapq.heappop(queue) for _ in range(min(together, len(queue)))]
+            parts = [part for part in parts if part[0] < limit]
+            if not parts:
+                queue = []
+                break
+            low, high = torch.stack([part[2] for part in parts]), torch.stack([part[3] for part in parts])
+            form = envelope(self.transformation, exact, identity + low * half_ranges, identity + high * half_ranges)
+            margins = self._margins(form, label)
+            domains += len(parts)
+            verified = margins > self._threshold
+            if verified.any():
+                least = min(least, float(margins[verified].min()))
+            rest = (~verified).nonzero().flatten().tolist()
+            if not rest:
+                continue
+            middle = identity + (low + high)[rest] / 2 * half_ranges
+            images = transform(self.transformation, image.expand(len(rest), -1, -1, -1), middle)
+            wrong = self.subject.classifier.predict(images, torch.full((len(rest),), label)) != label
+            for place in wrong.nonzero().flatten().tolist():
+                found = self._confirmed(image, label, middle[place])
+                if found is not None and self._distance(found) < limit:
+                    example, limit = found, self._distance(found)
+            if example is not None and not self.params.verified_range:
+                return _Outcome(Verdict.FALSIFIED, decided_by, 0.0, domains, -torch.inf, False, *example)
+            influence = form.slopes.abs().flatten(2).sum(2) + 1e-9 * (high - low)
+            for k in rest:
+                if float((high[k] - low[k]).max()) < _NARROWEST:
+                    stuck = min(stuck, _order(low[k], high[k])[0])
+                    continue
+                axis = int(influence[k].argmax())
+                cut = (low[k, axis] + high[k, axis]) / 2
+                upper, lower = high[k].clone(), low[k].clone()
+                upper[axis] = lower[axis] = cut
+                for a, b in ((low[k], upper), (lower, high[k])):
+                    heapq.heappush(queue, (*_order(a, b), a, b))
+            if stuck < float("inf") and self.params.verified_range:
+                break
+        radius = min([self.epsilon, limit, stuck, *(part[0] for part in queue)])
+        is_late = bool(queue) and time.monotonic() >= late
+        if example is not None:
+            return _Outcome(Verdict.FALSIFIED, decided_by, radius, domains, -torch.inf, is_late, *example)
+        if not queue and stuck == float("inf"):
+            return _Outcome(Verdict.VERIFIED, 2, radius, domains, least, False, none, nowhere)
+        return _Outcome(Verdict.UNKNOWN, -1, radius, domains, -torch.inf, is_late, none, nowhere)
+
+    def _distance(self, example: tuple[Tensor, Tensor] | None) -> float:
+        """Distance of a counterexample from the identity, in half ranges; inf for none."""
+        return (
+            float(self.transformation.distances(self.transformation.table(example[1][None])))
+            if example
+            else float("inf")
+        )
+
+    def _bound_places(self, image: Tensor, label: int, late: float) -> _Outcome:
+        """Bound a patch at every place, its values free: first as boxes, then with a symbol for each value."""
+        side, (channels, height, width) = self.transformation.side(self.epsilon), image.shape
+        none, nowhere = torch.full_like(image, torch.nan), torch.full((3,), torch.nan)
+        places = [(r, c) for r in range(height - side + 1) for c in range(width - side + 1)]
+        exact, domains, least = image.double(), 0, float("inf")
+        for symbols in (0, channels * side * side):
+            together, remaining = max(1, min(64, _VALUES // ((symbols + 2) * max(self._width, 1)))), []
+            for start in range(0, len(places), together):
+                if domains >= self.params.domains or time.monotonic() >= late:
+                    return _Outcome(
+                        Verdict.UNKNOWN, -1, 0.0, domains, -torch.inf, time.monotonic() >= late, none, nowhere
+                    )
+                chosen = places[start : start + together]
+                margins = self._margins(_patched(exact, chosen, side, symbols > 0), label)
+                domains += len(chosen)
+                verified = margins > self._threshold
+                if verified.any():
+                    least = min(least, float(margins[verified].min()))
+                remaining += [place for place, done in zip(chosen, verified.tolist(), strict=True) if not done]
+                if symbols and remaining:
+                    return _Outcome(Verdict.UNKNOWN, -1, 0.0, domains, -torch.inf, False, none, nowhere)
+            places = remaining
+        return _Outcome(Verdict.VERIFIED, 2, self.epsilon, domains, least, False, none, nowhere)
+
+    @property
+    def _width(self) -> int:
+        """Most numbers that one layer has for one image, as far as the input tells: sixteen channels of it."""
+        return 16 * self.subject.dataset.inputs[0].numel()
+
+
+def _order(low: Tensor, high: Tensor) -> tuple[float, list[float]]:
+    """(distance of a part from the identity, in half ranges, its corner): by these parts are ordered."""
+    return abs(float(torch.maximum(low, -high).clamp(min=0).max())), low.tolist()
+
+
+def _patched(image: Tensor, places: list[tuple[int, int]], side: int, has_symbols: bool) -> AffineForm:
+    """The images of a patch at each of the places: its values from 0 to 1, free boxes or a symbol each."""
+    channels, height, width = image.shape
+    centre, radius = image.repeat(len(places), 1, 1, 1), torch.zeros(len(places), *image.shape, dtype=image.dtype)
+    count = channels * side * side
+    slopes = image.new_zeros(len(places), count if has_symbols else 1, channels, height, width)
+    for k, (row, column) in enumerate(places):
+        square = (slice(None), slice(row, row + side), slice(column, column + side))
+        centre[k][square] = 0.5
+        if has_symbols:
+            slopes[k][(slice(None), *square)] = 0.5 * torch.eye(count, dtype=image.dtype).view(
+                count, channels, side, side
+            )
+        else:
+            radius[k][square] = 0.5
+    return AffineForm(centre, slopes, radius + MARGIN)

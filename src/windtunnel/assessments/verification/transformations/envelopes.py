@@ -1,0 +1,278 @@
+"""Sound envelopes of the pixels of transformed images over boxes of parameters, affine in the parameters.
+
+A pixel is a piecewise smooth function of the parameters. By the mean value theorem it stays within value at the middle + D (p - middle),
+D an interval that holds its derivatives over the box; the middle of D gives the slope, its radius the error. Where the hull of the
+values over the box is tighter, that is taken. In float64, widened by a margin. Setting: Balunovic et al. 2019 (DeepG).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.verification.transformations.affine_forms import AffineForm
+from windtunnel.core.transformations import Transformation
+from windtunnel.core.transformed import LUMA, pixel_grid, source_of, transform
+
+MARGIN = 1e-7  # of pixel values: images are float32, and float64 rounds too
+_CELLS = 3  # cells of the pixel grid that a point may cross in each direction; beyond, the bounds are those of the whole image
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Tensors low <= high of one shape."""
+
+    low: Tensor
+    high: Tensor
+
+    def __add__(self, other: Interval) -> Interval:
+        return Interval(self.low + other.low, self.high + other.high)
+
+    def __sub__(self, other: Interval) -> Interval:
+        return Interval(self.low - other.high, self.high - other.low)
+
+    def __neg__(self) -> Interval:
+        return Interval(-self.high, -self.low)
+
+    def __mul__(self, other: Interval) -> Interval:
+        ends = (self.low * other.low, self.low * other.high, self.high * other.low, self.high * other.high)
+        low, high = torch.minimum(ends[0], ends[1]), torch.maximum(ends[0], ends[1])
+        return Interval(low.minimum(ends[2]).minimum(ends[3]), high.maximum(ends[2]).maximum(ends[3]))
+
+    def __truediv__(self, other: Interval) -> Interval:
+        """Divide by an interval of positive numbers."""
+        return self * Interval(1 / other.high, 1 / other.low)
+
+
+def envelope(transformation: Transformation, image: Tensor, low: Tensor, high: Tensor) -> AffineForm:
+    """Enclose the transformed images of one sample over B boxes of parameters.
+
+    Args:
+        transformation: kinds of change other than squares.
+        image: float64 (C, H, W).
+        low: float64 (B, P), lower ends of the parameters in their units.
+        high: float64 (B, P).
+
+    Returns:
+        A form (B, C, H, W) whose symbols are the P parameters, each from -1 at `low` to 1 at `high`.
+
+    """
+    names = list(transformation.names)
+    middle, half = (low + high) / 2, (high - low) / 2
+    if any(kind.geometric for kind in transformation.kinds):
+        form = _geometric(transformation, image, middle, half)
+    else:
+        batch = image.expand(len(low), *image.shape)
+        form = AffineForm(batch, batch.new_zeros(len(low), len(names), *image.shape), torch.zeros_like(batch))
+
+    def of(name: str) -> tuple[int, Tensor, Tensor]:
+        k = names.index(name)
+        return k, middle[:, k], half[:, k]
+
+    if "saturation" in names:
+        weights = form.centre.new_tensor(LUMA).expand(3, 3)
+        grey = _mixed(form, weights)
+        k, at, width = of("saturation")
+        form = grey.plus(_mixed(form, torch.eye(3).to(weights) - weights).scaled(k, at, width, 0 * width)).clamped()
+    if "hue" in names:
+        form = _hue(form, *of("hue"))
+    if "contrast" in names or "brightness" in names:
+        if "contrast" in names:
+            k, at, width = of("contrast")
+            form = form.scaled(k, at, width, 0 * width)
+        if "brightness" in names:
+            k, at, width = of("brightness")
+            slopes = form.slopes.clone()
+            slopes[:, k] += width[:, None, None, None]
+            form = AffineForm(form.centre + at[:, None, None, None], slopes, form.radius)
+        form = form.clamped()
+    if "gamma" in names:
+        form = _gamma(form, *of("gamma"))
+    return AffineForm(form.centre, form.slopes, form.radius + MARGIN)
+
+
+def _mixed(form: AffineForm, weights: Tensor) -> AffineForm:
+    """The form of weights (3, 3) times the channels."""
+    return form.linear(
+        lambda t: torch.einsum("ij,bjhw->bihw", weights, t),
+        lambda t: torch.einsum("ij,bjhw->bihw", weights.abs(), t),
+        0.0,
+    )
+
+
+def _hue(form: AffineForm, symbol: int, middle: Tensor, half: Tensor) -> AffineForm:
+    mean = torch.full((3, 3), 1 / 3).to(middle)
+    eye = torch.eye(3).to(middle)
+    turned = (eye.roll(1, 0) - eye.roll(-1, 0)) / 3**0.5  # as values.roll(1) - values.roll(-1)
+    at, width = torch.deg2rad(middle), torch.deg2rad(half)
+    error = width**2 / 2  # of the tangent, by Taylor
+    across = _mixed(form, eye - mean).scaled(symbol, at.cos(), -at.sin() * width, error)
+    around = _mixed(form, turned).scaled(symbol, at.sin(), at.cos() * width, error)
+    return _mixed(form, mean).plus(across).plus(around).clamped()
+
+
+def _gamma(form: AffineForm, symbol: int, middle: Tensor, half: Tensor) -> AffineForm:
+    """x^gamma: affine in gamma where x is known, else the box of its values."""
+    middle, half = middle[:, None, None, None], half[:, None, None, None]
+    reach = form.reach
+    low, high = (form.centre - reach).clamp(0, 1), (form.centre + reach).clamp(0, 1)
+    x = form.centre.clamp(0, 1)
+    log = x.clamp(min=1e-300).log()
+    steepest, flattest = ((x ** (middle + side * half)) * log for side in (-1, 1))  # derivatives, which grow with gamma
+    is_zero = x <= 0
+    steepest, flattest = steepest.masked_fill(is_zero, 0), flattest.masked_fill(is_zero, 0)
+    slopes = torch.zeros_like(form.slopes)
+    slopes[:, symbol] = (steepest + flattest) / 2 * half
+    value, error = (x**middle).masked_fill(is_zero, 0), (flattest - steepest) / 2 * half
+    bottom, top = low ** (middle + half), high ** (middle - half)
+    bottom, top = bottom.masked_fill(low <= 0, 0), top.masked_fill(high <= 0, 0)
+    is_known = reach == 0
+    slopes = torch.where(is_known[:, None], slopes, 0.0)
+    return AffineForm(
+        torch.where(is_known, value, (bottom + top) / 2), slopes, torch.where(is_known, error, (top - bottom) / 2)
+    )
+
+
+def _geometric(transformation: Transformation, image: Tensor, middle: Tensor, half: Tensor) -> AffineForm:
+    channels, height, width = image.shape
+    names, count = list(transformation.names), len(middle)
+    geometric = [k for k, kind in enumerate(_kind_of_each(transformation)) if kind]
+    p: dict[str, Interval] = {
+        names[k]: Interval((middle - half)[:, k, None, None], (middle + half)[:, k, None, None]) for k in geometric
+    }
+    grid_x, grid_y = (t.expand(count, height, width) for t in pixel_grid(height, width, image.dtype, image.device))
+    one = Interval(*[image.new_ones(count, 1, 1)] * 2)
+    nought = Interval(*[image.new_zeros(count, 1, 1)] * 2)
+    cos, sin = one, nought
+    if "rotation" in p:
+        k = names.index("rotation")
+        cos, sin = _cos_sin(torch.deg2rad(middle[:, k, None, None]), torch.deg2rad(half[:, k, None, None]))
+    x, y = source_of(Interval(grid_x, grid_x), Interval(grid_y, grid_y), p, cos, sin)
+    column = Interval(x.low + (width - 1) / 2 - 1e-9, x.high + (width - 1) / 2 + 1e-9)
+    row = Interval((height - 1) / 2 - y.high - 1e-9, (height - 1) / 2 - y.low + 1e-9)
+    values, by_column, by_row = _ranges(image, row, column)
+    slopes, radius = (
+        image.new_zeros(count, len(names), channels, height, width),
+        image.new_zeros(count, channels, height, width),
+    )
+    for name, (dx, dy) in _derivatives(p, grid_x, grid_y, cos, sin).items():
+        at = names.index(name)
+        d = by_column * _per_channel(dx, height, width) - by_row * _per_channel(dy, height, width)
+        step = half[:, at, None, None, None]
+        slopes[:, at] = (d.low + d.high) / 2 * step
+        radius += (d.high - d.low) / 2 * step
+    only = Transformation(
+        tuple((name, size) for name, size in transformation.ranges if name in _geometric_names(transformation))
+    )
+    centre = transform(only, image.expand(count, -1, -1, -1), middle[:, geometric])
+    is_box = (values.high - values.low) / 2 < radius
+    return AffineForm(
+        torch.where(is_box, (values.low + values.high) / 2, centre),
+        torch.where(is_box[:, None], 0.0, slopes),
+        torch.where(is_box, (values.high - values.low) / 2, radius),
+    )
+
+
+def _geometric_names(transformation: Transformation) -> set[str]:
+    return {kind.name for kind in transformation.kinds if kind.geometric}
+
+
+def _kind_of_each(transformation: Transformation) -> list[bool]:
+    """Whether each of the P parameters moves pixels."""
+    return [kind.geometric for kind in transformation.kinds for _ in kind.parameters]
+
+
+def _per_channel(interval: Interval, height: int, width: int) -> Interval:
+    """An interval (B, 1 or H, 1 or W) as (B, 1, H, W)."""
+    return Interval(*(t.expand(-1, height, width)[:, None] for t in (interval.low, interval.high)))
+
+
+def _cos_sin(middle: Tensor, half: Tensor) -> tuple[Interval, Interval]:
+    """Enclose cosine and sine: between their ends, and half^2 / 2 beyond, by the error of linear interpolation."""
+    ends = [middle - half, middle + half]
+    room = half**2 / 2 + 1e-15
+    pairs = [(f(ends[0]), f(ends[1])) for f in (torch.cos, torch.sin)]
+    cos, sin = (
+        Interval((torch.minimum(a, b) - room).clamp(-1, 1), (torch.maximum(a, b) + room).clamp(-1, 1)) for a, b in pairs
+    )
+    return cos, sin
+
+
+def _derivatives(
+    p: Mapping[str, Interval], grid_x: Tensor, grid_y: Tensor, cos: Interval, sin: Interval
+) -> dict[str, tuple[Interval, Interval]]:
+    """Enclose the derivatives of the source (x, y) by every parameter, by name; see `source_of`."""
+    x, y = Interval(grid_x, grid_x), Interval(grid_y, grid_y)
+    one = Interval(torch.ones_like(cos.low), torch.ones_like(cos.low))
+    shear = p.get("shear", Interval(torch.zeros_like(cos.low), torch.zeros_like(cos.low)))
+    scale = p.get("scale", one)
+    if "translation_x" in p:
+        x, y = x - p["translation_x"], y - p["translation_y"]
+    across, along = cos * x + sin * y, cos * y - sin * x
+    result: dict[str, tuple[Interval, Interval]] = {}
+    if "rotation" in p:
+        degree = Interval(*[torch.full_like(cos.low, math.pi / 180)] * 2)
+        result["rotation"] = ((along + shear * across) / scale * degree, (-across) / scale * degree)
+    if "translation_x" in p:
+        result["translation_x"] = (-(cos + shear * sin) / scale, sin / scale)
+        result["translation_y"] = ((shear * cos - sin) / scale, -cos / scale)
+    if "shear" in p:
+        result["shear"] = (-along / scale, Interval(torch.zeros_like(along.low), torch.zeros_like(along.low)))
+    if "scale" in p:
+        result["scale"] = (-((across - shear * along) / scale / scale), -(along / scale / scale))
+    return result
+
+
+def _ranges(image: Tensor, row: Interval, column: Interval) -> tuple[Interval, Interval, Interval]:
+    """Enclose the interpolated value and its derivatives by column and by row over boxes of source points.
+
+    Args:
+        image: float64 (C, H, W); zero outside.
+        row: (B, H, W), the ends of the rows.
+        column: (B, H, W).
+
+    Returns:
+        Three intervals (B, C, H, W).
+
+    """
+    channels, height, width = image.shape
+    padded = torch.nn.functional.pad(image, (1, 2, 1, 2)).flatten(1)
+    stride = width + 3
+
+    def at(r: Tensor, c: Tensor) -> Tensor:
+        place = (r.clamp(-1, height + 1) + 1) * stride + c.clamp(-1, width + 1) + 1
+        return padded[:, place.long().flatten()].view(channels, *place.shape).transpose(0, 1)
+
+    top, left = row.low.floor(), column.low.floor()
+    crossed = torch.maximum(row.high.floor() - top, column.high.floor() - left)
+    cells = min(_CELLS, int(crossed.max()) + 1)
+    infinite = torch.full(
+        (len(row.low), channels, *row.low.shape[1:]), torch.inf, dtype=image.dtype, device=image.device
+    )
+    lows, highs = [infinite.clone() for _ in range(3)], [-infinite for _ in range(3)]
+    for i in range(cells):
+        for j in range(cells):
+            r, c = top + i, left + j
+            is_met = ((r <= row.high) & (c <= column.high))[:, None]
+            down = [(end - r).clamp(0, 1)[:, None] for end in (row.low, row.high)]
+            across = [(end - c).clamp(0, 1)[:, None] for end in (column.low, column.high)]
+            a, b, d, e = at(r, c), at(r, c + 1), at(r + 1, c), at(r + 1, c + 1)
+            by_column = [(b - a) * (1 - f) + (e - d) * f for f in down]
+            by_row = [(d - a) * (1 - f) + (e - b) * f for f in across]
+            value = [(a * (1 - g) + b * g) * (1 - f) + (d * (1 - g) + e * g) * f for f in down for g in across]
+            for kind, ends in enumerate((value, by_column, by_row)):
+                stacked = torch.stack(ends)
+                lows[kind] = torch.where(is_met, torch.minimum(lows[kind], stacked.amin(0)), lows[kind])
+                highs[kind] = torch.where(is_met, torch.maximum(highs[kind], stacked.amax(0)), highs[kind])
+    beyond = (crossed >= _CELLS)[:, None]
+    if beyond.any():
+        padded_image = torch.nn.functional.pad(image, (1, 1, 1, 1))
+        for kind, of_all in enumerate((padded_image, padded_image.diff(dim=2), padded_image.diff(dim=1))):
+            lows[kind] = torch.where(beyond, of_all.flatten(1).amin(1)[:, None, None], lows[kind])
+            highs[kind] = torch.where(beyond, of_all.flatten(1).amax(1)[:, None, None], highs[kind])
+    intervals = [Interval(low, high) for low, high in zip(lows, highs, strict=True)]
+    return intervals[0], intervals[1], intervals[2]

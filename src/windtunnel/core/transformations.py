@@ -1,0 +1,210 @@
+"""Regions of changes that happen to cameras: the parameters of a transformation, each within a range around its identity.
+
+The measure of such a region is the largest |parameter - identity| relative to its range; it stands where a norm stands for a ball
+(`Norm("rotation=10,brightness=0.1")`), and an epsilon of 1 is the whole region. Every region holds the clean input.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from windtunnel.core.epsilons import epsilon_text
+from windtunnel.core.errors import unknown_word
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+MOST_KINDS = 4
+PARAMETERS = "transformation_parameters"  # key of robustness_data.pt: {parameter: float32 (N,)}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of change: what a range of it means.
+
+    parameters: their names. identity: the value at which nothing changes. largest: of the range. unit: how a range is written.
+    is_square: a square of so many pixels at every place inside the image, or none. geometric: moves pixels.
+    usual: the least and the largest range that is usual, by which a range in a wrong unit is noticed.
+    """
+
+    name: str
+    meaning: str
+    parameters: tuple[str, ...]
+    identity: float
+    largest: float
+    unit: str = ""
+    geometric: bool = False
+    is_square: bool = False
+    usual: tuple[float, float] = (0.0, float("inf"))
+
+
+def _square(name: str, meaning: str) -> Kind:
+    """A square of `side` pixels whose upper left pixel is at `row` and `column`; its side alone is measured, 0 for none."""
+    parameters = (f"{name}_side", f"{name}_row", f"{name}_column")
+    return Kind(name, meaning, parameters, 0.0, 1e4, " px", is_square=True)
+
+
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        Kind("rotation", "degrees; a positive angle turns counter-clockwise", ("rotation",), 0.0, 180.0, "°", True,
+             usual=(0.5, 180.0)),
+        Kind("translation", "pixels to the right and up", ("translation_x", "translation_y"), 0.0, 1e4, " px", True,
+             usual=(0.1, 1e4)),
+        Kind("scale", "factor, 1 less the range to 1 plus the range", ("scale",), 1.0, 0.99, "", True),
+        Kind("shear", "factor: x moves by it times y", ("shear",), 0.0, 10.0, "", True),
+        Kind("brightness", "is added to every value", ("brightness",), 0.0, 1.0),
+        Kind("contrast", "every value is multiplied by 1 less the range to 1 plus the range", ("contrast",), 1.0, 1.0),
+        Kind("gamma", "exponent of every value, 1 less the range to 1 plus the range", ("gamma",), 1.0, 0.99),
+        Kind("saturation", "factor of the difference from grey", ("saturation",), 1.0, 1.0),
+        Kind("hue", "degrees around the grey axis", ("hue",), 0.0, 180.0, "°", usual=(0.5, 180.0)),
+        _square("occlusion", "side in pixels of a black square at every place"),
+        _square("patch", "side in pixels of a square of any content at every place"),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Transformation:
+    """A region of transformations: (kind, range) pairs in the order of `KINDS`."""
+
+    ranges: tuple[tuple[str, float], ...]
+
+    @classmethod
+    def of(cls, ranges: Mapping[str, float]) -> Transformation:
+        """The region of these ranges. Raises ValueError, in one line, for a kind, a range or a composition that cannot be."""
+        for name, size in ranges.items():
+            if name not in KINDS:
+                raise ValueError(unknown_word("region", name, KINDS, what="a kind of change"))
+            if not 0 < size <= KINDS[name].largest:
+                raise ValueError(
+                    f"{name}: {size:g} is no range from above 0 to {KINDS[name].largest:g} ({KINDS[name].meaning})"
+                )
+            if KINDS[name].is_square and (size != int(size) or len(ranges) > 1):
+                raise ValueError(f"{name}: is a whole number of pixels, and the only change of its region")
+        if not 1 <= len(ranges) <= MOST_KINDS:
+            raise ValueError(f"{len(ranges)} kinds of change; a region has 1 to {MOST_KINDS}")
+        return cls(tuple((name, float(ranges[name])) for name in KINDS if name in ranges))
+
+    @property
+    def text(self) -> str:
+        """The region as the value of a `Norm`: `rotation=10.0,brightness=0.1`."""
+        return ",".join(f"{name}={size!r}" for name, size in self.ranges)
+
+    def words(self, epsilon: float = 1.0) -> str:
+        """Return the region shrunk to `epsilon` for people: `rotation ≤ 10°, brightness ≤ 0.1`."""
+        return ", ".join(self._words_of(KINDS[name], size, epsilon) for name, size in self.ranges)
+
+    @staticmethod
+    def _words_of(kind: Kind, size: float, epsilon: float) -> str:
+        if kind.is_square:
+            return f"{kind.name} {size:g}x{size:g}{kind.unit}"
+        return f"{kind.name}\N{NO-BREAK SPACE}≤\N{NO-BREAK SPACE}{epsilon_text(size * epsilon)}{kind.unit}"
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of change, in their order."""
+        return tuple(KINDS[name] for name, _ in self.ranges)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the P parameters."""
+        return tuple(name for kind in self.kinds for name in kind.parameters)
+
+    @property
+    def is_square(self) -> bool:
+        """True for an occlusion or a patch."""
+        return self.kinds[0].is_square
+
+    @property
+    def is_patch(self) -> bool:
+        """True if the content of the square is free."""
+        return self.kinds[0].name == "patch"
+
+    def side(self, epsilon: float = 1.0) -> int:
+        """Side of the square in pixels, in the region shrunk to `epsilon`."""
+        return int(self.ranges[0][1] * min(1.0, epsilon) + 1e-6)
+
+    @property
+    def identity(self) -> tuple[float, ...]:
+        """The P values at which nothing changes."""
+        return tuple(kind.identity for kind in self.kinds for _ in kind.parameters)
+
+    @property
+    def half_ranges(self) -> tuple[float, ...]:
+        """The P half ranges."""
+        return tuple(size for name, size in self.ranges for _ in KINDS[name].parameters)
+
+    def covers(self, other: Transformation, own_epsilon: float, other_epsilon: float) -> bool:
+        """True if this region at `own_epsilon` contains `other` at `other_epsilon`."""
+        mine = dict(self.ranges)
+        return all(
+            name in mine
+            and size * other_epsilon <= mine[name] * own_epsilon * (1 + 1e-9)
+            and (name != "occlusion" or size * other_epsilon == mine[name] * own_epsilon)  # else other images
+            for name, size in other.ranges
+        )
+
+    def distances(self, parameters: Mapping[str, Tensor]) -> Tensor:
+        """Return the largest |parameter - identity| relative to its range; inf for a change of another kind.
+
+        Args:
+            parameters: float (N,) by the name of the parameter, as robustness_data.pt has them.
+
+        Returns:
+            float32 (N,), at most 1 inside the region; NaN where a parameter is NaN.
+
+        """
+        import torch
+
+        columns, ranges = list(parameters.items()), dict(self.ranges)
+        measured = torch.zeros(len(columns[0][1]), dtype=torch.float64)
+        for name, values in columns:
+            kind = _OWNERS[name]
+            if kind.is_square and not name.endswith("_side"):
+                continue
+            apart = (values.double() - kind.identity).abs()
+            relative = apart / ranges.get(kind.name, 0.0)
+            if kind.name == "occlusion":  # a smaller black square is another image, no weaker change
+                relative = relative.where(relative == 1, torch.inf)
+            measured = torch.maximum(measured, relative.where(apart != 0, 0.0))
+        return measured.float()
+
+    def clipped(self, parameters: Tensor, epsilon: float) -> Tensor:
+        """Parameters (N, P) moved into the region shrunk to `epsilon`, where rounding has left them outside of it."""
+        if self.is_square:
+            return parameters
+        identity, half_ranges = self.unit_tensors(parameters.dtype)
+        reach = half_ranges * epsilon
+        return parameters.minimum(identity + reach).maximum(identity - reach)
+
+    def table(self, parameters: Tensor) -> dict[str, Tensor]:
+        """Parameters (N, P) as robustness_data.pt has them, by name."""
+        return {name: parameters[:, i].float().clone() for i, name in enumerate(self.names)}
+
+    def unit_tensors(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """(identity, half ranges), each (P,)."""
+        import torch
+
+        return torch.tensor(self.identity, dtype=dtype), torch.tensor(self.half_ranges, dtype=dtype)
+
+
+_OWNERS = {parameter: kind for kind in KINDS.values() for parameter in kind.parameters}
+_ITEM = re.compile(r"([a-z]+)=([0-9.eE+-]+)")
+
+
+@functools.cache
+def transformation_of(norm: str) -> Transformation | None:
+    """The transformation whose parameters a `Norm` measures; None for a norm of pixels or latent codes."""
+    if "=" not in norm:
+        return None
+    pairs = [_ITEM.fullmatch(item) for item in norm.split(",")]
+    try:
+        return Transformation.of({pair[1]: float(pair[2]) for pair in pairs if pair}) if all(pairs) else None
+    except ValueError:
+        return None

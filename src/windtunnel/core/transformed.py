@@ -1,0 +1,116 @@
+"""Images under the transformations of `core.transformations`, by the conventions of DeepG (Balunovic et al. 2019).
+
+Pixel centres are the coordinates, the origin is the middle of the image, x points right and y up; what lies outside of the image is
+zero. All geometric changes of a region are one map and one bilinear interpolation: the image is scaled, sheared, rotated, then moved.
+Then come saturation, hue, contrast and brightness (value * contrast + brightness), and gamma; values are clamped to [0, 1].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from windtunnel.core.transformations import Transformation
+
+Coordinate = TypeVar("Coordinate", bound=Any)  # Tensor, or an interval with the same arithmetic
+LUMA = (0.299, 0.587, 0.114)  # Rec. 601, of red, green and blue
+
+
+def source_of(
+    x: Coordinate, y: Coordinate, p: Mapping[str, Coordinate], cos: Coordinate, sin: Coordinate
+) -> tuple[Coordinate, Coordinate]:
+    """Return the point of the clean image whose value the transformed one shows at (x, y), under the parameters that `p` has.
+
+    cos, sin: of the angle, 1 and 0 where nothing turns.
+    """
+    if "translation_x" in p:
+        x, y = x - p["translation_x"], y - p["translation_y"]
+    if "rotation" in p:
+        x, y = cos * x + sin * y, cos * y - sin * x
+    if "shear" in p:
+        x = x - p["shear"] * y
+    if "scale" in p:
+        x, y = x / p["scale"], y / p["scale"]
+    return x, y
+
+
+def pixel_grid(height: int, width: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(x (1, W), y (H, 1)) of the pixel centres."""
+    x = torch.arange(width, dtype=dtype, device=device) - (width - 1) / 2
+    y = (height - 1) / 2 - torch.arange(height, dtype=dtype, device=device)
+    return x[None], y[:, None]
+
+
+def transform(
+    transformation: Transformation, inputs: Tensor, parameters: Tensor, content: Tensor | None = None
+) -> Tensor:
+    """Transform each image by its parameters; differentiable in the parameters of all kinds but squares.
+
+    Args:
+        transformation: the kinds of change.
+        inputs: float (n, C, H, W) in [0, 1].
+        parameters: float (n, P), in units of the kinds; the arithmetic is done in their dtype.
+        content: float (n, C, H, W), images whose values a patch takes at its place.
+
+    Returns:
+        The dtype and shape of `inputs`.
+
+    """
+    p = {name: parameters[:, i, None, None] for i, name in enumerate(transformation.names)}
+    if transformation.is_square:
+        inside = inside_square(parameters, *inputs.shape[2:])[:, None]
+        return torch.where(inside, torch.zeros_like(inputs) if content is None else content, inputs)
+    values = inputs.to(parameters.dtype)
+    if any(kind.geometric for kind in transformation.kinds):
+        values = _moved(values, p)
+    return coloured(values, {name: value[:, None] for name, value in p.items()}).to(inputs.dtype)
+
+
+def inside_square(parameters: Tensor, height: int, width: int) -> Tensor:
+    """True for the pixels of each square; (n, H, W) from parameters (n, 3): side, row, column."""
+    side, row, column = (parameters[:, i, None] for i in range(3))
+    rows = torch.arange(height, device=parameters.device)
+    columns = torch.arange(width, device=parameters.device)
+    in_rows, in_columns = (rows >= row) & (rows < row + side), (columns >= column) & (columns < column + side)
+    return in_rows[:, :, None] & in_columns[:, None, :]
+
+
+def _moved(values: Tensor, p: Mapping[str, Tensor]) -> Tensor:
+    """Values (n, C, H, W) at the points that the geometric parameters (n, 1, 1) select."""
+    n, channels, height, width = values.shape
+    grid_x, grid_y = pixel_grid(height, width, values.dtype, values.device)
+    angle = torch.deg2rad(p.get("rotation", values.new_zeros(n, 1, 1)))
+    x, y = source_of(grid_x.expand(n, height, width), grid_y.expand(n, height, width), p, angle.cos(), angle.sin())
+    column, row = x + (width - 1) / 2, (height - 1) / 2 - y
+    left, top = column.detach().floor(), row.detach().floor()
+    across, down = (column - left)[:, None], (row - top)[:, None]
+    padded = torch.nn.functional.pad(values, (1, 1, 1, 1)).flatten(2)
+
+    def at(r: Tensor, c: Tensor) -> Tensor:
+        place = (r.clamp(-1, height) + 1) * (width + 2) + c.clamp(-1, width) + 1
+        return padded.gather(2, place.long().flatten(1)[:, None].expand(n, channels, -1)).view(
+            n, channels, height, width
+        )
+
+    upper = at(top, left) * (1 - across) + at(top, left + 1) * across
+    lower = at(top + 1, left) * (1 - across) + at(top + 1, left + 1) * across
+    return upper * (1 - down) + lower * down
+
+
+def coloured(values: Tensor, p: Mapping[str, Tensor]) -> Tensor:
+    """Values (n, C, H, W) under the colour parameters (n, 1, 1, 1) that `p` has."""
+    if "saturation" in p:
+        grey = (values * values.new_tensor(LUMA)[:, None, None]).sum(1, keepdim=True)
+        values = (grey + p["saturation"] * (values - grey)).clamp(0, 1)
+    if "hue" in p:
+        angle = torch.deg2rad(p["hue"])
+        middle, turned = values.mean(1, keepdim=True), (values.roll(1, 1) - values.roll(-1, 1)) / 3**0.5
+        values = (middle + angle.cos() * (values - middle) + angle.sin() * turned).clamp(0, 1)
+    if "contrast" in p or "brightness" in p:
+        values = (values * p.get("contrast", 1.0) + p.get("brightness", 0.0)).clamp(0, 1)
+    if "gamma" in p:
+        values = values.clamp(min=1e-12) ** p["gamma"] * (values > 0)
+    return values

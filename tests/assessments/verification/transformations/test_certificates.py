@@ -1,0 +1,199 @@
+"""Certificates of transformations against dense samples: no point of a region leaves its envelope or breaks a certified sample."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import windtunnel
+from windtunnel.assessments.verification.transformations.affine_forms import AffineForm
+from windtunnel.assessments.verification.transformations.certify import _patched
+from windtunnel.assessments.verification.transformations.envelopes import envelope
+from windtunnel.core.contracts import Norm, Verdict
+from windtunnel.core.errors import IncompatibleError, UserError
+from windtunnel.core.transformations import Transformation, transformation_of
+from windtunnel.core.transformed import transform
+from windtunnel.records.artifacts import Artifacts
+
+GREY = ("rotation=20", "translation=1.5", "scale=0.2", "shear=0.3", "brightness=0.3", "contrast=0.4", "gamma=0.5",
+        "rotation=9,scale=0.1,shear=0.2,brightness=0.1", "rotation=30,gamma=0.3", "translation=2,contrast=0.3")  # fmt: skip
+COLOUR = ("saturation=0.6", "hue=40", "rotation=10,hue=20", "translation=1,saturation=0.4,contrast=0.2")
+
+
+def _region(text: str) -> Transformation:
+    transformation = transformation_of(Norm(text))
+    assert transformation is not None
+    return transformation
+
+
+def _values(form: AffineForm, at: Tensor) -> Tensor:
+    """Values (n, ...) of box 0 of a form at the points `at` (n, P) of its symbols, without the error."""
+    return form.centre[:1] + torch.einsum("np,p...->n...", at, form.slopes[0])
+
+
+@pytest.mark.parametrize("text", [*GREY, *COLOUR])
+def test_every_transformed_image_lies_in_its_envelope(text: str) -> None:
+    transformation, channels = _region(text), 3 if text in COLOUR else 1
+    generator = torch.Generator().manual_seed(len(text))
+    image = torch.rand(channels, 7, 6, generator=generator, dtype=torch.float64)
+    image[:, :2] = 0.0
+    identity, half = transformation.unit_tensors(torch.float64)
+    for width in (2.0, 0.5, 0.05, 0.002):
+        start = torch.rand(len(half), generator=generator, dtype=torch.float64) * (2 - width) - 1
+        low, high = identity + start * half, identity + (start + width) * half
+        form = envelope(transformation, image, low[None], high[None])
+        at = 2 * torch.rand(400, len(half), generator=generator, dtype=torch.float64) - 1
+        at[:20] = at[:20].sign()
+        points = (low + high) / 2 + at * (high - low) / 2
+        images = transform(transformation, image.expand(400, -1, -1, -1), points)
+        outside = (images - _values(form, at)).abs() - form.radius[0]
+        assert float(outside.max()) <= 0
+    assert (
+        float(form.radius.max()) < 0.05
+    )  # of the narrowest box: an envelope that were never tight would prove nothing
+
+
+def _network(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    layers = {
+        0: (nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(27, 4)),
+        1: (nn.Flatten(), nn.Linear(36, 10), nn.Tanh(), nn.Linear(10, 4)),
+        2: (
+            nn.Conv2d(1, 2, 3),
+            nn.LeakyReLU(0.1),
+            nn.MaxPool2d(3, 2, 1),
+            nn.Flatten(),
+            nn.Linear(8, 6),
+            nn.Sigmoid(),
+            nn.Linear(6, 4),
+        ),
+    }[seed % 3]
+    return nn.Sequential(*layers).eval()
+
+
+def _assess(model: nn.Module, x: Tensor, y: Tensor, budget: dict[str, float], **params: object) -> Artifacts:
+    entry = {"library": "transformations", "algorithm": "branch-and-bound", "params": params}
+    return windtunnel.assess(model, x, y, budget=budget, attacks=None, verify={"proof": entry}, sanity=None)["proof"]
+
+
+@pytest.mark.parametrize(
+    "budget", [{"rotation": 25}, {"brightness": 0.4}, {"translation": 1}, {"rotation": 8, "contrast": 0.2}]
+)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_certified_sample_is_never_broken_on_a_dense_grid(seed: int, budget: dict[str, float]) -> None:
+    model, x = _network(seed), torch.rand(4, 1, 6, 6, generator=torch.Generator().manual_seed(seed))
+    y = model(x).argmax(1)
+    proof = _assess(model, x, y, budget, domains=100, verified_range=True)
+    transformation = Transformation.of(budget)
+    identity, half = transformation.unit_tensors(torch.float64)
+    side = round(2000 ** (1 / len(half)))
+    grid = torch.cartesian_prod(*[torch.linspace(-1, 1, side, dtype=torch.float64)] * len(half)).view(-1, len(half))
+    verdicts = proof.data["verdicts"]
+    assert set(verdicts.tolist()) <= {3, 4, 5}
+    assert float(proof.data["certified_radius"].max()) > 0.01
+    for i in range(len(x)):
+        images = transform(transformation, x[i].expand(len(grid), -1, -1, -1), identity + grid * half)
+        wrong = model(images).argmax(1) != y[i]
+        if verdicts[i] == Verdict.VERIFIED:
+            assert not wrong.any()
+        inside = grid.abs().amax(1) < float(proof.data["certified_radius"][i])
+        assert not wrong[inside].any()
+
+
+def test_a_falsified_sample_has_the_parameters_of_its_counterexample() -> None:
+    model, x = _network(1), torch.rand(30, 1, 6, 6, generator=torch.Generator().manual_seed(3))
+    y = model(x).argmax(1)
+    proof = _assess(model, x, y, {"rotation": 90})
+    broken = proof.data["verdicts"] == Verdict.FALSIFIED
+    assert broken.any()
+    angles = proof.data["transformation_parameters"]["rotation"][broken, None].double()
+    again = transform(_region("rotation=90"), x[broken], angles)
+    assert torch.equal(again, proof.data["perturbed_inputs"][broken])
+    assert (model(again).argmax(1) != y[broken]).all()
+
+
+def test_the_worst_angle_of_a_linear_model_is_exact() -> None:
+    """A linear model on an image that is linear in the angle's neighbourhood: the verified range ends where a dense grid breaks it."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), torch.rand(8, 1, 6, 6)
+    y = model(x).argmax(1)
+    proof = _assess(model, x, y, {"rotation": 60}, verified_range=True, domains=1000)
+    angles = torch.linspace(-60, 60, 20001, dtype=torch.float64)
+    for i in range(len(x)):
+        images = transform(_region("rotation=60"), x[i].expand(len(angles), -1, -1, -1), angles[:, None])
+        wrong = model(images).argmax(1) != y[i]
+        exact = float(angles[wrong].abs().min()) / 60 if wrong.any() else 1.0
+        assert float(proof.data["certified_radius"][i]) == pytest.approx(exact, abs=2e-3)
+
+
+def test_a_patch_of_a_linear_model_is_decided_exactly() -> None:
+    torch.manual_seed(1)
+    layer = nn.Linear(36, 3)
+    model, x = nn.Sequential(nn.Flatten(), layer), torch.rand(40, 1, 6, 6)
+    y = model(x).argmax(1)
+    proof = _assess(model, x, y, {"patch": 2})
+    for i in range(len(x)):
+        worst = float("inf")
+        for other in {0, 1, 2} - {int(y[i])}:
+            slope = (layer.weight[y[i]] - layer.weight[other]).detach().view(6, 6)
+            lead = float((layer(x[i].flatten())[y[i]] - layer(x[i].flatten())[other]).detach())
+            loss = slope * x[i, 0] - slope.clamp(max=0)  # what a free pixel takes away from the lead
+            worst = min(worst, lead - float(nn.functional.avg_pool2d(loss[None], 2, 1).max() * 4))
+        expected = Verdict.VERIFIED if worst > 0 else Verdict.FALSIFIED
+        if abs(worst) > 1e-3:
+            assert proof.data["verdicts"][i] == expected
+
+
+def test_every_place_of_an_occlusion_is_tried() -> None:
+    model, x = _network(0), torch.rand(20, 1, 6, 6, generator=torch.Generator().manual_seed(5))
+    y = model(x).argmax(1)
+    proof = _assess(model, x, y, {"occlusion": 3})
+    for i in range(len(x)):
+        holds = True
+        for row in range(4):
+            for column in range(4):
+                hidden = x[i : i + 1].clone()
+                hidden[..., row : row + 3, column : column + 3] = 0
+                holds &= bool(model(hidden).argmax(1) == y[i])
+        assert (proof.data["verdicts"][i] == Verdict.VERIFIED) == holds
+
+
+def test_the_images_of_a_patch_lie_in_its_form() -> None:
+    image = torch.rand(2, 5, 5, dtype=torch.float64)
+    form = _patched(image, [(1, 2)], 2, True)
+    at = 2 * torch.rand(50, 8, dtype=torch.float64) - 1
+    values = _values(form, at)
+    outside = torch.ones(5, 5, dtype=torch.bool)
+    outside[1:3, 2:4] = False
+    assert torch.allclose(values[:, :, outside], image[:, outside].expand(50, -1, -1))
+    assert float(values.min()) >= 0
+    assert float(values.max()) <= 1
+
+
+def test_a_layer_without_a_form_is_refused_by_its_name() -> None:
+    model, x = nn.Sequential(nn.Flatten(), nn.Linear(36, 5), nn.GELU(), nn.Linear(5, 3)).eval(), torch.rand(2, 1, 6, 6)
+    with pytest.raises(IncompatibleError, match="no bound for GELU"):
+        _assess(model, x, torch.zeros(2, dtype=torch.int64), {"rotation": 5})
+
+
+def test_a_ball_is_refused_with_the_line_to_write() -> None:
+    x, y = torch.rand(2, 1, 6, 6), torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(UserError, match=r"set verification.proof.budget: \{rotation: 10\}"):
+        _assess(_network(0), x, y, {"norm": "Linf", "epsilon": 0.1})
+
+
+def test_a_network_of_sums_has_forms() -> None:
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.last = nn.Conv2d(1, 1, 3, padding=1), nn.Linear(36, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.last(torch.flatten(torch.relu(self.inner(x)) + x, 1))
+            return logits
+
+    torch.manual_seed(2)
+    model, x = Residual().eval(), torch.rand(4, 1, 6, 6)
+    proof = _assess(model, x, model(x).argmax(1), {"brightness": 0.01})
+    assert Verdict.VERIFIED in proof.data["verdicts"].tolist()
