@@ -15,6 +15,7 @@ from rich.markup import escape
 from windtunnel.boundary.params import load_params
 from windtunnel.boundary.params_file import read_params
 from windtunnel.cli.needs import NO_ESTIMATE, Measurement
+from windtunnel.core.epsilons import place_text
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.sanity.check import Status
 from windtunnel.evaluation.validate import validate
@@ -110,7 +111,7 @@ def _check(path: Path, queries: int, measurement: Measurement, *, quiet: bool = 
     params = validate(raw, str(path))
     check_whole(path, raw)
     console.print(f"[green]✓[/green] {path}: {sum(1 for _ in entries(params))} assessments, budget "
-                  f"{params.budget.norm.value} {params.budget.epsilon:.6g}")  # fmt: skip
+                  f"{place_text(params.budget.norm, params.budget.epsilon)}")  # fmt: skip
     mistakes, look, needs = check_compatibility(params, console, queries, measurement)
     mistakes += missing_references(Path(GRAPH), raw) if path == PARAMS_FILE else []
     if not mistakes:

@@ -14,7 +14,7 @@ from windtunnel.assessments.latent.tables import ClassifierMetrics
 from windtunnel.assessments.sweeps.report import print_report
 from windtunnel.cli.tables import Column, print_table, table_console
 from windtunnel.core.contracts import Json
-from windtunnel.core.epsilons import epsilon_text
+from windtunnel.core.epsilons import place_text
 from windtunnel.core.errors import UserError
 from windtunnel.core.sample_states import SampleState
 from windtunnel.evaluation.gate.table import sentence
@@ -256,7 +256,7 @@ def _budget(region: Region) -> str:
     """`Linf 8/255`; `L0, no bound`; empty for what is no ball."""
     if region.norm is None:
         return ""
-    return f"{region.norm}, no bound" if region.epsilon is None else f"{region.norm} {epsilon_text(region.epsilon)}"
+    return f"{region.norm}, no bound" if region.epsilon is None else place_text(region.norm, region.epsilon)
 
 
 def _text(value: Rate | None) -> str:

@@ -14,6 +14,13 @@ def budget_text(norm: str, epsilon: float) -> str:
     return f"{norm}{_NBSP}≤{_NBSP}{epsilon_text(epsilon)}"
 
 
+def place_text(norm: str, epsilon: float) -> str:
+    """`Linf 8/255` or `rotation ≤ 10°`: a budget within a sentence."""
+    from windtunnel.core.transformations import transformation_of
+
+    return budget_text(norm, epsilon) if transformation_of(norm) else f"{norm} {epsilon_text(epsilon)}"
+
+
 def epsilon_text(value: float) -> str:
     """`0.06`, or `8/255` for a whole or half number of grey levels that no short decimal is; else four digits."""
     plain, levels = f"{value:.4g}", value * 255

@@ -194,6 +194,14 @@ class Transformation:
         return torch.tensor(self.identity, dtype=dtype), torch.tensor(self.half_ranges, dtype=dtype)
 
 
+def parameter_words(values: Mapping[str, float]) -> str:
+    """Return one sample's parameters for people: `rotation 7.3°, brightness -0.05`."""
+    return ", ".join(
+        f"{name.replace('_', ' ')} {value:.3g}{'' if _OWNERS[name].is_square else _OWNERS[name].unit}"
+        for name, value in values.items()
+    )
+
+
 _OWNERS = {parameter: kind for kind in KINDS.values() for parameter in kind.parameters}
 _ITEM = re.compile(r"([a-z]+)=([0-9.eE+-]+)")
 

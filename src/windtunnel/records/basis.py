@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from windtunnel.core.contracts import Norm
-from windtunnel.core.epsilons import epsilon_text
+from windtunnel.core.epsilons import place_text
 from windtunnel.records.metadata import Metadata, Rate
 from windtunnel.records.sandwich import Layer, layers_in
 
@@ -40,10 +40,10 @@ class Basis(NamedTuple):
 
     @property
     def budget(self) -> str:
-        """`Linf 8/255`; `L0 without bound`; empty for what is no ball."""
+        """`Linf 8/255`; `L0 without bound`; `rotation ≤ 10°`; empty for what is no ball."""
         if self.norm is None:
             return ""
-        return f"{self.norm} {'without bound' if self.epsilon is None else epsilon_text(self.epsilon)}"
+        return f"{self.norm} without bound" if self.epsilon is None else place_text(self.norm, self.epsilon)
 
     @property
     def samples(self) -> str:

@@ -12,7 +12,7 @@ from windtunnel.assessments.sweeps.curve import Sweep, critical_epsilon, sweep_m
 from windtunnel.assessments.sweeps.engines import AttackAtEpsilon, Engine, OneGradientFGSM, called_with
 from windtunnel.assessments.sweeps.grid import epsilon_grid
 from windtunnel.assessments.sweeps.report import print_report
-from windtunnel.assessments.sweeps.table import FGSM
+from windtunnel.assessments.sweeps.table import FGSM, measure_of
 from windtunnel.assessments.task import Task
 from windtunnel.core.batches import Batch, Incidents, batches_of
 from windtunnel.core.classifier import module_digest
@@ -20,6 +20,7 @@ from windtunnel.core.contracts import Caveat, Norm, PerturbationBudget, Semantic
 from windtunnel.core.distances import distance, within
 from windtunnel.core.errors import UnsoundError
 from windtunnel.core.subject import Subject
+from windtunnel.core.transformations import PARAMETERS, transformation_of
 from windtunnel.params.entry import Budget
 from windtunnel.params.sweeps import SweepEntry
 from windtunnel.records.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
@@ -40,9 +41,9 @@ def assess(name: str, entry: SweepEntry, budget: Budget, subject: Subject) -> As
     (prediction -1); an example outside epsilon does not. Raises UnsoundError where a sweep changed the model's weights.
     """
     algorithm = find_algorithm(entry.library, entry.algorithm, f"sweeps.{name}", "sweeps")
-    assert algorithm.norm is not None
+    norm = measure_of(algorithm, entry)
     grid, zero_added = epsilon_grid(entry.epsilons, f"sweeps.{name}")
-    over_the_grid = _OverTheGrid(name, entry, algorithm.norm, subject, tuple(grid), one_gradient=algorithm is FGSM)
+    over_the_grid = _OverTheGrid(name, entry, norm, subject, tuple(grid), one_gradient=algorithm is FGSM)
     identity = [entry.model_dump(mode="json"), subject.dataset.digest(), subject.classifier.digest, subject.seed]
     checkpoint = Checkpoint(name, subject.resolved, [*identity, str(subject.classifier.device)])
     incidents = Incidents()
@@ -62,17 +63,22 @@ def assess(name: str, entry: SweepEntry, budget: Budget, subject: Subject) -> As
     broken = ~sweep.cumulative_correct[-1]
     verdicts = torch.where(broken, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))
     verdicts[incidents.lost_samples] = int(Verdict.ERROR)
+    transformation = transformation_of(norm)
+    table = {PARAMETERS: transformation.table(results["parameters"])} if transformation else {}
     data: Tensors = {
+        **table,
         **base_data(subject, verdicts),
         "perturbed_inputs": inputs,
         "perturbed_predictions": subject.classifier.predict(inputs, targets),
-        "perturbation_distance": distance(algorithm.norm, inputs, subject.dataset.inputs),
+        "perturbation_distance": transformation.distances(table[PARAMETERS])
+        if transformation
+        else distance(norm, inputs, subject.dataset.inputs),
         "epsilons": epsilons,
         "sweep_predictions": predictions,
         "critical_epsilon": critical,
         "clean_confidence": confidence,
     }
-    region = PerturbationBudget(algorithm.norm, grid[-1], entry.budget.step_size, entry.budget.steps)
+    region = PerturbationBudget(norm, grid[-1], entry.budget.step_size, entry.budget.steps)
     checkpoint.clear()
     return AssessmentResult(
         name=name,
@@ -89,7 +95,7 @@ def assess(name: str, entry: SweepEntry, budget: Budget, subject: Subject) -> As
             "refine": entry.refine,
             "clip": entry.clip,
         },
-        call_kwargs={**called_with(name, entry, algorithm.norm, subject, grid[-1]), "epsilons": grid},
+        call_kwargs={**called_with(name, entry, norm, subject, grid[-1]), "epsilons": grid},
         library_package=library_of(entry.library, "attacks").package,
     )
 
@@ -114,7 +120,7 @@ class _OverTheGrid:
             if self.one_gradient
             else AttackAtEpsilon(f"{self.name}.{batch.number}", entry, self.norm, subject)
         )
-        inputs, predictions = _run_grid(engine, grid, self.norm, subject)
+        inputs, parameters, predictions = _run_grid(engine, grid, self.norm, subject)
         critical = critical_epsilon(torch.tensor(grid, dtype=torch.float32), predictions)
         if entry.refine:
             critical = _bisect(critical, engine, grid, self.norm, subject, entry.refine)
@@ -122,7 +128,8 @@ class _OverTheGrid:
             raise UnsoundError(
                 f"sweeps.{self.name}: the sweep changed the model's weights or buffers; is it in eval mode?"
             )
-        return {"inputs": inputs, "predictions": predictions.T.contiguous(), "critical": critical}
+        moved = {"parameters": parameters} if parameters.shape[1] else {}
+        return {"inputs": inputs, **moved, "predictions": predictions.T.contiguous(), "critical": critical}
 
     def untouched(self, batch: Batch) -> dict[str, Tensor]:
         """Return the result of a batch that no worker finished: the clean inputs, wrong at every epsilon above 0."""
@@ -130,7 +137,15 @@ class _OverTheGrid:
         predictions = torch.full((len(clean), len(self.grid)), -1)
         predictions[:, 0] = clean
         inputs = self.subject.dataset.inputs[batch.indices]
-        return {"inputs": inputs, "predictions": predictions, "critical": torch.full((len(clean),), self.grid[1])}
+        transformation = transformation_of(self.norm)
+        identity = torch.tensor(transformation.identity if transformation else ()).expand(len(clean), -1)
+        moved = {"parameters": identity} if transformation else {}
+        return {
+            "inputs": inputs,
+            **moved,
+            "predictions": predictions,
+            "critical": torch.full((len(clean),), self.grid[1]),
+        }
 
 
 def _predictions_at(
@@ -142,6 +157,8 @@ def _predictions_at(
     """
     perturbed, data = engine.perturb(indices, epsilon), subject.dataset
     clean = data.inputs if len(indices) == len(data) else data.inputs[indices]
+    if transformation_of(norm):  # whose parameters the attack holds to the epsilon
+        return perturbed, subject.classifier.predict(perturbed, data.targets[indices])
     outside = ~within(distance(norm, perturbed, clean), epsilon)
     if outside.any():
         perturbed = perturbed.clone()
@@ -149,19 +166,21 @@ def _predictions_at(
     return perturbed, subject.classifier.predict(perturbed, data.targets[indices])
 
 
-def _run_grid(engine: Engine, grid: list[float], norm: Norm, subject: Subject) -> tuple[Tensor, Tensor]:
-    """(perturbed inputs (N, ...), predictions (E, N)); the first is the clean evaluation itself, not a second one."""
+def _run_grid(engine: Engine, grid: list[float], norm: Norm, subject: Subject) -> tuple[Tensor, Tensor, Tensor]:
+    """(perturbed inputs (N, ...), their parameters (N, P), predictions (E, N)); the first is the clean evaluation itself."""
     targets, all_indices = subject.dataset.targets, torch.arange(len(subject.dataset))
     all_predictions, inputs = [subject.clean_predictions], subject.dataset.inputs.clone()
-    still_right = subject.clean_correct
+    still_right, parameters = subject.clean_correct, engine.parameters
     for epsilon in grid[1:]:
         perturbed, predictions = _predictions_at(engine, all_indices, epsilon, norm, subject)
+        if parameters.shape != engine.parameters.shape:  # known once something was transformed
+            parameters = engine.parameters.clone()
         broken = still_right & (predictions != targets)
-        inputs[broken] = perturbed[broken]
+        inputs[broken], parameters[broken] = perturbed[broken], engine.parameters[broken]
         still_right = still_right & ~broken
         all_predictions.append(predictions)
-    inputs[still_right] = perturbed[still_right]
-    return inputs, torch.stack(all_predictions)
+    inputs[still_right], parameters[still_right] = perturbed[still_right], engine.parameters[still_right]
+    return inputs, parameters, torch.stack(all_predictions)
 
 
 def _bisect(critical: Tensor, engine: Engine, grid: list[float], norm: Norm, subject: Subject, rounds: int) -> Tensor:

@@ -12,13 +12,19 @@ from windtunnel.assessments.sweeps.table import FGSM
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm
 from windtunnel.core.subject import Subject
+from windtunnel.core.transformations import PARAMETERS
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget, BudgetOverride
 from windtunnel.params.sweeps import SweepEntry
 
 
 class Engine(Protocol):
-    """Perturbs the samples at `indices` (int64, n, ascending) by at most `epsilon`: float32 (n, ...) on the CPU."""
+    """Perturbs the samples at `indices` (int64, n, ascending) by at most `epsilon`: float32 (n, ...) on the CPU.
+
+    parameters: float32 (n, P), of the transformations that made the last ones; P is 0 for what is none.
+    """
+
+    parameters: Tensor
 
     def perturb(self, indices: Tensor, epsilon: float) -> Tensor:
         """The perturbed inputs."""
@@ -37,6 +43,7 @@ class OneGradientFGSM:
         self._inputs = data.inputs
         self._range = data.value_range if clip else None
         # int8 holds the three values of a sign in a quarter of the memory.
+        self.parameters = torch.zeros(len(data.inputs), 0)
         self._signs = _gradient_sign(subject.classifier, data.inputs.to(device), data.targets.to(device))
 
     def perturb(self, indices: Tensor, epsilon: float) -> Tensor:
@@ -60,6 +67,7 @@ class AttackAtEpsilon:
 
     def __init__(self, name: str, entry: SweepEntry, norm: Norm, subject: Subject) -> None:
         self._name, self._entry, self._norm, self._subject = name, entry, norm, subject
+        self.parameters = torch.zeros(len(subject.dataset), 0)
 
     def perturb(self, indices: Tensor, epsilon: float) -> Tensor:
         """The attack's result on the samples at `indices` under a budget of `epsilon`."""
@@ -68,8 +76,11 @@ class AttackAtEpsilon:
         attack, budget = attack_at(self._entry, self._norm, epsilon)
         # Its batches are parts of a unit, which is kept as a whole.
         subject = replace(self._subject.subset(indices), resolved="")
-        perturbed = assess(f"{self._name}@{epsilon:.9g}", attack, budget, subject).data["perturbed_inputs"]
+        result = assess(f"{self._name}@{epsilon:.9g}", attack, budget, subject).data
+        perturbed, parameters = result["perturbed_inputs"], result.get(PARAMETERS)
         assert isinstance(perturbed, Tensor)
+        if isinstance(parameters, dict):
+            self.parameters = torch.stack(list(parameters.values()), 1)
         return perturbed
 
 

@@ -11,6 +11,8 @@ from windtunnel.assessments.figures.axes import HALF, plain
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
 from windtunnel.assessments.figures.plots import Bar, Series, bars, columns, lines
 from windtunnel.core.contracts import AssessmentKind
+from windtunnel.core.epsilons import budget_text
+from windtunnel.core.transformations import transformation_of
 from windtunnel.records.metadata import number, numbers
 from windtunnel.records.tables import Share, table
 
@@ -63,7 +65,9 @@ class DegradationCurveVisualiser(_SweepVisualiser):
             drawn.append(Series("at this epsilon alone", "soft", tuple(zip(x, raw, strict=True)), dashed=True))
         alt = f"Accuracy against epsilon: {number(m, 'clean_accuracy'):.1%} clean, {y[-1]:.1%} at {plain(x[-1])}."
         median = [(number(m, "median_epsilon"), "median epsilon")]
-        return lines(drawn, "epsilon", "top-1 accuracy", alt, (0, x[-1]), (0, 1.0), vertical=median)
+        norm = artifacts.metadata.semantics.norm or ""
+        axis = "epsilon" if transformation_of(norm) is None else f"share of the range {budget_text(norm, 1.0)}"
+        return lines(drawn, axis, "top-1 accuracy", alt, (0, x[-1]), (0, 1.0), vertical=median)
 
 
 @register

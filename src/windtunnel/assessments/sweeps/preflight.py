@@ -1,9 +1,14 @@
 """Check a sweep before anything is computed."""
 
+from __future__ import annotations
+
+from windtunnel.assessments.attacks.preflight import check_transformation
+from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.sweeps.grid import epsilon_grid
-from windtunnel.assessments.sweeps.table import FGSM
+from windtunnel.assessments.sweeps.table import FGSM, measure_of
 from windtunnel.core.classifier import Classifier
+from windtunnel.core.contracts import Norm
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.params.attacks import AttackEntry
@@ -16,9 +21,18 @@ def preflight(where: str, entry: SweepEntry, budget: Budget, classifier: Classif
     algorithm = find_algorithm(entry.library, entry.algorithm, where, "sweeps")
     classifier.require(algorithm, where)
     grid, _ = epsilon_grid(entry.epsilons, where)
-    if entry.budget.epsilon is not None:
+    attack_row = ROWS.get(algorithm.key)
+    transforms = attack_row is not None and attack_row.transforms
+    check_transformation(
+        where, f"{entry.library} {algorithm.name}", entry.budget.norm or Norm.LINF, transforms=transforms
+    )
+    if transforms and max(grid) > 1:
+        raise UserError(
+            f"{where}.epsilons: {max(grid):g} is more than 1; of a transformation they are shares of its half range"
+        )
+    if entry.budget.epsilon is not None and not transforms:
         raise UserError(f"{where}.budget.epsilon: a sweep takes its epsilons from {where}.epsilons; remove it")
-    if entry.budget.norm is not None and entry.budget.norm is not algorithm.norm:
+    if entry.budget.norm is not None and entry.budget.norm is not algorithm.norm and not transforms:
         raise UserError(f"{where}.budget.norm: {algorithm.name} works under {algorithm.norm}, not {entry.budget.norm}")
     if dataset.num_classes < 2:
         raise UserError(
@@ -36,11 +50,10 @@ def preflight(where: str, entry: SweepEntry, budget: Budget, classifier: Classif
         )
     from windtunnel.assessments.attacks.preflight import preflight as attack_preflight
 
-    assert algorithm.norm is not None  # the table of sweeps holds none without a norm
     attack = AttackEntry(
         library=entry.library,
         algorithm=entry.algorithm,
         params=entry.params,
         budget=BudgetOverride(steps=entry.budget.steps),
     )
-    attack_preflight(where, attack, Budget(norm=algorithm.norm, epsilon=grid[-1]), classifier, dataset)
+    attack_preflight(where, attack, Budget(norm=measure_of(algorithm, entry), epsilon=grid[-1]), classifier, dataset)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import nearest
+from windtunnel.core.transformations import transformation_of
 from windtunnel.evaluation.gate.mean_difference import mean_interval
 from windtunnel.evaluation.gate.non_inferiority import Method, Paired, paired_interval
 from windtunnel.params.results import Gate
@@ -114,10 +115,19 @@ def _no_estimate(name: str, layer: Layer | None) -> str:
     if layer is None or group not in {"worst_case", "certified"} or metric.startswith("accuracy_all"):
         return ""
     if group == "worst_case" and not layer.n_attacked:
-        budget = f"{{norm: {layer.norm}, epsilon: {layer.epsilon:g}}}"
+        transformation = transformation_of(layer.norm)
+        ranges = (
+            dict(transformation.ranges) if transformation else {"norm": layer.norm, "epsilon": f"{layer.epsilon:g}"}
+        )
+        budget = "{" + ", ".join(f"{key}: {value}" for key, value in ranges.items()) + "}"
+        attack = (
+            "library: transformations, algorithm: gradient"
+            if transformation
+            else "library: torchattacks, algorithm: PGD"
+        )
         return (
             f"no attack ran at {layer.budget}, so there is no worst case. Add "
-            f"attacks: {{pgd: {{library: torchattacks, algorithm: PGD, budget: {budget}}}}}"
+            f"attacks: {{{'turn' if transformation else 'pgd'}: {{{attack}, budget: {budget}}}}}"
         )
     if layer.only_first:
         line = "; ".join(f"{draw.key}.samples.selection: random" for draw in layer.draws)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from windtunnel.core.contracts import Norm, Objective, ThreatModel
 from windtunnel.core.distances import within
+from windtunnel.core.epsilons import place_text
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.sanity.rates import rate_interval, significantly_more
@@ -68,7 +69,7 @@ class _Contest:
     @property
     def where(self) -> str:
         """The budget in words."""
-        return f"{self.region.norm.value} {self.region.epsilon:.4g}"
+        return place_text(self.region.norm, self.region.epsilon)
 
 
 def _contests(evidence: Evidence, first_kind: Keep, other: Keep, description: str) -> list[_Contest]:
@@ -172,7 +173,7 @@ def fixed_budget_finds_all(evidence: Evidence, limit: float) -> CheckResult:
         value = int(missed.sum()) / int(covered.sum())
         if best is None or best.value is None or value > best.value:
             bad = rate_interval(missed[covered])[1] > limit
-            reason = f"{int(missed.sum())} missed at {region.norm.value} {region.epsilon:.4g}"
+            reason = f"{int(missed.sum())} missed at {place_text(region.norm, region.epsilon)}"
             n = int(covered.sum())
             assessments = [p.name for p in fixed] if bad else ()
             best = CheckResult(bad, value, n=n, samples=evidence.named(missed), assessments=assessments, reason=reason)

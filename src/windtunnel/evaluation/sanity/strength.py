@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from windtunnel.assessments.attacks.rows import Invoker
 from windtunnel.core.contracts import Norm
 from windtunnel.core.distances import distance, within
-from windtunnel.core.epsilons import epsilon_text
+from windtunnel.core.epsilons import place_text
 from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check, largest, listing
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
@@ -420,4 +420,4 @@ def none_far_from_the_strongest(evidence: Evidence, limit: float) -> CheckResult
 def _where(assessment: Assessment) -> str:
     region = assessment.region
     assert region is not None
-    return f"{region.norm.value} {epsilon_text(region.epsilon)}"
+    return place_text(region.norm, region.epsilon)

@@ -13,7 +13,7 @@ from windtunnel.boundary.models.others import named_classifier
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.distances import DISTANCE
-from windtunnel.core.epsilons import epsilon_text
+from windtunnel.core.epsilons import place_text
 from windtunnel.core.errors import UserError
 from windtunnel.core.sample_states import SampleState
 from windtunnel.core.seeds import derive_seed, seeded
@@ -61,9 +61,7 @@ class Claim:
     @property
     def words(self) -> str:
         """The budget, for example `Linf 8/255`."""
-        if transformation := self.region.transformation:
-            return transformation.words(self.region.epsilon)
-        return f"{self.region.norm.value} {epsilon_text(self.region.epsilon)}"
+        return place_text(self.region.norm, self.region.epsilon)
 
 
 @dataclass(frozen=True, slots=True)

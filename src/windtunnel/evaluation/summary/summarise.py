@@ -21,7 +21,7 @@ from windtunnel.core.contracts import (
     ThreatModel,
     Verdict,
 )
-from windtunnel.core.epsilons import budget_text
+from windtunnel.core.epsilons import budget_text, place_text
 from windtunnel.core.sample_states import STATE_CODES, SampleState, state_counts
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.summary.evidence import (
@@ -207,17 +207,9 @@ def _contradictions(by_region: Sequence[RegionEvidence], clean: Artifacts, names
             by = names[breaker] if breaker != NOBODY else "its clean prediction"
             lines.append(
                 f"sample {clean.sample_names[i]} is verified by {names[int(result.certified_by[i])]} and broken by {by} "
-                f"at {_place(result.region)}"
+                f"at {place_text(result.region.norm, result.region.epsilon)}"
             )
     return lines
-
-
-def _place(region: Region) -> str:
-    return (
-        budget_text(region.norm, region.epsilon)
-        if region.transformation
-        else f"{region.norm.value} {region.epsilon:.6g}"
-    )
 
 
 def _sanity_failures(findings: Sequence[FindingRecord]) -> list[str]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from windtunnel.assessments.figures.pictures import picture_mode
 from windtunnel.core.contracts import AssessmentKind, Verdict
-from windtunnel.core.epsilons import epsilon_text
+from windtunnel.core.epsilons import budget_text
 from windtunnel.core.errors import UserError
 from windtunnel.core.sample_states import SampleState, states_of
 from windtunnel.records.artifacts import Tensors, load_tensors, tensor_in, with_run_times
@@ -134,7 +134,9 @@ def _hidden(run: Run) -> bool:
 def _region(region: Region) -> str:
     if region.norm is not None:
         return (
-            f"{region.norm}, no bound" if region.epsilon is None else f"{region.norm} ≤ {epsilon_text(region.epsilon)}"
+            f"{region.norm}, no bound"
+            if region.epsilon is None
+            else budget_text(region.norm, region.epsilon).replace("\N{NO-BREAK SPACE}", " ")
         )
     return region.corruption_name or ""
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from windtunnel.assessments.figures.pictures import WORDS, Picture, PictureGrid, map_png, png_of, signed_map
+from windtunnel.core.transformations import PARAMETERS, parameter_words
 from windtunnel.params.results import Report as Options
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.reporting.report.collect import ReportInputs
@@ -133,6 +134,8 @@ def _map(artifacts: Artifacts, pictures: Pictures, i: int, scale: float) -> Pict
     distances = artifacts.data.get("perturbation_distance")
     distance = float(distances[_row(artifacts, pictures.names[i])]) if isinstance(distances, Tensor) else float("nan")
     text = f"{region(artifacts).norm or ''} {distance:.3g}" if distance == distance else ""
+    if isinstance(parameters := artifacts.data.get(PARAMETERS), dict):
+        text = parameter_words({name: float(v[_row(artifacts, pictures.names[i])]) for name, v in parameters.items()})
     return Picture(
         map_png(signed_map(image - pictures.clean[i]), scale, LARGE),
         f"perturbation of {pictures.names[i]} by {artifacts.name}",

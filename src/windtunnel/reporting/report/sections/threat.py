@@ -13,6 +13,8 @@ from windtunnel.core.contracts import AssessmentKind, Norm, Objective
 from windtunnel.core.distances import distance
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.sample_states import SampleState, states_of
+from windtunnel.core.transformations import transformation_of
+from windtunnel.evaluation.witness.parameters import at_units, random_units
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.sandwich import Layer
 from windtunnel.reporting.report.collect import ReportInputs
@@ -49,6 +51,9 @@ def _values(inputs: ReportInputs) -> int:
 def allowed(norm: Norm, epsilon: float, values: int = 0) -> str:
     """Describe what a budget allows, on values from 0 to 1."""
     size = epsilon_text(epsilon)
+    if transformation := transformation_of(norm):
+        whole = "by the worst of all within" if not transformation.is_square else "by, at the worst place, a"
+        return f"may transform the image {whole} {transformation.words(epsilon)}"
     if norm == Norm.LINF:
         levels = f", about {epsilon * 255:.0f} of 255 grey levels" if "/255" not in size else ""
         return f"may change every pixel by up to {size} on the scale from 0 (black) to 1 (white){levels}"
@@ -123,6 +128,10 @@ def _nearest(inputs: ReportInputs, base: Artifacts, i: int, label: str) -> Pictu
 def random_change(image: Tensor, norm: str, epsilon: float) -> Tensor:
     """A (C, H, W) image in [0, 1] with a random change of size `epsilon` (before clipping), the same on every call."""
     generator = torch.Generator().manual_seed(0)
+    if transformation := transformation_of(norm):
+        units = random_units(1, len(transformation.names), generator, corner=True)
+        content = torch.rand(image[None].shape, generator=generator) if transformation.is_patch else None
+        return at_units(transformation, epsilon, image[None], units, content)[0]
     noise = torch.randn(image.shape, generator=generator)
     if norm == Norm.LINF:
         return (image + epsilon * noise.sign()).clamp(0, 1)
