@@ -14,7 +14,8 @@ Written from the registry by `python -m tools.algorithms_page`; a test keeps it 
 copied: `tests/assessments/attacks/test_catalogue.py` runs every algorithm under two seeds, on grey and on colour images, and compares
 randomness, budget and threat model with what is said here.
 
-- **norms**: those the budget may be in. **budget**: `held` attacks are given the epsilon, and are projected onto it should
+- **norms**: those the budget may be in; `transformations` searches regions such as `{rotation: 10}` ([transformations](transformations.md))
+  and is measured by tests of its own. **budget**: `held` attacks are given the epsilon, and are projected onto it should
   they exceed it; `own distance` attacks look for their own, and succeed only where that is within the budget
   (`success_rate_any_distance` tells the rest); `none` has no norm at all.
 - **targets**: whether `target_classes` may be set.
@@ -49,7 +50,7 @@ most .078; foolbox steps by a share of epsilon. Set `budget.step_size` and `budg
 def page() -> str:
     """The whole page."""
     parts = [_INTRODUCTION]
-    for library in ("torchattacks", "foolbox"):
+    for library in ("torchattacks", "foolbox", "transformations"):
         rows = [row for row in ROWS.values() if row.algorithm.library == library]
         parts.append(f"## {library} ({len(rows)})\n\n" + "\n".join(_table(rows)) + "\n")
     parts.append("## windtunnel: profiles\n\n" + "\n".join(_profiles()) + "\n")
@@ -66,7 +67,7 @@ def _table(rows: list[AttackRow]) -> Iterator[str]:
         cells = [
             algorithm.name,
             algorithm.threat_model.value,
-            "any" if algorithm.norm is None else ", ".join(row.allowed_norms),
+            "a transformation" if row.transforms else "any" if algorithm.norm is None else ", ".join(row.allowed_norms),
             ", ".join(sorted(algorithm.categories)),
             _budget(row),
             targets,
@@ -77,7 +78,7 @@ def _table(rows: list[AttackRow]) -> Iterator[str]:
 
 
 def _budget(row: AttackRow) -> str:
-    if row.algorithm.norm is None:
+    if row.algorithm.norm is None and not row.transforms:
         return "none"
     return "own distance" if row.algorithm.minimum_norm or row.epsilon is None else "held"
 

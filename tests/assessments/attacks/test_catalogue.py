@@ -18,7 +18,7 @@ from windtunnel.core.distances import distance, within
 from windtunnel.core.randomness import random_runs
 from windtunnel.core.subject import Subject, subject_of
 
-RUNNABLE = [row for row in ROWS.values() if not is_ensemble(row) and not needs_own_model(row)]
+RUNNABLE = [row for row in ROWS.values() if not (is_ensemble(row) or needs_own_model(row) or row.transforms)]
 AIMING = [row for row in RUNNABLE if row.targeting is not Targeting.NO and "Brendel" not in row.algorithm.name]
 
 

@@ -15,10 +15,12 @@ from windtunnel.assessments.sweeps.grid import epsilon_grid, median_index
 from windtunnel.assessments.sweeps.preflight import preflight
 from windtunnel.assessments.sweeps.report import text_histogram
 from windtunnel.core.classifier import Classifier, module_digest
-from windtunnel.core.contracts import Capability, Norm
+from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UnsoundError, UserError
 from windtunnel.core.subject import subject_of
+from windtunnel.core.transformations import transformation_of
+from windtunnel.core.transformed import transform
 from windtunnel.params.entry import Budget
 from windtunnel.params.sweeps import EpsilonRange, SweepEntry
 from windtunnel.records.artifacts import read_artifacts, write_artifacts
@@ -246,8 +248,25 @@ def test_every_algorithm_of_the_catalogue_can_be_swept(digits_subject):
     model, data = digits_subject.classifier, digits_subject.dataset
     for algorithm in algorithms("sweeps"):
         wrapped = {"attacks": ["PGD", "FGSM"]} if algorithm.name == "MultiAttack" else {}
-        entry = SweepEntry(library=algorithm.library, algorithm=algorithm.name, params=wrapped)
+        budget = {"rotation": 30} if algorithm.library == "transformations" else {}
+        entry = SweepEntry(library=algorithm.library, algorithm=algorithm.name, params=wrapped, budget=budget)
         preflight("sweeps.every", entry, BUDGET, model, data)
+
+
+def test_a_sweep_over_an_angle_stores_the_parameters_of_its_images(digits_subject):
+    few = digits_subject.subset(torch.arange(12))
+    budget, params = {"rotation": 60}, {"points": 31, "refine": 1}
+    entry = SweepEntry(
+        library="transformations", algorithm="grid", budget=budget, params=params, epsilons=[0, 0.25, 1], refine=2
+    )
+    data = assess("angle", entry, BUDGET, few).data
+    angles = data["transformation_parameters"]["rotation"]
+    region = transformation_of("rotation=60")
+    assert torch.equal(transform(region, few.dataset.inputs, angles[:, None].double()), data["perturbed_inputs"])
+    assert torch.allclose(angles.abs() / 60, data["perturbation_distance"])
+    early = data["sweep_predictions"][1] != few.dataset.targets
+    assert (angles[early & few.clean_correct].abs() <= 15 + 1e-4).all()
+    assert (data["verdicts"] == Verdict.ATTACK_SUCCEEDED).any()
 
 
 def test_an_attack_that_needs_a_target_class_is_refused_as_a_sweep(blobs):

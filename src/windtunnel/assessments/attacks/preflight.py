@@ -173,6 +173,8 @@ def _check_search(where: str, row: AttackRow, budget: PerturbationBudget) -> Non
             f"{where}: grid searches one or two parameters, {transformation.words()} has "
             f"{len(transformation.names)}; use algorithm: gradient or random"
         )
+    if name == "grid" and transformation.is_patch:
+        raise IncompatibleError(f"{where}: the content of a patch has no grid; use algorithm: gradient or random")
     if name == "gradient" and transformation.kinds[0].name == "occlusion":
         raise IncompatibleError(f"{where}: an occlusion has no gradient; algorithm: grid tries every place")
 

@@ -12,7 +12,7 @@ _LIBRARY = "transformations"
 ROWS: tuple[AttackRow, ...] = (
     AttackRow(
         algorithm(_LIBRARY, "grid", _SCORE, None, "transformation exhaustive", _NONE,
-                  summary="every point of a grid of one or two parameters, or every place of a square, then refined"),
+                  summary="every point of a grid of one or two parameters, then finer; an occlusion at every place"),
         epsilon="region", transforms=True,
     ),
     AttackRow(

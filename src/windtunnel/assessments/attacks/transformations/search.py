@@ -153,19 +153,11 @@ def perturb(request: Request, model: nn.Module, criterion: Criterion) -> Transfo
     return Transformed(transform(problem.transformation, problem.inputs, parameters, content), parameters)
 
 
-def grid(problem: Problem, points: int = 151, starts: int = 4, refine: int = 5, steps: int = 20) -> None:
-    """Try a grid of about `points` points, then finer ones around the `starts` worst, `refine` times.
-
-    An occlusion is tried at every place, and a patch at `points` of them with the content that the gradient of the clean sample
-    suggests; at the `starts` worst places its content is then searched by `steps` steps along the gradient.
-    """
+def grid(problem: Problem, points: int = 151, starts: int = 4, refine: int = 5) -> None:
+    """Try a grid of about `points` points, then finer ones around the `starts` worst, `refine` times; an occlusion at every place."""
     everyone = torch.arange(len(problem.inputs), device=problem.inputs.device)
     if problem.transformation.is_square:
-        places = problem.places
-        if problem.transformation.is_patch:
-            _patch_by_places(problem, everyone, _spread(places, points), starts, steps)
-        else:
-            _try_all(problem, everyone, places)
+        _try_all(problem, everyone, problem.places)
         return
     p = len(problem.transformation.names)
     side = max(3, round(points ** (1 / p)) | 1)  # odd, so that the identity is on the grid
@@ -190,15 +182,15 @@ def grid(problem: Problem, points: int = 151, starts: int = 4, refine: int = 5, 
             return
 
 
-def gradient(problem: Problem, restarts: int = 10, steps: int = 20) -> None:
+def gradient(problem: Problem, restarts: int = 10, steps: int = 20, places: int = 150) -> None:
     """Climb from `restarts` random points (the first: the identity) by `steps` gradient steps each.
 
-    The content of a patch is searched at the `restarts` of 64 places at which one step from the clean sample does most.
+    The content of a patch is searched at the `restarts` of about `places` places at which one step from the clean sample does most.
     """
     device, p = problem.inputs.device, len(problem.transformation.names)
     if problem.transformation.is_square:
         everyone = torch.arange(len(problem.inputs), device=device)
-        _patch_by_places(problem, everyone, _spread(problem.places, _AT_ONCE), restarts, steps)
+        _patch_by_places(problem, everyone, _spread(problem.places, places), restarts, steps)
         return
     for number in range(restarts):
         rows = torch.arange(len(problem.inputs), device=device) if not number else problem.surviving

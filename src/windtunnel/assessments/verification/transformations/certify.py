@@ -200,10 +200,10 @@ class _Work:
             units,
             inputs.clone(),
         )
-        if self.transformation.is_square or p <= 2:
-            grid(problem, points=61, refine=2, starts=3, steps=10)
+        if not self.transformation.is_patch and (self.transformation.is_square or p <= 2):
+            grid(problem, points=61, refine=2, starts=3)
         else:
-            gradient(problem, restarts=4, steps=10)
+            gradient(problem, restarts=4, steps=10, places=61)
         parameters = problem.parameters(problem.units.double())
         return self._confirmed(image, label, parameters[0].cpu(), problem.content[0].cpu())
 

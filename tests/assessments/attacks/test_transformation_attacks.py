@@ -1,0 +1,99 @@
+"""Attacks on transformations: what is stored is made again from its parameters, and what cannot be is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from windtunnel.assessments.attacks.assess import assess
+from windtunnel.assessments.attacks.preflight import preflight
+from windtunnel.core.contracts import Norm, Verdict
+from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.subject import Subject
+from windtunnel.core.transformations import transformation_of
+from windtunnel.core.transformed import transform
+from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.entry import Budget
+from windtunnel.records.artifacts import tensors_in
+
+LINF = Budget(norm=Norm.LINF, epsilon=0.1)
+
+
+def _entry(algorithm: str, budget: dict[str, object], **params: object) -> AttackEntry:
+    block = {"library": "transformations", "algorithm": algorithm, "budget": budget, "params": params}
+    return AttackEntry.model_validate(block)
+
+
+@pytest.fixture(scope="module")
+def few(digits_subject: Subject) -> Subject:
+    return digits_subject.subset(digits_subject.clean_correct.nonzero().flatten()[:12])
+
+
+@pytest.mark.parametrize(("algorithm", "budget"), [
+    ("grid", {"rotation": 40}), ("grid", {"translation": 1}), ("gradient", {"rotation": 20, "scale": 0.2, "brightness": 0.2}),
+    ("random", {"shear": 0.3, "contrast": 0.4}), ("grid", {"occlusion": 3}),
+])  # fmt: skip
+def test_images_and_distances_are_made_again_from_the_parameters(
+    few: Subject, algorithm: str, budget: dict[str, object]
+) -> None:
+    data = assess("it", _entry(algorithm, budget), LINF, few).data
+    transformation = transformation_of(Budget.model_validate(budget).norm)
+    assert transformation is not None
+    table = tensors_in(data, "transformation_parameters")
+    parameters = torch.stack(list(table.values()), 1)
+    assert torch.equal(transform(transformation, few.dataset.inputs, parameters.double()), data["perturbed_inputs"])
+    assert torch.equal(transformation.distances(table), data["perturbation_distance"])
+    assert float(data["perturbation_distance"].max()) <= 1 + 1e-5
+    broken = data["verdicts"] == Verdict.ATTACK_SUCCEEDED
+    assert broken.any()
+    again = few.classifier.predict(data["perturbed_inputs"], few.dataset.targets)
+    assert torch.equal(again != few.dataset.targets, broken)
+
+
+def test_a_patch_changes_its_square_alone(few: Subject) -> None:
+    data = assess("it", _entry("gradient", {"patch": 3}, restarts=2, steps=5), LINF, few).data
+    changed = (data["perturbed_inputs"] != few.dataset.inputs).any(1)
+    table = tensors_in(data, "transformation_parameters")
+    for i, (row, column) in enumerate(zip(table["patch_row"].long(), table["patch_column"].long(), strict=True)):
+        changed[i, row : row + 3, column : column + 3] = False
+    assert not changed.any()
+    assert (data["verdicts"] == Verdict.ATTACK_SUCCEEDED).any()
+
+
+def test_a_fine_grid_of_angles_finds_nothing_that_the_attack_missed(few: Subject) -> None:
+    found = assess("it", _entry("grid", {"rotation": 25}), LINF, few).data["verdicts"] == Verdict.ATTACK_SUCCEEDED
+    angles = torch.linspace(-25, 25, 2001, dtype=torch.float64)[:, None]
+    region = transformation_of(Norm("rotation=25"))
+    assert region is not None
+    for i, (image, label) in enumerate(zip(few.dataset.inputs, few.dataset.targets, strict=True)):
+        images = transform(region, image.expand(len(angles), -1, -1, -1), angles)
+        wrong = few.classifier.predict(images, label.expand(len(angles))) != label
+        assert bool(found[i]) == bool(wrong.any())
+
+
+@pytest.mark.parametrize("algorithm", ["gradient", "random"])
+def test_a_seed_decides_the_draws(few: Subject, algorithm: str) -> None:
+    entry = _entry(
+        algorithm, {"rotation": 5}, **({"queries": 5} if algorithm == "random" else {"restarts": 2, "steps": 3})
+    )
+    first, again, other = (
+        assess("it", entry, LINF, replace(few, seed=seed)).data["perturbed_inputs"] for seed in (0, 0, 1)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize(("block", "reason"), [
+    ({"library": "transformations", "algorithm": "grid"}, "the budget is a ball of Linf"),
+    ({"library": "torchattacks", "algorithm": "PGD", "budget": {"rotation": 5}}, "use library: transformations"),
+    ({"library": "transformations", "algorithm": "grid", "budget": {"rotation": 5, "scale": 0.1, "shear": 0.1}}, "one or two"),
+    ({"library": "transformations", "algorithm": "grid", "budget": {"patch": 2}}, "no grid"),
+    ({"library": "transformations", "algorithm": "gradient", "budget": {"occlusion": 2}}, "no gradient"),
+    ({"library": "transformations", "algorithm": "gradient", "budget": {"hue": 20}}, "3 channels"),
+    ({"library": "transformations", "algorithm": "gradient", "budget": {"patch": 9}}, "does not fit"),
+])  # fmt: skip
+def test_a_region_that_an_attack_cannot_search_is_refused(few: Subject, block: dict[str, object], reason: str) -> None:
+    with pytest.raises(IncompatibleError, match=reason):
+        preflight("attacks.it", AttackEntry.model_validate(block), LINF, few.classifier, few.dataset)
