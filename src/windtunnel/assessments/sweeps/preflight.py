@@ -1,7 +1,5 @@
 """Check a sweep before anything is computed."""
 
-from __future__ import annotations
-
 from windtunnel.assessments.attacks.preflight import check_transformation
 from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.assessments.catalogue import find_algorithm
