@@ -52,10 +52,26 @@ def _square(name: str, meaning: str) -> Kind:
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind("rotation", "degrees; a positive angle turns counter-clockwise", ("rotation",), 0.0, 180.0, "°", True,
-             usual=(0.5, 180.0)),
-        Kind("translation", "pixels to the right and up", ("translation_x", "translation_y"), 0.0, 1e4, " px", True,
-             usual=(0.1, 1e4)),
+        Kind(
+            "rotation",
+            "degrees; a positive angle turns counter-clockwise",
+            ("rotation",),
+            0.0,
+            180.0,
+            "°",
+            True,
+            usual=(0.5, 180.0),
+        ),
+        Kind(
+            "translation",
+            "pixels to the right and up",
+            ("translation_x", "translation_y"),
+            0.0,
+            1e4,
+            " px",
+            True,
+            usual=(0.1, 1e4),
+        ),
         Kind("scale", "factor, 1 less the range to 1 plus the range", ("scale",), 1.0, 0.99, "", True),
         Kind("shear", "factor: x moves by it times y", ("shear",), 0.0, 10.0, "", True),
         Kind("brightness", "is added to every value", ("brightness",), 0.0, 1.0),
@@ -66,7 +82,7 @@ KINDS: dict[str, Kind] = {
         _square("occlusion", "side in pixels of a black square at every place"),
         _square("patch", "side in pixels of a square of any content at every place"),
     )
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)

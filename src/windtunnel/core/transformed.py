@@ -90,8 +90,8 @@ def _moved(values: Tensor, p: Mapping[str, Tensor]) -> Tensor:
     padded = torch.nn.functional.pad(values, (1, 1, 1, 1)).flatten(2)
 
     def at(r: Tensor, c: Tensor) -> Tensor:
-        place = (r.clamp(-1, height) + 1) * (width + 2) + c.clamp(-1, width) + 1
-        return padded.gather(2, place.long().flatten(1)[:, None].expand(n, channels, -1)).view(
+        flat_index = (r.clamp(-1, height) + 1) * (width + 2) + c.clamp(-1, width) + 1
+        return padded.gather(2, flat_index.long().flatten(1)[:, None].expand(n, channels, -1)).view(
             n, channels, height, width
         )
 

@@ -329,8 +329,8 @@ class _Attack:
             model, criterion = averaged(counted, self.entry.eot), self.subject.classifier.criterion
             request, parameters = self._request(run, batch), {}
             if run.row.transforms:
-                perturbed, found = adapter(request, model, criterion)  # type: ignore[call-arg]  # of Transformed
-                parameters = {"parameters": found.cpu()}
+                perturbed, searched_parameters = adapter(request, model, criterion)  # type: ignore[call-arg]  # of Transformed
+                parameters = {"parameters": searched_parameters.cpu()}
             else:
                 perturbed = perturb_by_label(request, model, adapter, criterion)
         n = len(batch.indices)

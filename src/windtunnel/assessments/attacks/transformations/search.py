@@ -1,7 +1,7 @@
 """Search the worst parameters of a transformation: on a grid, along gradients, at random.
 
 Source: grid and random search of rotations and translations: Engstrom et al. 2019, arXiv 1712.02779; patches: Brown et al. 2017,
-arXiv 1712.09665. The functions named as algorithms improve a `Problem`; their keywords are the `params` of an entry.
+arXiv 1712.09665. The functions named as algorithms improve a `ParameterSearch`; their keywords are the `params` of an entry.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Transformed(NamedTuple):
 
 
 @dataclass
-class Problem:
+class ParameterSearch:
     """n samples under attack, and the worst point known of each.
 
     best: (n,), best wrong logit minus the label's at that point, positive where it is broken. units: (n, P), parameters in half
@@ -52,7 +52,7 @@ class Problem:
     content: Tensor
 
     @classmethod
-    def of(cls, request: Request, model: nn.Module, criterion: Criterion) -> Problem:
+    def of(cls, request: Request, model: nn.Module, criterion: Criterion) -> ParameterSearch:
         """Pose the problem of a batch; nothing is tried yet."""
         transformation, inputs, epsilon = transformation_of(request.budget.norm), request.inputs, request.budget.epsilon
         assert transformation is not None
@@ -108,8 +108,8 @@ class Problem:
             values = None if content is None else content[sample[at]]
             parts.append(self.losses(rows[sample[at]], flat[at], values))
         losses = torch.cat(parts).view(m, q)
-        worst, place = losses.max(1)
-        self.note(rows, units[torch.arange(m, device=rows.device), place], worst, content)
+        worst, column = losses.max(1)
+        self.note(rows, units[torch.arange(m, device=rows.device), column], worst, content)
         return losses
 
     def ascend(self, rows: Tensor, units: Tensor, steps: int) -> None:
@@ -145,7 +145,7 @@ class Problem:
 
 def perturb(request: Request, model: nn.Module, criterion: Criterion) -> Transformed:
     """Run the algorithm of a request on its batch."""
-    problem = Problem.of(request, model, criterion)
+    problem = ParameterSearch.of(request, model, criterion)
     algorithm: Callable[..., None] = library_of("transformations", "attacks").algorithm(request.row.algorithm.name)  # type: ignore[assignment]
     algorithm(problem, **request.arguments)
     parameters = problem.parameters(problem.units.double())
@@ -153,17 +153,17 @@ def perturb(request: Request, model: nn.Module, criterion: Criterion) -> Transfo
     return Transformed(transform(problem.transformation, problem.inputs, parameters, content), parameters)
 
 
-def grid(problem: Problem, points: int = 151, starts: int = 4, refine: int = 5) -> None:
+def grid(problem: ParameterSearch, points: int = 151, starts: int = 4, refine: int = 5) -> None:
     """Try a grid of about `points` points, then finer ones around the `starts` worst, `refine` times; an occlusion at every place."""
-    everyone = torch.arange(len(problem.inputs), device=problem.inputs.device)
+    all_rows = torch.arange(len(problem.inputs), device=problem.inputs.device)
     if problem.transformation.is_square:
-        _try_all(problem, everyone, problem.places)
+        _try_all(problem, all_rows, problem.places)
         return
     p = len(problem.transformation.names)
     side = max(3, round(points ** (1 / p)) | 1)  # odd, so that the identity is on the grid
     ticks = torch.linspace(-1, 1, side, device=problem.inputs.device)
     lattice = torch.cartesian_prod(*[ticks] * p).view(-1, p)
-    losses = _try_all(problem, everyone, lattice)
+    losses = _try_all(problem, all_rows, lattice)
     rows = problem.surviving
     if not len(rows) or not refine:
         return
@@ -182,15 +182,15 @@ def grid(problem: Problem, points: int = 151, starts: int = 4, refine: int = 5) 
             return
 
 
-def gradient(problem: Problem, restarts: int = 10, steps: int = 20, places: int = 150) -> None:
+def gradient(problem: ParameterSearch, restarts: int = 10, steps: int = 20, places: int = 150) -> None:
     """Climb from `restarts` random points (the first: the identity) by `steps` gradient steps each.
 
     The content of a patch is searched at the `restarts` of about `places` places at which one step from the clean sample does most.
     """
     device, p = problem.inputs.device, len(problem.transformation.names)
     if problem.transformation.is_square:
-        everyone = torch.arange(len(problem.inputs), device=device)
-        _patch_by_places(problem, everyone, _spread(problem.places, places), restarts, steps)
+        all_rows = torch.arange(len(problem.inputs), device=device)
+        _patch_by_places(problem, all_rows, _spread(problem.places, places), restarts, steps)
         return
     for number in range(restarts):
         rows = torch.arange(len(problem.inputs), device=device) if not number else problem.surviving
@@ -200,7 +200,7 @@ def gradient(problem: Problem, restarts: int = 10, steps: int = 20, places: int 
         problem.ascend(rows, start if number else torch.full_like(start, 1e-3), steps)
 
 
-def random(problem: Problem, queries: int = 200) -> None:
+def random(problem: ParameterSearch, queries: int = 200) -> None:
     """Try `queries` random points; of a patch random places, its values black or white at random."""
     shape, p = problem.inputs.shape, len(problem.transformation.names)
     places = problem.places if problem.transformation.is_square else None
@@ -218,7 +218,7 @@ def random(problem: Problem, queries: int = 200) -> None:
         problem.evaluate(rows, units[:, None], content)
 
 
-def _try_all(problem: Problem, rows: Tensor, units: Tensor, content: Tensor | None = None) -> Tensor:
+def _try_all(problem: ParameterSearch, rows: Tensor, units: Tensor, content: Tensor | None = None) -> Tensor:
     """Try the points units (q, P) on the samples `rows`, a few at once on those not broken yet; losses (m, q), -inf for not tried."""
     losses = problem.inputs.new_full((len(rows), len(units)), -torch.inf)
     for at in torch.arange(len(units), device=units.device).split(_AT_ONCE):
@@ -236,7 +236,7 @@ def _spread(places: Tensor, most: int) -> Tensor:
     return places[torch.linspace(0, len(places) - 1, min(most, len(places))).round().long()]
 
 
-def _patch_by_places(problem: Problem, rows: Tensor, places: Tensor, starts: int, steps: int) -> None:
+def _patch_by_places(problem: ParameterSearch, rows: Tensor, places: Tensor, starts: int, steps: int) -> None:
     """Search the content of a patch at the `starts` of the `places` (q, 3) at which one step along the clean gradient does most."""
     extreme = (problem.slopes(rows) > 0).to(problem.inputs)
     order = _try_all(problem, rows, places, extreme).topk(min(starts, len(places)), 1).indices

@@ -177,13 +177,26 @@ class FormNetwork:
 
 
 _SUMS: dict[object, float] = {
-    torch.add: 1.0, operator.add: 1.0, torch.ops.aten.add.Tensor: 1.0,
-    torch.sub: -1.0, operator.sub: -1.0, torch.ops.aten.sub.Tensor: -1.0,
-}  # fmt: skip
+    torch.add: 1.0,
+    operator.add: 1.0,
+    torch.ops.aten.add.Tensor: 1.0,
+    torch.sub: -1.0,
+    operator.sub: -1.0,
+    torch.ops.aten.sub.Tensor: -1.0,
+}
 _KNOWN = (
-    nn.Conv2d, nn.Linear, nn.ReLU, nn.LeakyReLU, nn.MaxPool2d, nn.AvgPool2d, nn.Flatten, nn.Identity, nn.Sigmoid, nn.Tanh,
+    nn.Conv2d,
+    nn.Linear,
+    nn.ReLU,
+    nn.LeakyReLU,
+    nn.MaxPool2d,
+    nn.AvgPool2d,
+    nn.Flatten,
+    nn.Identity,
+    nn.Sigmoid,
+    nn.Tanh,
     nn.Sequential,
-)  # fmt: skip
+)
 
 
 def _through(module: nn.Module, form: AffineForm) -> AffineForm:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.attacks.transformations.search import Problem, gradient, grid
+from windtunnel.assessments.attacks.transformations.search import ParameterSearch, gradient, grid
 from windtunnel.assessments.verification.assess import verification_metrics
 from windtunnel.assessments.verification.canonical.subject import Canonical, canonical_subject
 from windtunnel.assessments.verification.rows import TRANSFORMATIONS
@@ -36,7 +36,7 @@ _VALUES = 2**23  # numbers of one tensor while forms are carried through the net
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
+class _SampleOutcome:
     """Result for one sample. radius: the verified part of the region around the identity, in half ranges. lead: the least margin."""
 
     verdict: Verdict
@@ -64,7 +64,7 @@ def assess_transformation(name: str, entry: VerificationEntry, budget: Budget, s
     assert region.epsilon is not None
     canonical = canonical_subject(subject) if transformation.kinds[0].name != "occlusion" else None
     deadline = time.monotonic() + (entry.time_budget or float("inf"))
-    work = _Work(transformation, region.epsilon, subject, canonical, params, entry.timeout, deadline)
+    work = _SampleCertifier(transformation, region.epsilon, subject, canonical, params, entry.timeout, deadline)
     identity = [
         entry.model_dump(mode="json"),
         str(region),
@@ -122,7 +122,7 @@ def _data(subject: Subject, transformation: Transformation, results: dict[str, T
     }
 
 
-class _Work:
+class _SampleCertifier:
     """A unit of work: one sample."""
 
     def __init__(
@@ -151,7 +151,7 @@ class _Work:
         return self._network
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
-        """Every field of `_Outcome` under its name, and the seconds; of one sample."""
+        """Every field of `_SampleOutcome` under its name, and the seconds; of one sample."""
         started = time.monotonic()
         with seeded(batch.seed):
             outcome = self._decide(int(batch.indices), min(started + self.timeout, self.deadline))
@@ -167,29 +167,29 @@ class _Work:
             "seconds": torch.tensor([time.monotonic() - started], dtype=torch.float64),
         }
 
-    def _decide(self, i: int, late: float) -> _Outcome:
+    def _decide(self, i: int, late: float) -> _SampleOutcome:
         subject, p = self.subject, len(self.transformation.names)
         image, label = subject.dataset.inputs[i], int(subject.dataset.targets[i])
         none, nowhere = torch.full_like(image, torch.nan), torch.full((p,), torch.nan)
         identity = torch.tensor(self.transformation.identity)
         if not bool(subject.clean_correct[i]):
-            return _Outcome(Verdict.FALSIFIED, 0, 0.0, 0, -torch.inf, False, image, identity)
-        found = self._attack(image, label)
-        if found is not None and not (self.params.verified_range and not self.transformation.is_square):
-            return _Outcome(Verdict.FALSIFIED, 1, 0.0, 0, -torch.inf, False, *found)
+            return _SampleOutcome(Verdict.FALSIFIED, 0, 0.0, 0, -torch.inf, False, image, identity)
+        counterexample = self._attack(image, label)
+        if counterexample is not None and not (self.params.verified_range and not self.transformation.is_square):
+            return _SampleOutcome(Verdict.FALSIFIED, 1, 0.0, 0, -torch.inf, False, *counterexample)
         if self.transformation.kinds[0].name == "occlusion":  # every place was tried
-            return _Outcome(Verdict.VERIFIED, 2, self.epsilon, 0, 0.0, False, none, nowhere)
+            return _SampleOutcome(Verdict.VERIFIED, 2, self.epsilon, 0, 0.0, False, none, nowhere)
         if self.transformation.is_square:
             return self._bound_places(image, label, late)
-        return self._split(image, label, late, found)
+        return self._split(image, label, late, counterexample)
 
     def _attack(self, image: Tensor, label: int) -> tuple[Tensor, Tensor] | None:
-        """Search a counterexample: (image, parameters), confirmed by the classifier on what is stored; None for none found."""
+        """Search a counterexample: (image, parameters), confirmed by the classifier on what is stored; None where none is found."""
         classifier = self.subject.classifier
         inputs, labels = image[None].to(classifier.device), torch.tensor([label], device=classifier.device)
         n, p = 1, len(self.transformation.names)
         best, units = inputs.new_full((n,), -torch.inf), inputs.new_zeros(n, p)
-        problem = Problem(
+        problem = ParameterSearch(
             self.transformation,
             self.epsilon,
             inputs,
@@ -227,7 +227,7 @@ class _Work:
         """Lower bounds (B,) of the least margin over the sets of a form."""
         return self.network.margins(form, label).amin(1)
 
-    def _split(self, image: Tensor, label: int, late: float, example: tuple[Tensor, Tensor] | None) -> _Outcome:
+    def _split(self, image: Tensor, label: int, late: float, example: tuple[Tensor, Tensor] | None) -> _SampleOutcome:
         """Bound parts of the region, those nearest to the identity first, and split what is not verified.
 
         A counterexample, be it known before (`example`), ends the search, or with `verified_range` what lies beyond it.
@@ -265,11 +265,11 @@ class _Work:
             images = transform(self.transformation, image.expand(len(rest), -1, -1, -1), middle)
             wrong = self.subject.classifier.predict(images, torch.full((len(rest),), label)) != label
             for place in wrong.nonzero().flatten().tolist():
-                found = self._confirmed(image, label, middle[place])
-                if found is not None and self._distance(found) < limit:
-                    example, limit = found, self._distance(found)
+                counterexample = self._confirmed(image, label, middle[place])
+                if counterexample is not None and self._distance(counterexample) < limit:
+                    example, limit = counterexample, self._distance(counterexample)
             if example is not None and not self.params.verified_range:
-                return _Outcome(Verdict.FALSIFIED, decided_by, 0.0, domains, -torch.inf, False, *example)
+                return _SampleOutcome(Verdict.FALSIFIED, decided_by, 0.0, domains, -torch.inf, False, *example)
             influence = form.slopes.abs().flatten(2).sum(2) + 1e-9 * (high - low)
             for k in rest:
                 if float((high[k] - low[k]).max()) < _NARROWEST:
@@ -286,10 +286,10 @@ class _Work:
         radius = min([self.epsilon, limit, stuck, *(part[0] for part in queue)])
         is_late = bool(queue) and time.monotonic() >= late
         if example is not None:
-            return _Outcome(Verdict.FALSIFIED, decided_by, radius, domains, -torch.inf, is_late, *example)
+            return _SampleOutcome(Verdict.FALSIFIED, decided_by, radius, domains, -torch.inf, is_late, *example)
         if not queue and stuck == float("inf"):
-            return _Outcome(Verdict.VERIFIED, 2, radius, domains, least, False, none, nowhere)
-        return _Outcome(Verdict.UNKNOWN, -1, radius, domains, -torch.inf, is_late, none, nowhere)
+            return _SampleOutcome(Verdict.VERIFIED, 2, radius, domains, least, False, none, nowhere)
+        return _SampleOutcome(Verdict.UNKNOWN, -1, radius, domains, -torch.inf, is_late, none, nowhere)
 
     def _distance(self, example: tuple[Tensor, Tensor] | None) -> float:
         """Distance of a counterexample from the identity, in half ranges; inf for none."""
@@ -299,7 +299,7 @@ class _Work:
             else float("inf")
         )
 
-    def _bound_places(self, image: Tensor, label: int, late: float) -> _Outcome:
+    def _bound_places(self, image: Tensor, label: int, late: float) -> _SampleOutcome:
         """Bound a patch at every place, its values free: first as boxes, then with a symbol for each value."""
         side, (channels, height, width) = self.transformation.side(self.epsilon), image.shape
         none, nowhere = torch.full_like(image, torch.nan), torch.full((3,), torch.nan)
@@ -309,7 +309,7 @@ class _Work:
             together, remaining = max(1, min(64, _VALUES // ((symbols + 2) * max(self._width, 1)))), []
             for start in range(0, len(places), together):
                 if domains >= self.params.domains or time.monotonic() >= late:
-                    return _Outcome(
+                    return _SampleOutcome(
                         Verdict.UNKNOWN, -1, 0.0, domains, -torch.inf, time.monotonic() >= late, none, nowhere
                     )
                 chosen = places[start : start + together]
@@ -320,9 +320,9 @@ class _Work:
                     least = min(least, float(margins[verified].min()))
                 remaining += [place for place, done in zip(chosen, verified.tolist(), strict=True) if not done]
                 if symbols and remaining:
-                    return _Outcome(Verdict.UNKNOWN, -1, 0.0, domains, -torch.inf, False, none, nowhere)
+                    return _SampleOutcome(Verdict.UNKNOWN, -1, 0.0, domains, -torch.inf, False, none, nowhere)
             places = remaining
-        return _Outcome(Verdict.VERIFIED, 2, self.epsilon, domains, least, False, none, nowhere)
+        return _SampleOutcome(Verdict.VERIFIED, 2, self.epsilon, domains, least, False, none, nowhere)
 
     @property
     def _width(self) -> int:

@@ -23,29 +23,29 @@ _CELLS = 3  # cells of the pixel grid that a point may cross in each direction; 
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class TensorInterval:
     """Tensors low <= high of one shape."""
 
     low: Tensor
     high: Tensor
 
-    def __add__(self, other: Interval) -> Interval:
-        return Interval(self.low + other.low, self.high + other.high)
+    def __add__(self, other: TensorInterval) -> TensorInterval:
+        return TensorInterval(self.low + other.low, self.high + other.high)
 
-    def __sub__(self, other: Interval) -> Interval:
-        return Interval(self.low - other.high, self.high - other.low)
+    def __sub__(self, other: TensorInterval) -> TensorInterval:
+        return TensorInterval(self.low - other.high, self.high - other.low)
 
-    def __neg__(self) -> Interval:
-        return Interval(-self.high, -self.low)
+    def __neg__(self) -> TensorInterval:
+        return TensorInterval(-self.high, -self.low)
 
-    def __mul__(self, other: Interval) -> Interval:
+    def __mul__(self, other: TensorInterval) -> TensorInterval:
         ends = (self.low * other.low, self.low * other.high, self.high * other.low, self.high * other.high)
         low, high = torch.minimum(ends[0], ends[1]), torch.maximum(ends[0], ends[1])
-        return Interval(low.minimum(ends[2]).minimum(ends[3]), high.maximum(ends[2]).maximum(ends[3]))
+        return TensorInterval(low.minimum(ends[2]).minimum(ends[3]), high.maximum(ends[2]).maximum(ends[3]))
 
-    def __truediv__(self, other: Interval) -> Interval:
+    def __truediv__(self, other: TensorInterval) -> TensorInterval:
         """Divide by an interval of positive numbers."""
-        return self * Interval(1 / other.high, 1 / other.low)
+        return self * TensorInterval(1 / other.high, 1 / other.low)
 
 
 def envelope(transformation: Transformation, image: Tensor, low: Tensor, high: Tensor) -> AffineForm:
@@ -141,19 +141,20 @@ def _geometric(transformation: Transformation, image: Tensor, middle: Tensor, ha
     channels, height, width = image.shape
     names, count = list(transformation.names), len(middle)
     geometric = [k for k, kind in enumerate(_kind_of_each(transformation)) if kind]
-    p: dict[str, Interval] = {
-        names[k]: Interval((middle - half)[:, k, None, None], (middle + half)[:, k, None, None]) for k in geometric
+    p: dict[str, TensorInterval] = {
+        names[k]: TensorInterval((middle - half)[:, k, None, None], (middle + half)[:, k, None, None])
+        for k in geometric
     }
     grid_x, grid_y = (t.expand(count, height, width) for t in pixel_grid(height, width, image.dtype, image.device))
-    one = Interval(*[image.new_ones(count, 1, 1)] * 2)
-    nought = Interval(*[image.new_zeros(count, 1, 1)] * 2)
-    cos, sin = one, nought
+    unit = TensorInterval(*[image.new_ones(count, 1, 1)] * 2)
+    zero = TensorInterval(*[image.new_zeros(count, 1, 1)] * 2)
+    cos, sin = unit, zero
     if "rotation" in p:
         k = names.index("rotation")
         cos, sin = _cos_sin(torch.deg2rad(middle[:, k, None, None]), torch.deg2rad(half[:, k, None, None]))
-    x, y = source_of(Interval(grid_x, grid_x), Interval(grid_y, grid_y), p, cos, sin)
-    column = Interval(x.low + (width - 1) / 2 - 1e-9, x.high + (width - 1) / 2 + 1e-9)
-    row = Interval((height - 1) / 2 - y.high - 1e-9, (height - 1) / 2 - y.low + 1e-9)
+    x, y = source_of(TensorInterval(grid_x, grid_x), TensorInterval(grid_y, grid_y), p, cos, sin)
+    column = TensorInterval(x.low + (width - 1) / 2 - 1e-9, x.high + (width - 1) / 2 + 1e-9)
+    row = TensorInterval((height - 1) / 2 - y.high - 1e-9, (height - 1) / 2 - y.low + 1e-9)
     values, by_column, by_row = _ranges(image, row, column)
     slopes, radius = (
         image.new_zeros(count, len(names), channels, height, width),
@@ -182,52 +183,55 @@ def _geometric_names(transformation: Transformation) -> set[str]:
 
 
 def _kind_of_each(transformation: Transformation) -> list[bool]:
-    """Whether each of the P parameters moves pixels."""
+    """Return for each of the P parameters if it moves pixels."""
     return [kind.geometric for kind in transformation.kinds for _ in kind.parameters]
 
 
-def _per_channel(interval: Interval, height: int, width: int) -> Interval:
+def _per_channel(interval: TensorInterval, height: int, width: int) -> TensorInterval:
     """An interval (B, 1 or H, 1 or W) as (B, 1, H, W)."""
-    return Interval(*(t.expand(-1, height, width)[:, None] for t in (interval.low, interval.high)))
+    return TensorInterval(*(t.expand(-1, height, width)[:, None] for t in (interval.low, interval.high)))
 
 
-def _cos_sin(middle: Tensor, half: Tensor) -> tuple[Interval, Interval]:
+def _cos_sin(middle: Tensor, half: Tensor) -> tuple[TensorInterval, TensorInterval]:
     """Enclose cosine and sine: between their ends, and half^2 / 2 beyond, by the error of linear interpolation."""
     ends = [middle - half, middle + half]
     room = half**2 / 2 + 1e-15
     pairs = [(f(ends[0]), f(ends[1])) for f in (torch.cos, torch.sin)]
     cos, sin = (
-        Interval((torch.minimum(a, b) - room).clamp(-1, 1), (torch.maximum(a, b) + room).clamp(-1, 1)) for a, b in pairs
+        TensorInterval((torch.minimum(a, b) - room).clamp(-1, 1), (torch.maximum(a, b) + room).clamp(-1, 1))
+        for a, b in pairs
     )
     return cos, sin
 
 
 def _derivatives(
-    p: Mapping[str, Interval], grid_x: Tensor, grid_y: Tensor, cos: Interval, sin: Interval
-) -> dict[str, tuple[Interval, Interval]]:
+    p: Mapping[str, TensorInterval], grid_x: Tensor, grid_y: Tensor, cos: TensorInterval, sin: TensorInterval
+) -> dict[str, tuple[TensorInterval, TensorInterval]]:
     """Enclose the derivatives of the source (x, y) by every parameter, by name; see `source_of`."""
-    x, y = Interval(grid_x, grid_x), Interval(grid_y, grid_y)
-    one = Interval(torch.ones_like(cos.low), torch.ones_like(cos.low))
-    shear = p.get("shear", Interval(torch.zeros_like(cos.low), torch.zeros_like(cos.low)))
-    scale = p.get("scale", one)
+    x, y = TensorInterval(grid_x, grid_x), TensorInterval(grid_y, grid_y)
+    unit = TensorInterval(torch.ones_like(cos.low), torch.ones_like(cos.low))
+    shear = p.get("shear", TensorInterval(torch.zeros_like(cos.low), torch.zeros_like(cos.low)))
+    scale = p.get("scale", unit)
     if "translation_x" in p:
         x, y = x - p["translation_x"], y - p["translation_y"]
     across, along = cos * x + sin * y, cos * y - sin * x
-    result: dict[str, tuple[Interval, Interval]] = {}
+    result: dict[str, tuple[TensorInterval, TensorInterval]] = {}
     if "rotation" in p:
-        degree = Interval(*[torch.full_like(cos.low, math.pi / 180)] * 2)
+        degree = TensorInterval(*[torch.full_like(cos.low, math.pi / 180)] * 2)
         result["rotation"] = ((along + shear * across) / scale * degree, (-across) / scale * degree)
     if "translation_x" in p:
         result["translation_x"] = (-(cos + shear * sin) / scale, sin / scale)
         result["translation_y"] = ((shear * cos - sin) / scale, -cos / scale)
     if "shear" in p:
-        result["shear"] = (-along / scale, Interval(torch.zeros_like(along.low), torch.zeros_like(along.low)))
+        result["shear"] = (-along / scale, TensorInterval(torch.zeros_like(along.low), torch.zeros_like(along.low)))
     if "scale" in p:
         result["scale"] = (-((across - shear * along) / scale / scale), -(along / scale / scale))
     return result
 
 
-def _ranges(image: Tensor, row: Interval, column: Interval) -> tuple[Interval, Interval, Interval]:
+def _ranges(
+    image: Tensor, row: TensorInterval, column: TensorInterval
+) -> tuple[TensorInterval, TensorInterval, TensorInterval]:
     """Enclose the interpolated value and its derivatives by column and by row over boxes of source points.
 
     Args:
@@ -244,8 +248,8 @@ def _ranges(image: Tensor, row: Interval, column: Interval) -> tuple[Interval, I
     stride = width + 3
 
     def at(r: Tensor, c: Tensor) -> Tensor:
-        place = (r.clamp(-1, height + 1) + 1) * stride + c.clamp(-1, width + 1) + 1
-        return padded[:, place.long().flatten()].view(channels, *place.shape).transpose(0, 1)
+        flat_index = (r.clamp(-1, height + 1) + 1) * stride + c.clamp(-1, width + 1) + 1
+        return padded[:, flat_index.long().flatten()].view(channels, *flat_index.shape).transpose(0, 1)
 
     top, left = row.low.floor(), column.low.floor()
     crossed = torch.maximum(row.high.floor() - top, column.high.floor() - left)
@@ -274,5 +278,5 @@ def _ranges(image: Tensor, row: Interval, column: Interval) -> tuple[Interval, I
         for kind, of_all in enumerate((padded_image, padded_image.diff(dim=2), padded_image.diff(dim=1))):
             lows[kind] = torch.where(beyond, of_all.flatten(1).amin(1)[:, None, None], lows[kind])
             highs[kind] = torch.where(beyond, of_all.flatten(1).amax(1)[:, None, None], highs[kind])
-    intervals = [Interval(low, high) for low, high in zip(lows, highs, strict=True)]
+    intervals = [TensorInterval(low, high) for low, high in zip(lows, highs, strict=True)]
     return intervals[0], intervals[1], intervals[2]

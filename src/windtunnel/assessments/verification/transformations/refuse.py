@@ -1,4 +1,4 @@
-"""What cannot be certified of a transformation is refused before anything is computed."""
+"""Refuse, before anything is computed, what cannot be certified of a transformation."""
 
 from __future__ import annotations
 
