@@ -12,6 +12,7 @@ from torch import Tensor
 from windtunnel.assessments.attacks.adaptive.obstacles import Diagnosis, ObstacleKind
 from windtunnel.assessments.attacks.adaptive.surrogates import GradientRemedy
 from windtunnel.core.contracts import Json
+from windtunnel.core.medians import median
 
 PROBED = 12  # survivors on which candidates are compared
 RUNGS = (8, 20, 50)  # steps of the candidates, halved between rungs
@@ -160,7 +161,7 @@ def halve(candidates: list[Configuration], probe: Tensor, attempt: Attempt) -> l
         scores = []
         for candidate in ranked:
             losses = attempt(replace(candidate, steps=steps), probe).double().clamp(-1e6, 1e6)
-            scores.append((float((losses > 0).double().mean()), float(losses.median())))
+            scores.append((float((losses > 0).double().mean()), median(losses.tolist()) or 0.0))
         order = sorted(range(len(ranked)), key=lambda i: scores[i], reverse=True)
         ranked = [ranked[i] for i in order]
         if scores[order[0]][0] == 1.0 or rung == len(RUNGS) - 1:
