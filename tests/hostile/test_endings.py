@@ -64,7 +64,9 @@ def hostile(project: Path, place: str, code: str, time_limit: float = 1, **chang
     (project / "mine.py").write_text(MODULE.format(**{**dict.fromkeys(PLACES, "pass"), place: code}))
     torch.save({f"linear.{key}": value for key, value in nn.Linear(64, 10).state_dict().items()}, project / "w.pt")
     blocks = {key: {**block, "time_limit": time_limit} for key, block in PLACES[place].items()}
-    write_params(project, params(**{**blocks, "attacks": {}, **changes}))
+    # `check` asks no predict function while an entry cannot run on it, as FGSM cannot.
+    attacks = {"fgsm": {"library": "torchattacks", "algorithm": "Square"}} if place == "in_predict" else {}
+    write_params(project, params(**{**blocks, "attacks": attacks, **changes}))
 
 
 @pytest.mark.parametrize("code", [c for c in ENDS])

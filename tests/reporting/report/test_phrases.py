@@ -101,10 +101,9 @@ def test_every_curve_of_a_chart_has_a_colour_of_its_own():
 
 
 def test_the_clean_accuracy_of_the_verdict_is_that_of_metadata(reports):
-    assert (
-        f"{metrics_of(reports / 'summary')['clean_accuracy']:.1%} on 20 samples"
-        in build_report(reports).front.statement
-    )
+    metrics = metrics_of(reports / "summary")
+    clean, low, high = (f"{metrics[f'clean_accuracy{end}']:.1%}" for end in ("", "_ci_low", "_ci_high"))
+    assert f"Clean accuracy is {clean} [{low}, {high}] on 20 samples" in build_report(reports).front.statement
 
 
 def test_caveats_that_differ_in_a_number_are_one_row_and_others_stay_whole():
