@@ -316,7 +316,7 @@ def test_the_run_page_shows_description_caveats_figure_and_report(project, ui, b
     root = ui.split("/#", 1)[0]
     page = f"{root}/#/experiments/{run.experiment_id}/runs/{run.run_id}?workflowType=machine_learning"
     browser.get(page)
-    wait_for(browser, lambda: "worst case" in text_of(browser), "the description")
+    wait_for(browser, lambda: "Accuracy at Linf 0.2: worst case" in text_of(browser), "the description")
     more = browser.find_element("xpath", "//*[text()='Show more']")
     browser.execute_script("arguments[0].click()", more)
     wait_for(browser, lambda: "No formal verification ran: nothing here is verified." in text_of(browser), "the caveat")
