@@ -18,7 +18,8 @@ from windtunnel.evaluation.sanity.assess import result_of
 from windtunnel.evaluation.sanity.check import Severity, Status
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.run import Finding, registry, run_check
-from windtunnel.evaluation.sanity.witness import fewest_breakable
+from windtunnel.evaluation.sanity.witness import attack_passes, fewest_breakable
+from windtunnel.operations.stages.sanity import announced_cost
 
 NORMS = {"Linf": 0.12, "L2": 0.8, "L1": 4.0}
 ALGORITHM = {"Linf": "LinfPGD", "L2": "L2PGD", "L1": "SparseL1DescentAttack"}
@@ -54,6 +55,22 @@ def test_an_attack_that_does_nothing_is_caught_under_every_norm(
     assert within(distance(Norm(norm), stored["inputs"], clean), NORMS[norm]).all()
     assert torch.equal(evidence.subject.classifier.predict(stored["inputs"]), stored["predictions"])
     assert (stored["predictions"] != evidence.subject.dataset.targets[stored["samples"]]).all()
+
+
+@pytest.mark.parametrize("family", ["attacks", "verification"])
+def test_a_run_of_one_family_alone_has_a_witness_and_an_announced_cost(
+    mlp_subject: Subject, tmp_path: Path, family: str
+) -> None:
+    entry = {"attacks": ("torchattacks", "FGSM"), "verification": ("auto-LiRPA", "crown")}[family]
+    run = {
+        "budget": {"norm": "Linf", "epsilon": 0.05},
+        "attacks": {},
+        family: {"one": dict(zip(("library", "algorithm"), entry, strict=True))},
+    }
+    evidence = run_in(tmp_path, mlp_subject.subset(torch.arange(12)), params_of(run))
+    assert "passes" in announced_cost(evidence)
+    assert (attack_passes(evidence) > 0) is (family == "attacks")
+    assert look(evidence).status not in (Status.NOT_APPLICABLE, Status.NOT_RUN)
 
 
 def test_a_python_function_gets_half_of_the_queries_from_the_witness(mlp_subject: Subject, tmp_path: Path) -> None:

@@ -140,9 +140,9 @@ def claims_of(evidence: Evidence) -> list[Claim]:
 
 
 def attack_passes(evidence: Evidence) -> float:
-    """Return the number of passes of all attacks of the run."""
+    """Return the number of passes of all attacks of the run; 0 for none."""
     keys = ("queries", "forward_passes", "backward_passes")
-    attacks = evidence.of("attacks", "queries")
+    attacks = [a for a in evidence.assessments if a.family in ("attacks", "queries")]
     return sum(float(a.tensor(key).double().nan_to_num().sum()) for a in attacks for key in keys if a.has(key))
 
 

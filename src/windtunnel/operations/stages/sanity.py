@@ -30,7 +30,8 @@ def announced_cost(evidence: Evidence) -> str:
         return ""
     if isinstance(subject.classifier.module, PredictFunction):
         return f"at most {settings.queries} queries of the model, half of them for the witness (sanity.queries)"
-    certified, passes = sum(len(a.indices) for a in evidence.of("verification")), attack_passes(evidence)
+    certified = sum(len(a.indices) for a in evidence.assessments if a.family == "verification")
+    passes = attack_passes(evidence)
     with seeded(subject.seed):  # a random model's draws in the checks stay the same
         cost = cost_of_checks(settings, subject.classifier, subject.dataset, certified, attack_passes=passes)
     extra = "; attacks of the profile full come on top" if settings.profile == "full" else ""
