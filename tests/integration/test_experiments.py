@@ -29,6 +29,8 @@ tracking: {experiment: test}
 gate: {minimum: {clean/accuracy: 0.5}}
 """
 
+BASES = "Linf 0.05, n 30 / Linf 0.2, n 30"  # what the numbers of both runs are of
+
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
@@ -43,7 +45,8 @@ def project(tmp_path_factory):
 
 def test_a_sweep_runs_what_its_budgets_change_and_prints_the_comparison(project):
     assert "| budget.epsilon | 0.05 | 0.2 |" in project.swept
-    assert re.search(r"\| worst case \| 30 \| [\d.]+% \| [\d.]+% \| -", project.swept)
+    rate = r"[\d.]+% \\\[[\d.]+%, [\d.]+%\\\]"
+    assert re.search(rf"\| worst case \| {BASES} \| {rate} \| {rate} \| -", project.swept)
     assert "Running stage 'attack@fgsm'" in project.swept
     assert not re.search("Running stage '(prepare|train|clean)'", project.swept)
     assert project.run("dvc", "exp", "list", "--name-only").split() == ["sweep-epsilon-0.05", "sweep-epsilon-0.2"]
@@ -66,7 +69,7 @@ def test_revisions_experiments_runs_and_directories_are_one_to_compare(project):
     # One experiment by three names, so each of the three against HEAD gives the same row.
     names = ["HEAD", "sweep-epsilon-0.2", run.run_id, run.run_name]
     shown = project.run("windtunnel", "compare", *names, "--markdown")
-    rows = [line for line in shown.splitlines() if line.startswith("| fgsm | 30 |")]
+    rows = [line for line in shown.splitlines() if line.startswith(f"| fgsm | {BASES} |")]
     assert len(rows) == 3
     assert len(set(rows)) == 1
     same = project.run("windtunnel", "compare", "HEAD", "reports", "--markdown")
