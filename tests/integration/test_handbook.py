@@ -102,6 +102,9 @@ def theirs(tmp_path, monkeypatch):
         Image.fromarray(pixels).resize((40, 40)).save(f"images/{number}.png")
     rows = [f"{number}.png,{'abcde'[int(label)]}" for number, label in enumerate(labels)]
     Path("labels.csv").write_text("\n".join(["file,label", *rows, ""]))
+    cameras = [f"{number}.png,camera,{'AB'[number % 2]}" for number in range(len(x))]
+    nights = [f"{number}.png,lighting,night" for number in range(8)]
+    Path("slices.csv").write_text("\n".join(["sample,column,value", *cameras, *nights, ""]))
 
 
 IMAGES = {"source": "folder", "path": "images", "labels": "labels.csv", "class_names": [*"abcde"], "resize": 32}

@@ -21,7 +21,7 @@ def read_params(path: Path) -> dict[str, object]:
 
 def params_text(path: Path) -> str:
     """Read the text of a params.yaml. Raises UserError."""
-    if not is_file(path) and not path.exists():
+    if not is_file(path) and not Path(path).exists():
         raise UserError(
             f"{path_text(path)}: no such file. Run windtunnel where params.yaml is, or name it with --params"
         )

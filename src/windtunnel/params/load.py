@@ -28,9 +28,9 @@ def check_whole(path: Path, raw: Mapping[str, object]) -> None:
 
 
 def absent_keys(raw: Mapping[str, object]) -> dict[str, str]:
-    """Return the line to add for each top-level key that DVC needs and `raw` does not have."""
+    """Return the line to add for each top-level key of ours that DVC needs and `raw` does not have; a plug-in's key may be absent."""
     unasked = {"storage", "tracking"}  # no stage has them among its `params:`
-    absent = {key: field for key, field in params_model().model_fields.items() if key not in raw and key not in unasked}
+    absent = {key: field for key, field in Params.model_fields.items() if key not in raw and key not in unasked}
     defaults = {key: field.default for key, field in absent.items() if not field.is_required()}
     return {key: f"{key}: {value if isinstance(value, int | str) else '{}'}" for key, value in defaults.items()}
 
