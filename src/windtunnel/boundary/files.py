@@ -15,6 +15,7 @@ from typing import IO
 from windtunnel.core.errors import UserError, shown
 
 TEXT_BYTES = 2**20  # default limit of a text that people write
+IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm"}
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a named pipe",

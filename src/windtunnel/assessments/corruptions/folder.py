@@ -3,7 +3,8 @@
 import numpy as np
 
 from windtunnel.assessments.corruptions.rows import CorruptionRequest
-from windtunnel.boundary.data.corrupted import corrupted_file, read_corrupted
+from windtunnel.boundary.data.corrupted import corrupted_file
+from windtunnel.boundary.data.sources import read_corrupted
 
 
 def corrupt(request: CorruptionRequest) -> np.ndarray:

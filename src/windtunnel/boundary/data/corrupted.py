@@ -1,18 +1,12 @@
-"""Read images that were corrupted elsewhere: `<path>/<corruption>/<severity>/<class>/<file>`, matched to samples by name."""
+"""Find images that were corrupted elsewhere: `<path>/<corruption>/<severity>/<class>/<file>`, matched to samples by name."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
-from windtunnel.boundary.files import files_in, path_text
-from windtunnel.core.contracts import Json
+from windtunnel.boundary.files import IMAGE_SUFFIXES, files_in, path_text
 from windtunnel.core.errors import UserError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 def corruption_folders(path: str, where: str) -> tuple[str, ...]:
@@ -60,26 +54,6 @@ def corrupted_file(path: str, corruption: str, severity: int, sample: str, class
     return files[0]
 
 
-def read_corrupted(file: Path, shape: tuple[int, ...], prepared: Mapping[str, Json]) -> np.ndarray:
-    """Read an image as uint8 (H, W, C) of `shape`; one of another size is cropped and resized as the samples were.
-
-    Raises UserError for what is no image, and for another size where the samples were not resized.
-    """
-    import numpy as np
-
-    from windtunnel.boundary.data.sources import ImageFiles
-
-    height, width, channels = shape
-    image = ImageFiles([file], channels)[np.array([0])][0]
-    if image.shape[1:] != (height, width):
-        if "resize" not in prepared and "crop" not in prepared:
-            raise UserError(
-                f"{path_text(file)}: is {image.shape[1]}x{image.shape[2]}, and the assessed images are {height}x{width}"
-            )
-        image = ImageFiles([file], channels, (height, width), crop="crop" in prepared)[np.array([0])][0]
-    return np.ascontiguousarray(image.transpose(1, 2, 0))
-
-
 def forget_files() -> None:
     """List folders again from here on: they may have changed since another run in this process."""
     _index.cache_clear()
@@ -88,8 +62,6 @@ def forget_files() -> None:
 @functools.lru_cache(maxsize=256)
 def _index(path: str, corruption: str, severity: int) -> tuple[dict[PurePosixPath, Path], dict[str, list[Path]]]:
     """Return the images of a corruption by path and by name, both without suffix."""
-    from windtunnel.boundary.data.sources import IMAGE_SUFFIXES
-
     folder = Path(path) / corruption / str(severity)
     if not folder.is_dir():
         raise UserError(f"{path_text(folder)}: no such folder; severities: leaves out what is not there")
@@ -110,6 +82,4 @@ def _classes(path: str, corruption: str, severity: int, class_name: str) -> froz
 
 
 def _without_suffix(path: PurePosixPath) -> PurePosixPath:
-    from windtunnel.boundary.data.sources import IMAGE_SUFFIXES
-
     return path.with_suffix("") if path.suffix.lower() in IMAGE_SUFFIXES else path

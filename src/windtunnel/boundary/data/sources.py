@@ -6,7 +6,7 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -16,16 +16,15 @@ import psutil
 from PIL import Image
 
 from windtunnel.boundary.data.digits import digits, stratified_split
-from windtunnel.boundary.files import open_file, read_text
+from windtunnel.boundary.files import IMAGE_SUFFIXES, open_file, path_text, read_text
 from windtunnel.boundary.limits import bounded
 from windtunnel.core import scratch
+from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import OutOfTimeError, UserError, shown
 from windtunnel.core.references import first_line, resolve
 from windtunnel.params.data import Data
 from windtunnel.registry.plugins import load_plugin
-
-IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm"}
 
 _LABELS_BYTES = 2**28  # of a CSV of labels: some million lines
 # PIL goes by the content of a file, not by its name, and would start Ghostscript for one that is PostScript.
@@ -275,6 +274,22 @@ def _image(path: Path, channels: int | None, resize: tuple[int, int] | None, *, 
         picture = picture.resize((resize[1], resize[0]), Image.Resampling.BILINEAR)
     pixels = np.asarray(picture)
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+
+
+def read_corrupted(file: Path, shape: tuple[int, ...], prepared: Mapping[str, Json]) -> np.ndarray:
+    """Read an image as uint8 (H, W, C) of `shape`; one of another size is cropped and resized as the samples were.
+
+    Raises UserError for what is no image, and for another size where the samples were not resized.
+    """
+    height, width, channels = shape
+    image = ImageFiles([file], channels)[np.array([0])][0]
+    if image.shape[1:] != (height, width):
+        if "resize" not in prepared and "crop" not in prepared:
+            raise UserError(
+                f"{path_text(file)}: is {image.shape[1]}x{image.shape[2]}, and the assessed images are {height}x{width}"
+            )
+        image = ImageFiles([file], channels, (height, width), crop="crop" in prepared)[np.array([0])][0]
+    return np.ascontiguousarray(image.transpose(1, 2, 0))
 
 
 def _picture(path: Path, channels: int | None) -> Image.Image:

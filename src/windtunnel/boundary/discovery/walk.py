@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from windtunnel.boundary.data.sources import IMAGE_SUFFIXES
-from windtunnel.boundary.files import is_file, path_text
+from windtunnel.boundary.files import IMAGE_SUFFIXES, is_file, path_text
 from windtunnel.core.references import first_line
 from windtunnel.core.repository import repository
 
