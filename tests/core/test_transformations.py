@@ -12,7 +12,7 @@ from torch.nn.functional import affine_grid, grid_sample
 from windtunnel.core.contracts import Norm
 from windtunnel.core.epsilons import budget_text
 from windtunnel.core.transformations import Transformation, parameter_words, transformation_of
-from windtunnel.core.transformed import transform
+from windtunnel.core.transformed import parameter_distances, transform
 from windtunnel.params.entry import Budget
 
 
@@ -61,7 +61,7 @@ def test_the_identity_changes_nothing(text: str) -> None:
     x, region = torch.rand(2, 3, 5, 5), _region(text)
     identity = torch.tensor(region.identity, dtype=torch.float64).expand(2, -1)
     assert torch.allclose(transform(region, x, identity), x, atol=1e-6)
-    assert (region.distances(region.table(identity)) == 0).all()
+    assert (parameter_distances(region, region.table(identity)) == 0).all()
 
 
 def test_brightness_adds_and_contrast_multiplies_within_the_range() -> None:
@@ -86,8 +86,10 @@ def test_a_region_is_one_measure_whatever_the_order_of_its_kinds() -> None:
 
 def test_the_distance_is_the_largest_change_in_half_ranges() -> None:
     table = {"rotation": torch.tensor([5.0, 0.0, -10.0]), "brightness": torch.tensor([-0.1, 0.02, 0.0])}
-    assert torch.allclose(_region("rotation=10,brightness=0.1").distances(table), torch.tensor([1.0, 0.2, 1.0]))
-    assert _region("rotation=10").distances(table).tolist() == [float("inf"), float("inf"), 1.0]
+    assert torch.allclose(
+        parameter_distances(_region("rotation=10,brightness=0.1"), table), torch.tensor([1.0, 0.2, 1.0])
+    )
+    assert parameter_distances(_region("rotation=10"), table).tolist() == [float("inf"), float("inf"), 1.0]
 
 
 def test_a_region_covers_those_inside_it() -> None:

@@ -214,7 +214,7 @@ ROWS = {
     ),
     "the gate": (append(f"{PACKAGE}/evaluation/gate/decide.py", "\nX = 1\n"), {"gate"}),
     "a template of the report": (append(f"{PACKAGE}/reporting/report/templates/report.css", "\n"), {"report"}),
-    "how data are read": (append(f"{PACKAGE}/boundary/data/sources.py", "\nX = 1\n"), TORCH),
+    "how data are read": (append(f"{PACKAGE}/boundary/data/sources.py", "\nX = 1\n"), TORCH - {"report"}),
     "how clean logits are read": (
         append(f"{A}/clean/subject.py", "\nX = 1\n"), {*ASKED, *WHOLE},
     ),
@@ -238,7 +238,7 @@ ROWS = {
     "onnxruntime": (version("onnxruntime", "9.9"), {"verify@marabou"}),
     "imagecorruptions": (version("imagecorruptions", "9.9"), {"corrupt@blur", "corrupt@against"}),
     "another build of torch": (version("torch", "2.13.0+cu130"), set()),
-    "torch": (version("torch", "9.9"), {*TORCH, "gate"}),
+    "torch": (version("torch", "9.9"), TORCH),
     "matplotlib": (version("matplotlib", "9.9"), {*DRAWN, "clean", "summary", "report"}),
     "mlflow": (version("mlflow", "9.9"), set()),
     "a linter": (version("ruff", "9.9"), set()),

@@ -2,6 +2,8 @@
 
 The measure of such a region is the largest |parameter - identity| relative to its range; it stands where a norm stands for a ball
 (`Norm("rotation=10,brightness=0.1")`), and an epsilon of 1 is the whole region. Every region holds the clean input.
+
+Needs no torch: what only names a region, as the gate does, depends on no version of it. Tensors are `core.transformed`'s.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import unknown_word
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 MOST_KINDS = 4
@@ -166,59 +167,20 @@ class Transformation:
             for name, size in other.ranges
         )
 
-    def distances(self, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Return the largest |parameter - identity| relative to its range; inf for a change of another kind.
-
-        Args:
-            parameters: float (N,) by the name of the parameter, as robustness_data.pt has them.
-
-        Returns:
-            float32 (N,), at most 1 inside the region; NaN where a parameter is NaN.
-
-        """
-        import torch
-
-        columns, ranges = list(parameters.items()), dict(self.ranges)
-        measured = torch.zeros(len(columns[0][1]), dtype=torch.float64)
-        for name, values in columns:
-            kind = _OWNERS[name]
-            if kind.is_square and not name.endswith("_side"):
-                continue
-            apart = (values.double() - kind.identity).abs()
-            relative = apart / ranges.get(kind.name, 0.0)
-            if kind.name == "occlusion":  # a smaller black square is another image, no weaker change
-                relative = relative.where(relative == 1, torch.inf)
-            measured = torch.maximum(measured, relative.where(apart != 0, 0.0))
-        return measured.float()
-
-    def clipped(self, parameters: Tensor, epsilon: float) -> Tensor:
-        """Parameters (N, P) moved into the region shrunk to `epsilon`, where rounding has left them outside of it."""
-        if self.is_square:
-            return parameters
-        identity, half_ranges = self.unit_tensors(parameters.dtype)
-        reach = half_ranges * epsilon
-        return parameters.minimum(identity + reach).maximum(identity - reach)
-
     def table(self, parameters: Tensor) -> dict[str, Tensor]:
         """Parameters (N, P) as robustness_data.pt has them, by name."""
         return {name: parameters[:, i].float().clone() for i, name in enumerate(self.names)}
-
-    def unit_tensors(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """(identity, half ranges), each (P,)."""
-        import torch
-
-        return torch.tensor(self.identity, dtype=dtype), torch.tensor(self.half_ranges, dtype=dtype)
 
 
 def parameter_words(values: Mapping[str, float]) -> str:
     """Return one sample's parameters for people: `rotation 7.3°, brightness -0.05`."""
     return ", ".join(
-        f"{name.replace('_', ' ')} {value:.3g}{'' if _OWNERS[name].is_square else _OWNERS[name].unit}"
+        f"{name.replace('_', ' ')} {value:.3g}{'' if OWNERS[name].is_square else OWNERS[name].unit}"
         for name, value in values.items()
     )
 
 
-_OWNERS = {parameter: kind for kind in KINDS.values() for parameter in kind.parameters}
+OWNERS = {parameter: kind for kind in KINDS.values() for parameter in kind.parameters}  # the kind of each parameter
 _ITEM = re.compile(r"([a-z]+)=([0-9.eE+-]+)")
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from windtunnel.core.transformations import Transformation
+from windtunnel.core.transformations import OWNERS, Transformation
 
 Coordinate = TypeVar("Coordinate", bound=Any)  # Tensor, or an interval with the same arithmetic
 LUMA = (0.299, 0.587, 0.114)  # Rec. 601, of red, green and blue
@@ -114,3 +114,42 @@ def coloured(values: Tensor, p: Mapping[str, Tensor]) -> Tensor:
     if "gamma" in p:
         values = values.clamp(min=1e-12) ** p["gamma"] * (values > 0)
     return values
+
+
+def unit_tensors(transformation: Transformation, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """(identity, half ranges) of a region, each (P,)."""
+    return (torch.tensor(transformation.identity, dtype=dtype), torch.tensor(transformation.half_ranges, dtype=dtype))
+
+
+def clipped(transformation: Transformation, parameters: Tensor, epsilon: float) -> Tensor:
+    """Parameters (N, P) moved into the region shrunk to `epsilon`, where rounding has left them outside of it."""
+    if transformation.is_square:
+        return parameters
+    identity, half_ranges = unit_tensors(transformation, parameters.dtype)
+    reach = half_ranges * epsilon
+    return parameters.minimum(identity + reach).maximum(identity - reach)
+
+
+def parameter_distances(transformation: Transformation, parameters: Mapping[str, Tensor]) -> Tensor:
+    """Return the largest |parameter - identity| relative to its range; inf for a change of another kind.
+
+    Args:
+        transformation: the region.
+        parameters: float (N,) by the name of the parameter, as robustness_data.pt has them.
+
+    Returns:
+        float32 (N,), at most 1 inside the region; NaN where a parameter is NaN.
+
+    """
+    columns, ranges = list(parameters.items()), dict(transformation.ranges)
+    measured = torch.zeros(len(columns[0][1]), dtype=torch.float64)
+    for name, values in columns:
+        kind = OWNERS[name]
+        if kind.is_square and not name.endswith("_side"):
+            continue
+        apart = (values.double() - kind.identity).abs()
+        relative = apart / ranges.get(kind.name, 0.0)
+        if kind.name == "occlusion":  # a smaller black square is another image, no weaker change
+            relative = relative.where(relative == 1, torch.inf)
+        measured = torch.maximum(measured, relative.where(apart != 0, 0.0))
+    return measured.float()

@@ -17,6 +17,7 @@ from windtunnel.core import scratch
 from windtunnel.core.contracts import Caveat, Norm
 from windtunnel.core.distances import DISTANCE
 from windtunnel.core.transformations import PARAMETERS, transformation_of
+from windtunnel.core.transformed import parameter_distances
 
 if TYPE_CHECKING:
     from windtunnel.records.artifacts import AssessmentResult, Tensors
@@ -73,7 +74,7 @@ def distances_of(data: Mapping[str, Tensor | dict[str, Tensor]], norm: Norm) -> 
         if PARAMETERS in data:
             parameters = data[PARAMETERS]
             assert not isinstance(parameters, Tensor)
-            return transformation.distances(parameters)
+            return parameter_distances(transformation, parameters)
         moved = distances_of(data, Norm.L0)
         return moved.where(moved.isnan() | (moved == 0), torch.inf)
     stored = data.get(DISTANCES)

@@ -13,7 +13,7 @@ from windtunnel.core.contracts import Norm, Verdict
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.subject import Subject
 from windtunnel.core.transformations import transformation_of
-from windtunnel.core.transformed import transform
+from windtunnel.core.transformed import parameter_distances, transform
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
 from windtunnel.records.artifacts import tensors_in
@@ -44,7 +44,7 @@ def test_images_and_distances_are_made_again_from_the_parameters(
     table = tensors_in(data, "transformation_parameters")
     parameters = torch.stack(list(table.values()), 1)
     assert torch.equal(transform(transformation, few.dataset.inputs, parameters.double()), data["perturbed_inputs"])
-    assert torch.equal(transformation.distances(table), data["perturbation_distance"])
+    assert torch.equal(parameter_distances(transformation, table), data["perturbation_distance"])
     assert float(data["perturbation_distance"].max()) <= 1 + 1e-5
     broken = data["verdicts"] == Verdict.ATTACK_SUCCEEDED
     assert broken.any()

@@ -10,7 +10,7 @@ from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.distances import distance, within
 from windtunnel.core.transformations import Transformation, transformation_of
-from windtunnel.core.transformed import transform
+from windtunnel.core.transformed import clipped, parameter_distances, transform
 
 # An attack that takes no epsilon but lands this near outside the ball is pulled in: rounding, not another budget.
 ROUNDING = 1e-3
@@ -90,10 +90,10 @@ def _evaluate_transformed(
 ) -> Evaluation:
     """Evaluate images made from float32 parameters, as these are stored; of a patch its content is taken from `returned`."""
     assert budget.epsilon is not None
-    stored = transformation.clipped(parameters.float(), budget.epsilon)
+    stored = clipped(transformation, parameters.float(), budget.epsilon)
     content = returned.clamp(0, 1) if transformation.is_patch else None
     image = transform(transformation, clean, stored.double(), content)
-    distances = transformation.distances(transformation.table(stored))
+    distances = parameter_distances(transformation, transformation.table(stored))
     logits = classifier.logits(image)
     predictions = classifier.criterion.predict(logits, labels)
     reached = predictions != labels if aims is None else predictions == aims

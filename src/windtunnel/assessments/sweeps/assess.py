@@ -21,6 +21,7 @@ from windtunnel.core.distances import distance, within
 from windtunnel.core.errors import UnsoundError
 from windtunnel.core.subject import Subject
 from windtunnel.core.transformations import PARAMETERS, transformation_of
+from windtunnel.core.transformed import parameter_distances
 from windtunnel.params.entry import Budget
 from windtunnel.params.sweeps import SweepEntry
 from windtunnel.records.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
@@ -70,7 +71,7 @@ def assess(name: str, entry: SweepEntry, budget: Budget, subject: Subject) -> As
         **base_data(subject, verdicts),
         "perturbed_inputs": inputs,
         "perturbed_predictions": subject.classifier.predict(inputs, targets),
-        "perturbation_distance": transformation.distances(table[PARAMETERS])
+        "perturbation_distance": parameter_distances(transformation, table[PARAMETERS])
         if transformation
         else distance(norm, inputs, subject.dataset.inputs),
         "epsilons": epsilons,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.transformations import Transformation
-from windtunnel.core.transformed import transform
+from windtunnel.core.transformed import transform, unit_tensors
 from windtunnel.evaluation.witness.search import Search
 
 _GRID = 61  # points of the grid, about
@@ -36,7 +36,7 @@ def at_units(
         corners = ((units[:, 1:] + 1) / 2 * (rooms + 1)).floor().clamp(min=0).minimum(rooms)
         units = torch.cat([torch.full_like(units[:, :1], side), corners], 1)
         return transform(transformation, clean, units, content)
-    identity, half_ranges = transformation.unit_tensors(torch.float64)
+    identity, half_ranges = unit_tensors(transformation, torch.float64)
     return transform(transformation, clean, identity + units * epsilon * half_ranges)
 
 

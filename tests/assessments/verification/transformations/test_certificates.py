@@ -13,7 +13,7 @@ from windtunnel.assessments.verification.transformations.envelopes import envelo
 from windtunnel.core.contracts import Norm, Verdict
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.transformations import Transformation, transformation_of
-from windtunnel.core.transformed import transform
+from windtunnel.core.transformed import transform, unit_tensors
 from windtunnel.records.artifacts import Artifacts
 
 GREY = ("rotation=20", "translation=1.5", "scale=0.2", "shear=0.3", "brightness=0.3", "contrast=0.4", "gamma=0.5",
@@ -38,7 +38,7 @@ def test_every_transformed_image_lies_in_its_envelope(text: str) -> None:
     generator = torch.Generator().manual_seed(len(text))
     image = torch.rand(channels, 7, 6, generator=generator, dtype=torch.float64)
     image[:, :2] = 0.0
-    identity, half = transformation.unit_tensors(torch.float64)
+    identity, half = unit_tensors(transformation, torch.float64)
     for width in (2.0, 0.5, 0.05, 0.002):
         start = torch.rand(len(half), generator=generator, dtype=torch.float64) * (2 - width) - 1
         low, high = identity + start * half, identity + (start + width) * half
@@ -86,7 +86,7 @@ def test_a_certified_sample_is_never_broken_on_a_dense_grid(seed: int, budget: d
     y = model(x).argmax(1)
     proof = _assess(model, x, y, budget, domains=100, verified_range=True)
     transformation = Transformation.of(budget)
-    identity, half = transformation.unit_tensors(torch.float64)
+    identity, half = unit_tensors(transformation, torch.float64)
     side = round(2000 ** (1 / len(half)))
     grid = torch.cartesian_prod(*[torch.linspace(-1, 1, side, dtype=torch.float64)] * len(half)).view(-1, len(half))
     verdicts = proof.data["verdicts"]

@@ -18,7 +18,7 @@ from windtunnel.assessments.attacks.adapters import Request
 from windtunnel.core.classifier import forward_samples
 from windtunnel.core.criterion import Criterion
 from windtunnel.core.transformations import Transformation, transformation_of
-from windtunnel.core.transformed import transform
+from windtunnel.core.transformed import transform, unit_tensors
 from windtunnel.registry.plugins import library_of
 
 _FIRST_STEP, _LAST_STEP = 0.4, 0.01  # of a gradient search, in half ranges
@@ -78,7 +78,7 @@ class ParameterSearch:
         """Parameters (m, P) in the units of their kinds."""
         if self.transformation.is_square:
             return units
-        identity, half_ranges = (t.to(units.device) for t in self.transformation.unit_tensors(units.dtype))
+        identity, half_ranges = (t.to(units.device) for t in unit_tensors(self.transformation, units.dtype))
         return identity + units * self.epsilon * half_ranges
 
     def losses(self, rows: Tensor, units: Tensor, content: Tensor | None = None) -> Tensor:

@@ -21,7 +21,7 @@ from windtunnel.core.contracts import Json, PerturbationBudget, Semantics, Verdi
 from windtunnel.core.seeds import seeded
 from windtunnel.core.subject import Subject
 from windtunnel.core.transformations import PARAMETERS, Transformation, transformation_of
-from windtunnel.core.transformed import transform
+from windtunnel.core.transformed import clipped, parameter_distances, transform, unit_tensors
 from windtunnel.params.entry import Budget
 from windtunnel.params.verification import ParameterSplits, VerificationEntry
 from windtunnel.records.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
@@ -104,7 +104,7 @@ def _data(subject: Subject, transformation: Transformation, results: dict[str, T
         predictions[finite] = subject.classifier.predict(examples[finite], subject.dataset.targets[finite])
     table = transformation.table(results["parameters"])
     if finite.any():
-        distances[finite] = transformation.distances(table)[finite]
+        distances[finite] = parameter_distances(transformation, table)[finite]
     no_bounds = torch.full((n, subject.classifier.num_classes), torch.nan)
     return {
         **base_data(subject, results["verdict"]),
@@ -210,7 +210,7 @@ class _SampleCertifier:
     def _confirmed(
         self, image: Tensor, label: int, parameters: Tensor, content: Tensor | None = None
     ) -> tuple[Tensor, Tensor] | None:
-        stored = self.transformation.clipped(parameters.float()[None], self.epsilon)
+        stored = clipped(self.transformation, parameters.float()[None], self.epsilon)
         values = content[None] if content is not None and self.transformation.is_patch else None
         example = transform(self.transformation, image[None], stored.double(), values)
         targets = torch.tensor([label])
@@ -233,7 +233,7 @@ class _SampleCertifier:
         A counterexample, be it known before (`example`), ends the search, or with `verified_range` what lies beyond it.
         """
         exact, p = image.double(), len(self.transformation.names)
-        identity, half_ranges = self.transformation.unit_tensors(torch.float64)
+        identity, half_ranges = unit_tensors(self.transformation, torch.float64)
         none, nowhere = torch.full_like(image, torch.nan), torch.full((p,), torch.nan)
         side = max(2, round(_FIRST_PARTS ** (1 / p)))
         ticks = torch.linspace(-1, 1, side + 1, dtype=torch.float64) * self.epsilon
@@ -294,7 +294,7 @@ class _SampleCertifier:
     def _distance(self, example: tuple[Tensor, Tensor] | None) -> float:
         """Distance of a counterexample from the identity, in half ranges; inf for none."""
         return (
-            float(self.transformation.distances(self.transformation.table(example[1][None])))
+            float(parameter_distances(self.transformation, self.transformation.table(example[1][None])))
             if example
             else float("inf")
         )
