@@ -1,27 +1,21 @@
 """Randomised smoothing with copies that end when the verdict is decided beside a fixed number of copies, in one run.
 
-    python benchmarks/smoothing.py [--samples 100] [--n 10000] [--sigma 0.25] [--epsilon 0.1 0.25 0.5]
+    python -m benchmarks.smoothing [--samples 100] [--n 10000] [--sigma 0.25] [--epsilon 0.1 0.25 0.5]
 
-MNIST and two LeNet5 of WINDTUNNEL_SHARED (../shared); the shares are sequential over fixed.
+MNIST and two LeNet5 of WINDTUNNEL_SHARED (../shared), a CNN on digits where they are absent; the shares are sequential over fixed.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
-import os
 import time
-from pathlib import Path
 
-import numpy as np
 import torch
 
+from benchmarks.attacks import subjects
 from windtunnel.assessments.verification.smoothing.randomised import ABSTAIN, certify, radius_of
-from windtunnel.boundary.models.architectures import lenet5
 from windtunnel.core.classifier import Classifier
 from windtunnel.params.verification import Smoothing
-
-SHARED = Path(os.environ.get("WINDTUNNEL_SHARED", "../shared"))
 
 
 def main() -> None:
@@ -32,19 +26,11 @@ def main() -> None:
     parser.add_argument("--sigma", type=float, default=0.25)
     parser.add_argument("--epsilon", type=float, nargs="+", default=[0.1, 0.25, 0.5])
     asked = parser.parse_args()
-    mnist = SHARED / "data" / "mnist"
-    pixels, classes = (
-        np.frombuffer(gzip.decompress((mnist / f"t10k-{name}.gz").read_bytes()), np.uint8, offset=offset)
-        for name, offset in (("images-idx3-ubyte", 16), ("labels-idx1-ubyte", 8))
+    print(
+        "model                         epsilon  certified: fixed  sequential  correct: fixed  sequential  passes   time"
     )
-    x = torch.from_numpy(pixels.reshape(-1, 1, 28, 28)[: asked.samples].astype(np.float32) / 255)
-    y = torch.from_numpy(classes[: asked.samples].astype(np.int64))
-    print("model        epsilon  certified: fixed  sequential  correct: fixed  sequential  passes   time")
-    for name in ("clntrained", "advtrained"):
-        model = lenet5().eval().requires_grad_(False)
-        path = SHARED / "data" / "models" / f"mnist_lenet5_{name}.pt"
-        model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-        classifier = Classifier(model, 10, (1, 28, 28), frozenset(), digest="", source=name)
+    for name, subject, _ in subjects(asked.samples):
+        classifier, x, y = subject.classifier, subject.dataset.inputs, subject.dataset.targets
         fixed = Smoothing(sigma=asked.sigma, n=asked.n)
         early = fixed.model_copy(update={"sequential": True})
         reference = _run(classifier, x, y, fixed, float("inf"))
@@ -53,7 +39,7 @@ def main() -> None:
             certified = [int((radii >= epsilon).sum()) for radii, *_ in (reference, found)]
             correct = [run[1] for run in (reference, found)]
             print(
-                f"{name:12} {epsilon:7.2f}  {certified[0]:16d}  {certified[1]:10d}  {correct[0]:14d}  {correct[1]:10d}  "
+                f"{name:29} {epsilon:7.2f}  {certified[0]:16d}  {certified[1]:10d}  {correct[0]:14d}  {correct[1]:10d}  "
                 f"{found[2] / reference[2]:6.2f}  {found[3] / reference[3]:5.2f}",
                 flush=True,
             )
