@@ -1,6 +1,6 @@
 """Read params.yaml without validating it, which needs every family: the only code that opens and parses it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -93,16 +93,21 @@ def entry_names(raw: dict[str, object], family: str) -> list[str]:
     return [str(name) for name in block] if isinstance(block, dict) else []
 
 
-def line_of(path: Path, keys: Sequence[str]) -> int:
-    """Return the line, from 1, of nested keys of a params.yaml; of the last that is there. Raises UserError."""
-    node, line = YAML(typ="safe", pure=True).compose(params_text(path)), 1
-    for key in keys:
-        pairs = node.value if isinstance(node, MappingNode) else ()
-        inner = next(((name, value) for name, value in pairs if name.value == key), None)
-        if inner is None:
-            break
-        line, node = inner[0].start_mark.line + 1, inner[1]
-    return line
+def lines_of(path: Path) -> Callable[[Sequence[str]], int]:
+    """Return a function from nested keys of a params.yaml to their line, from 1; of the last that is there. Raises UserError."""
+    root = YAML(typ="safe", pure=True).compose(params_text(path))
+
+    def line_of(keys: Sequence[str]) -> int:
+        node, line = root, 1
+        for key in keys:
+            pairs = node.value if isinstance(node, MappingNode) else ()
+            inner = next(((name, value) for name, value in pairs if name.value == key), None)
+            if inner is None:
+                break
+            line, node = inner[0].start_mark.line + 1, inner[1]
+        return line
+
+    return line_of
 
 
 def _block(name: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from windtunnel.boundary.params_file import entry_names, line_of, read_params
+from windtunnel.boundary.params_file import entry_names, lines_of, read_params
 from windtunnel.boundary.writing import writing
 from windtunnel.core.contracts import Json
 from windtunnel.core.repository import repository
@@ -39,11 +39,12 @@ def write_sarif(gate: GateResult, checks: Sequence[FindingRecord], layout: Layou
     """Write the findings of a run as SARIF. Equal runs give equal bytes; a finding keeps its fingerprint when its line moves."""
     raw = read_params(layout.params)
     entries = {name: (family, name) for family in families() for name in entry_names(raw, family)}
-    found = [*_conditions(gate), *_checks(checks, entries), *_budgets(layout.summary, entries)]
+    findings = [*_conditions(gate), *_checks(checks, entries), *_budgets(layout.summary, entries)]
     top = repository(layout.root.absolute())
     uri = layout.params.absolute().relative_to(top) if top else layout.params
-    results = [_result(finding, uri.as_posix(), lambda keys: line_of(layout.params, keys)) for finding in found]
-    titles = {finding.rule: {"text": finding.title} for finding in found}
+    line_of = lines_of(layout.params)
+    results = [_result(finding, uri.as_posix(), line_of) for finding in findings]
+    titles = {finding.rule: {"text": finding.title} for finding in findings}
     rules: list[Json] = [
         {
             "id": rule,
