@@ -69,20 +69,20 @@ def print_estimate(
     measurement: Measurement = NO_ESTIMATE,
 ) -> RoomAnswer:
     """`needs` with what a batch of each entry says of all its samples, printed as a table, and with the proposed samples."""
-    from windtunnel.operations.estimate import checks_cost, estimates
+    from windtunnel.operations.estimate import attack_seconds, checks_cost, estimates
     from windtunnel.operations.sizes import gigabytes
 
-    found = list(estimates(params, classifier, assessed, train, needs.workers))
-    memory = max([needs.memory_bytes, *(row.memory for row in found)])
-    checks = checks_cost(params, classifier, assessed, found)
-    seconds = sum(row.seconds for row in found) + (checks.seconds if checks else 0.0)
+    estimated = list(estimates(params, classifier, assessed, train, needs.workers))
+    memory = max([needs.memory_bytes, *(row.memory for row in estimated)])
+    checks = checks_cost(params, classifier, assessed, estimated)
+    seconds = sum(row.seconds for row in estimated) + (checks.seconds if checks else 0.0)
     total = ("all of them", "", "", _time(seconds), gigabytes(memory), gigabytes(needs.disk_bytes), "")
-    rows = [_row(row) for row in found]
+    rows = [_row(row) for row in estimated]
     workers = f"{needs.workers} worker{'s' if needs.workers > 1 else ''}"
     print_table(console, _COLUMNS, [("", [*rows, total])], title=f"from one batch of each, on {workers}")
     if checks:
         console.print(f"of that the sanity checks: {checks}", soft_wrap=True)
-    for row in found:
+    for row in estimated:
         if row.advice:
             console.print(f"[yellow]![/yellow] {escape(row.advice)}", soft_wrap=True)
     processors = os.cpu_count() or 1
@@ -91,9 +91,9 @@ def print_estimate(
         console.print(
             f"[yellow]![/yellow] one of {processors} processors does this alone; `{shared}` shares it, with equal results"
         )
-    attacks = sum(row.seconds for row in found if row.name.startswith(("attacks.", "queries.")))
+    attacks = attack_seconds(estimated)
     surcharge = checks.witness * checks.each / attacks if checks and attacks else 0.0
-    planned = _print_plan(params, found, assessed, console, measurement, surcharge)
+    planned = _print_plan(params, estimated, assessed, console, measurement, surcharge)
     return needs.model_copy(
         update={
             "plan": planned,
@@ -104,7 +104,7 @@ def print_estimate(
                     name=row.name, samples=row.samples, batch=row.batch, seconds=row.seconds, memory_bytes=row.memory,
                     disk_bytes=row.disk, skipped=row.skipped, advice=row.advice,
                 )
-                for row in found
+                for row in estimated
             ],
         }
     )  # fmt: skip
@@ -112,7 +112,7 @@ def print_estimate(
 
 def _print_plan(
     params: Params,
-    found: list[Estimate],
+    estimated: list[Estimate],
     assessed: Dataset,
     console: Console,
     measurement: Measurement,
@@ -124,17 +124,17 @@ def _print_plan(
     if measurement.minutes is None and measurement.width is None:
         return []
     available, selections = len(assessed), {f"{f}.{n}": entry.samples.selection for f, n, entry in entries(params)}
-    planned = plan(found, available, measurement.minutes and measurement.minutes * 60, measurement.width, surcharge)
+    planned = plan(estimated, available, measurement.minutes and measurement.minutes * 60, measurement.width, surcharge)
     rows = [(p.name, str(p.samples), f"{p.width:.3f}", _time(p.seconds)) for p in planned]
     total = ("all of them", "", "", _time(sum(p.seconds for p in planned)))
     print_table(console, _PLAN, [("", [*rows, total])], title="proposed samples")
-    if left := [row.name for row in found if row.skipped]:
-        console.print(f"[yellow]![/yellow] without a proposal, since not measured: {escape(', '.join(left))}")
+    if unmeasured := [row.name for row in estimated if row.skipped]:
+        console.print(f"[yellow]![/yellow] without a proposal, since not measured: {escape(', '.join(unmeasured))}")
     if measurement.width and available < (needed := samples_for(measurement.width)):
         console.print(
             f"[yellow]![/yellow] width {measurement.width:g} needs {needed} samples, and the data has {available}; raise data.samples.n"
         )
-    changed = [p for p in planned if p.samples != next(row.samples for row in found if row.name == p.name)]
+    changed = [p for p in planned if p.samples != next(row.samples for row in estimated if row.name == p.name)]
     console.print("\nLines for params.yaml:" if changed else "params.yaml has these samples already.")
     lines: dict[str, list[str]] = {}
     for p in changed:

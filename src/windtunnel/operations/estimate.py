@@ -46,6 +46,11 @@ class Estimate:
     skipped: str = ""
     advice: str = ""
 
+    @property
+    def is_attack(self) -> bool:
+        """True if the witness of the sanity checks makes passes in proportion to those of the entry."""
+        return self.name.startswith(("attacks.", "queries."))
+
 
 def estimates(
     params: Params, classifier: Classifier, assessed: Dataset, train: Dataset | None, workers: int
@@ -138,11 +143,15 @@ def _too_small(entry: Entry, best: float, seconds: float) -> str:
     )
 
 
+def attack_seconds(rows: Sequence[Estimate]) -> float:
+    """Return the seconds of all attacks among the entries."""
+    return sum(row.seconds for row in rows if row.is_attack)
+
+
 def checks_cost(params: Params, classifier: Classifier, assessed: Dataset, rows: Sequence[Estimate]) -> Cost | None:
     """Estimate what the sanity checks cost after entries of these costs; None where they make no passes, or as `cost_of_checks`."""
-    attacks = sum(row.seconds for row in rows if row.name.startswith(("attacks.", "queries.")))
     certified = sum(row.samples for row in rows if row.name.startswith("verification."))
-    return cost_of_checks(params.sanity, classifier, assessed, certified, attack_seconds=attacks)
+    return cost_of_checks(params.sanity, classifier, assessed, certified, attack_seconds=attack_seconds(rows))
 
 
 def _nothing(size: Size, why: str) -> Estimate:

@@ -69,10 +69,7 @@ def plan(
 
     """
     measured = [row for row in rows if not row.skipped]
-    costs = {
-        row.name: row.seconds / row.samples * (1 + surcharge * row.name.startswith(("attacks.", "queries.")))
-        for row in measured
-    }
+    costs = {row.name: row.seconds / row.samples * (1 + surcharge * row.is_attack) for row in measured}
     most = min(available, samples_for(width)) if width else available
     counts = dict.fromkeys(costs, most)
     if seconds is not None:

@@ -1,4 +1,4 @@
-"""What the checks cost, for `windtunnel check --estimate` and for the log of the stage before they run."""
+"""Cost of the checks, for `windtunnel check --estimate` and for the log of the stage before they run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
 from windtunnel.evaluation.sanity.agreement import AT_RANDOM, POINTS
-from windtunnel.evaluation.witness.search import PASSES_AT_LEAST, SHARE_OF_THE_RUN
+from windtunnel.evaluation.witness.search import witness_passes
 from windtunnel.params.results import Sanity
 
 _PASSES_A_SAMPLE = 50  # of the default profile, without the witness and the random points of E5
@@ -33,7 +33,7 @@ class Cost:
 
     @property
     def seconds(self) -> float:
-        """Of all passes, one after the other."""
+        """Seconds of all passes, one after the other."""
         return self.each * (self.witness + self.others)
 
 
@@ -68,4 +68,4 @@ def cost_of_checks(
     each = (time.perf_counter() - started) / max(1, len(timed))
     others = _PASSES_A_SAMPLE * len(data) + POINTS * min(AT_RANDOM, certified)
     passes = attack_passes + attack_seconds / each
-    return Cost(max(PASSES_AT_LEAST, int(SHARE_OF_THE_RUN * passes)), others, each)
+    return Cost(witness_passes(passes), others, each)

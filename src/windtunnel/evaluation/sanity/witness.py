@@ -23,14 +23,7 @@ from windtunnel.evaluation.sanity.model import is_random
 from windtunnel.evaluation.summary.evidence import Region, region_evidence, region_of
 from windtunnel.evaluation.witness.balls import Ball
 from windtunnel.evaluation.witness.parameters import search_parameters
-from windtunnel.evaluation.witness.search import (
-    PASSES_AT_LEAST,
-    SHARE_OF_THE_RUN,
-    Search,
-    Target,
-    search,
-    train_student,
-)
+from windtunnel.evaluation.witness.search import Search, Target, search, train_student, witness_passes
 from windtunnel.records.artifacts import Tensors
 
 CHECK = "D15"
@@ -151,7 +144,7 @@ def passes_allowed(evidence: Evidence) -> int:
 
     Half of `sanity.queries` bounds those of a Python function; the other checks ask the other half.
     """
-    allowed = max(PASSES_AT_LEAST, int(SHARE_OF_THE_RUN * attack_passes(evidence)))
+    allowed = witness_passes(attack_passes(evidence))
     module = evidence.subject.classifier.module
     if isinstance(module, PredictFunction):
         share = witness_queries(evidence.params.sanity)
@@ -312,8 +305,8 @@ def stored_examples(evidence: Evidence) -> Tensors:
     if not any(len(stored) for _, stored in rows):
         return {}
     inputs = torch.cat([testimony.found.examples[stored] for testimony, stored in rows])
-    places = {norm: place for place, norm in enumerate(DISTANCE)}
-    norms = [places.get(testimony.claim.region.norm, -1) for testimony, stored in rows for _ in stored]
+    codes = {norm: code for code, norm in enumerate(DISTANCE)}
+    norms = [codes.get(testimony.claim.region.norm, -1) for testimony, stored in rows for _ in stored]
     return {
         "witness": {
             "inputs": inputs,

@@ -25,7 +25,7 @@ from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.evaluation.witness.balls import Ball
 
 # Passes over the model: a fifth of those of the run's attacks, or 20 samples x 200 passes where that is more.
-PASSES_AT_LEAST, SHARE_OF_THE_RUN = 20 * 200, 0.2
+_PASSES_AT_LEAST, _SHARE_OF_THE_RUN = 20 * 200, 0.2
 _TRAINING_STEPS, _BATCH, _RATE = 40, 128, 8e-3  # of Adam, for the student that stands in for the model
 STEPS = 10  # of one gradient search
 SQUARES = (30, 60)  # queries of the two random searches
@@ -36,6 +36,11 @@ _REPEATS = 9  # passes that confirm an example of a random model
 _LARGEST_SHARE = 0.4  # of the elements that the first squares cover
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def witness_passes(attack_passes: float) -> int:
+    """Return the most passes of a witness: a fifth of those of the run's attacks, or 20 x 200 where that is more."""
+    return max(_PASSES_AT_LEAST, int(_SHARE_OF_THE_RUN * attack_passes))
 
 
 @dataclass(frozen=True, slots=True)
