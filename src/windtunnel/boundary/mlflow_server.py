@@ -116,13 +116,15 @@ def follow_move(uri: str, root: Path) -> None:
     path = Path(uri.removeprefix("sqlite:///"))
     if not uri.startswith("sqlite:///") or not path.is_file() or path.resolve().parent != root.resolve():
         return
-    here = (root.resolve() / ARTIFACTS).as_uri()
+    own_address = (root.resolve() / ARTIFACTS).as_uri()
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         try:
             locations = [str(row[0]) for row in database.execute("select distinct artifact_location from experiments")]
         except sqlite3.Error:
             return  # not initialised yet: MLflow does that, with addresses of this place
-        elsewhere = [a for a in locations if a.startswith("file:///") and a.endswith(f"/{ARTIFACTS}") and a != here]
+        elsewhere = [
+            a for a in locations if a.startswith("file:///") and a.endswith(f"/{ARTIFACTS}") and a != own_address
+        ]
         if not elsewhere:
             return
         old = Path(elsewhere[0].removeprefix("file://"))
@@ -136,6 +138,6 @@ def follow_move(uri: str, root: Path) -> None:
             for table, column in _COLUMNS:
                 database.execute(
                     f"update {table} set {column} = ? || substr({column}, ?) where {column} = ? or {column} like ? || '/%'",
-                    (here, len(address) + 1, address, address),
+                    (own_address, len(address) + 1, address, address),
                 )
         database.execute("commit")

@@ -27,20 +27,20 @@ def upgrade(*, yes: bool) -> None:
     from windtunnel.operations.project.write import apply
 
     folder = Path.cwd()
-    wanted = plan_upgrade(folder)
-    for line in wanted.changes:
+    planned = plan_upgrade(folder)
+    for line in planned.changes:
         click.echo(f"params.yaml: {line}")
-    for line in wanted.left:
+    for line in planned.todo:
         click.echo(f"to do: {line}", err=True)
-    if wanted.plan.changes():
-        for line in wanted.plan.diff(Path()):
+    if planned.plan.changes():
+        for line in planned.plan.diff(Path()):
             click.echo(click.style(line, fg=colour(line)))
         if not yes and not click.confirm("Do this?", default=True):
             return
-        apply(wanted.plan, folder)
+        apply(planned.plan, folder)
     else:
         click.echo("upgrade: the files are up to date")
-    if not wanted.left:
+    if not planned.todo:
         _list_pending()
 
 

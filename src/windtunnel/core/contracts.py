@@ -67,9 +67,9 @@ class Norm(StrEnum):
         transformation = transformation_of(value) if isinstance(value, str) else None
         if transformation is None:
             return None
-        known = cls._value2member_map_.get(transformation.text)
-        if isinstance(known, Norm):
-            return known
+        existing = cls._value2member_map_.get(transformation.text)
+        if isinstance(existing, Norm):
+            return existing
         member = str.__new__(cls, transformation.text)
         member._name_ = member._value_ = transformation.text
         cls._value2member_map_[transformation.text] = member

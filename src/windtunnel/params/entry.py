@@ -106,15 +106,15 @@ class Ranges(Block):
 
     @model_validator(mode="before")
     @classmethod
-    def _as_measure(cls, given: object) -> object:
-        if not isinstance(given, Mapping) or not (ranges := {k: v for k, v in given.items() if k in KINDS}):
-            return given
-        if clash := [key for key in ("norm", "epsilon") if given.get(key) is not None]:
+    def _as_measure(cls, block: object) -> object:
+        if not isinstance(block, Mapping) or not (ranges := {k: v for k, v in block.items() if k in KINDS}):
+            return block
+        if clash := [key for key in ("norm", "epsilon") if block.get(key) is not None]:
             raise ValueError(
                 f"{clash[0]} is of a ball and {next(iter(ranges))} of a transformation; keep one of the two"
             )
         region = Transformation.of({str(kind): parse_number(size) for kind, size in ranges.items()})
-        return {**{k: v for k, v in given.items() if k not in KINDS}, "norm": region.text, "epsilon": 1.0}
+        return {**{k: v for k, v in block.items() if k not in KINDS}, "norm": region.text, "epsilon": 1.0}
 
 
 class Budget(Ranges):

@@ -171,12 +171,20 @@ def _against_champion(
     comparison = compared(champion.outcomes[name], challenger.outcomes[name], alpha, gate.non_inferiority.method)
     low, high = comparison.interval
     holds = low > -margin
-    why = f"{comparison.words}: a loss of {-low:.3g} cannot be ruled out, {margin:.3g} is allowed"
+    why = f"{comparison.statement}: a loss of {-low:.3g} cannot be ruled out, {margin:.3g} is allowed"
     if not holds and comparison.n < (needed := samples_needed(margin, alpha)):
         why += f"; even equal outcomes need {needed} samples to show that"
     basis = _basis(name, challenger, layer, comparison.n)
-    words = comparison.words if holds else why
-    return Condition(title, comparison.difference, -margin, (low, high), holds, bound, words, basis=basis)
+    return Condition(
+        title,
+        comparison.difference,
+        -margin,
+        (low, high),
+        holds,
+        bound,
+        comparison.statement if holds else why,
+        basis=basis,
+    )
 
 
 def _mismatch(name: str, challenger: Record, champion: Record) -> str:
@@ -204,13 +212,13 @@ def _paired(name: str, challenger: Record, champion: Record) -> list[str]:
 class Compared:
     """The second model against the first on `n` samples.
 
-    difference: of the metric, second minus first. interval: its lower end is a one-sided bound at level alpha.
+    difference: of the metric, second minus first. interval: its lower end is a one-sided bound at level alpha. statement: in words.
     """
 
     n: int
     difference: float
     interval: tuple[float, float]
-    words: str
+    statement: str
 
 
 def compared(first: Outcomes | Shares, second: Outcomes | Shares, alpha: float, method: Method) -> Compared:

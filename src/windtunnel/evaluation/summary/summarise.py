@@ -295,11 +295,11 @@ LEVEL = 0.95
 
 
 def class_metrics(
-    name: str, held: Tensor, targets: Tensor, class_names: Sequence[str], method: IntervalMethod = "wilson"
+    name: str, is_held: Tensor, targets: Tensor, class_names: Sequence[str], method: IntervalMethod = "wilson"
 ) -> dict[str, Json]:
     """`{name}_per_class`, and what to lead with: `{name}_weakest_class_accuracy` and `{name}_class_gap`, with intervals.
 
-    held: (N,) bool, which samples count for their class; targets: (N,) int64, indices into `class_names`. A row per class:
+    is_held: (N,) bool, which samples count for their class; targets: (N,) int64, indices into `class_names`. A row per class:
     `class`, `n`, and `accuracy` with its 95 % interval where n is not 0. The gap is the best class's accuracy minus the
     weakest's, in [0, 1], over the classes with samples (its interval: `gap_interval`); without two of these there is nothing
     to lead with. The weakest class's interval is that of its row, which does not know that it was chosen for being lowest.
@@ -307,7 +307,7 @@ def class_metrics(
     rates = []
     for label in range(len(class_names)):
         mine = targets == label
-        rates.append(binomial_rate(int(held[mine].sum()), int(mine.sum()), LEVEL, method))
+        rates.append(binomial_rate(int(is_held[mine].sum()), int(mine.sum()), LEVEL, method))
     lines = [ClassShare.of(rate, **{"class": word}) for word, rate in zip(class_names, rates, strict=True)]
     metrics: dict[str, Json] = {f"{name}_per_class": written(lines)}
     present = [rate for rate in rates if rate.n]

@@ -32,7 +32,7 @@ class Upgrade:
 
     plan: Plan
     changes: tuple[str, ...]
-    left: tuple[str, ...]
+    todo: tuple[str, ...]
 
 
 def plan_upgrade(folder: Path) -> Upgrade:
@@ -40,20 +40,20 @@ def plan_upgrade(folder: Path) -> Upgrade:
     text = params_text(folder / PARAMS)
     new_text, changes = upgraded_params(text, PARAMS)
     content = parse_params(new_text, PARAMS)
-    left: list[str] = []
+    todo: list[str] = []
     try:
         validate_schema(content, PARAMS)
     except UserError as error:
-        left += str(error).splitlines()
+        todo += str(error).splitlines()
     graph = graph_text(content)
     if read_record(folder):
-        wanted = plan(folder, new_text, graph)
-        left += [f"{name}: was changed by you and stays" for name in wanted.kept if name != PARAMS]
+        planned = plan(folder, new_text, graph)
+        todo += [f"{name}: was changed by you and stays" for name in planned.kept if name != PARAMS]
     else:
-        wanted = Plan(folder, {})
+        planned = Plan(folder, {})
         if not (folder / GRAPH).is_file() or read_text(folder / GRAPH) != graph:
-            left.append(f"{GRAPH}: was not written by windtunnel init and stays")
-    return Upgrade(replace(wanted, files={**wanted.files, PARAMS: new_text}), tuple(changes), tuple(left))
+            todo.append(f"{GRAPH}: was not written by windtunnel init and stays")
+    return Upgrade(replace(planned, files={**planned.files, PARAMS: new_text}), tuple(changes), tuple(todo))
 
 
 def upgraded_params(text: str, where: str) -> tuple[str, list[str]]:
@@ -79,8 +79,8 @@ def _entry_changes(document: Any) -> Iterator[str]:
         entries = document.get(family)
         for label, entry in entries.items() if isinstance(entries, MutableMapping) else ():
             if isinstance(entry, MutableMapping) and key in entry:
-                place = list(entry).index(key)
+                index = list(entry).index(key)
                 value = entry.pop(key)
                 if name:
-                    entry.insert(place, name, value)  # type: ignore[attr-defined]  # ruamel's maps have an order
+                    entry.insert(index, name, value)  # type: ignore[attr-defined]  # ruamel's maps have an order
                 yield f"{family}.{label}.{key}: is {name} now" if name else f"{family}.{label}.{key}: left out; {why}"

@@ -101,9 +101,9 @@ def assess_smoothing(name: str, entry: VerificationEntry, budget: Budget, subjec
     def work(batch: Batch) -> dict[str, Tensor]:
         started = time.perf_counter()
         x = subject.dataset.inputs[int(batch.indices)]
-        found = zip(KEYS, certify(subject.classifier, x, smoothing, batch.seed, epsilon), strict=True)
+        outcome = zip(KEYS, certify(subject.classifier, x, smoothing, batch.seed, epsilon), strict=True)
         seconds = torch.tensor([time.perf_counter() - started])
-        return {**{key: torch.tensor([number]) for key, number in found}, "seconds": seconds}
+        return {**{key: torch.tensor([number]) for key, number in outcome}, "seconds": seconds}
 
     batches = batches_of(torch.arange(len(subject.dataset)), 1, subject.seed, name)
     results = run_batches(batches, work, name=name, checkpoint=checkpoint)

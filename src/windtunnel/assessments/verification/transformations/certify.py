@@ -264,8 +264,8 @@ class _SampleCertifier:
             middle = identity + (low + high)[rest] / 2 * half_ranges
             images = transform(self.transformation, image.expand(len(rest), -1, -1, -1), middle)
             wrong = self.subject.classifier.predict(images, torch.full((len(rest),), label)) != label
-            for place in wrong.nonzero().flatten().tolist():
-                counterexample = self._confirmed(image, label, middle[place])
+            for part in wrong.nonzero().flatten().tolist():
+                counterexample = self._confirmed(image, label, middle[part])
                 if counterexample is not None and self._distance(counterexample) < limit:
                     example, limit = counterexample, self._distance(counterexample)
             if example is not None and not self.params.verified_range:
@@ -318,7 +318,7 @@ class _SampleCertifier:
                 verified = margins > self._threshold
                 if verified.any():
                     least = min(least, float(margins[verified].min()))
-                remaining += [place for place, done in zip(chosen, verified.tolist(), strict=True) if not done]
+                remaining += [corner for corner, done in zip(chosen, verified.tolist(), strict=True) if not done]
                 if symbols and remaining:
                     return _SampleOutcome(Verdict.UNKNOWN, -1, 0.0, domains, -torch.inf, False, none, nowhere)
             places = remaining

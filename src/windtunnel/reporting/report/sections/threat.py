@@ -52,8 +52,8 @@ def allowed(norm: Norm, epsilon: float, values: int = 0) -> str:
     """Describe what a budget allows, on values from 0 to 1."""
     size = epsilon_text(epsilon)
     if transformation := transformation_of(norm):
-        whole = "by the worst of all within" if not transformation.is_square else "by, at the worst place, a"
-        return f"may transform the image {whole} {transformation.words(epsilon)}"
+        manner = "by the worst of all within" if not transformation.is_square else "by, at the worst place, a"
+        return f"may transform the image {manner} {transformation.words(epsilon)}"
     if norm == Norm.LINF:
         levels = f", about {epsilon * 255:.0f} of 255 grey levels" if "/255" not in size else ""
         return f"may change every pixel by up to {size} on the scale from 0 (black) to 1 (white){levels}"
