@@ -285,7 +285,10 @@ def _json(content: Record) -> bytes:
 
 
 def sign(content: bytes, key: Path) -> bytes:
-    """Return the SSH signature of `content` by the private Ed25519 key in the file `key`.
+    """Return the SSH signature of `content` by the private Ed25519 key in the file `key`, as `ssh-keygen -Y sign` makes it.
+
+    Keys of OpenSSH need no service and no account, people and CI have them, and `ssh-keygen -Y verify` checks the signature without
+    Python. `model-signing` brings sigstore and an identity provider, and signs models, not packs of files.
 
     Raises:
         UserError: `key` is missing, has a passphrase, or is no Ed25519 key.
