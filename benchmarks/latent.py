@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.latent.noise import scaled_norm, shrink
-from windtunnel.assessments.latent.search import SCALED_L2, Plan, Problem, minimum_search
+from windtunnel.assessments.latent.search import SCALED_L2, Problem, SearchSettings, minimum_search
 from windtunnel.boundary.data.load import load_dataset
-from windtunnel.boundary.generators.interface import Generators
+from windtunnel.boundary.generators.interface import FittedGenerator
 from windtunnel.boundary.generators.load import fit
 from windtunnel.boundary.generators.training import train_generators
 from windtunnel.boundary.models.training import train_classifier
@@ -25,11 +25,11 @@ from windtunnel.params.data import Data
 from windtunnel.params.latent import GeneratorRecipe
 from windtunnel.params.model import Recipe
 
-PLAN = Plan(rho=2.5, restarts=12, steps=50, step_size=0.05)
+PLAN = SearchSettings(rho=2.5, restarts=12, steps=50, step_size=0.05)
 CPU = torch.device("cpu")
 
 
-def case(images: int) -> tuple[torch.nn.Module, Generators, Tensor, Tensor]:
+def case(images: int) -> tuple[torch.nn.Module, FittedGenerator, Tensor, Tensor]:
     """A small CNN on digits, a VAE per class, and codes of `images` generated images with their classes."""
     assessed, train = load_dataset(Data(samples={"n": 200, "selection": "stratified"}), 0)
     assert train is not None
@@ -40,7 +40,7 @@ def case(images: int) -> tuple[torch.nn.Module, Generators, Tensor, Tensor]:
     return module, generators, codes * shrink(0.5), torch.arange(images) % 10
 
 
-def one_at_a_time(module: torch.nn.Module, generators: Generators, centre: Tensor, label: int) -> float:
+def one_at_a_time(module: torch.nn.Module, generators: FittedGenerator, centre: Tensor, label: int) -> float:
     """The same search as a straightforward loop: one code, restart after restart, each inside the norm found so far."""
     found, classes = float("inf"), torch.tensor([label])
     other_classes = [k for k in range(10) if k != label]

@@ -13,7 +13,7 @@ from rich.console import Console
 from tests.reporting.report.conftest import edit, write_run
 from windtunnel.assessments.catalogue import algorithms
 from windtunnel.cli.main import cli
-from windtunnel.cli.tables import Column, print_table
+from windtunnel.cli.tables import TableColumn, print_table
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,11 @@ def test_json_holds_everything(asked):
 def test_a_name_that_must_be_typed_is_never_cut_on_a_terminal(width):
     rows = [(row.library, row.name, row.summary or "words " * 12) for row in algorithms("attacks")]
     console = Console(width=width, force_terminal=True, no_color=True, record=True)
-    print_table(console, (Column("library", typed=True), Column("algorithm", typed=True), Column("what")), [("", rows)])
+    print_table(
+        console,
+        (TableColumn("library", typed=True), TableColumn("algorithm", typed=True), TableColumn("what")),
+        [("", rows)],
+    )
     text = console.export_text()
     assert all(name in text for _, name, _ in rows)
     assert "…" not in text

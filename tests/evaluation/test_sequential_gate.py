@@ -7,14 +7,14 @@ from windtunnel.core.errors import UserError
 from windtunnel.evaluation.gate.sequential import SequentialGate
 from windtunnel.params.results import Gate
 from windtunnel.records.gate import Decision
-from windtunnel.records.outcomes import Outcomes, Record, Shares
+from windtunnel.records.outcomes import OutcomeRecord, Outcomes, Shares
 
 METRIC = "worst_case/accuracy"
 
 
 def record(first, held, protocol="p", metric=METRIC):
     names = tuple(f"{first + i}" for i in range(len(held)))
-    return Record("m", names, {metric: Outcomes(protocol, "".join("1" if h else "0" for h in held))})
+    return OutcomeRecord("m", names, {metric: Outcomes(protocol, "".join("1" if h else "0" for h in held))})
 
 
 def decided(gate, rows, champion=None):
@@ -50,7 +50,7 @@ def test_differences_to_the_champion_are_paired_by_name(lost, expected):
     before = rng.random(1000) < 0.6
     after = before & (rng.random(1000) >= lost)
     champion = record(0, before[::-1])
-    champion = Record("c", tuple(str(i) for i in range(999, -1, -1)), champion.outcomes)
+    champion = OutcomeRecord("c", tuple(str(i) for i in range(999, -1, -1)), champion.outcomes)
     decision, n = decided(Gate(maximum_regression={METRIC: 0.05}), after, champion)
     assert decision is expected
     assert n < 1000
@@ -69,6 +69,6 @@ def test_other_conditions_are_refused_in_one_line():
 
 def test_shares_of_images_count_as_values_between_0_and_1():
     state = SequentialGate(Gate(minimum={"blur/corrupted_accuracy": 0.2}))
-    state.add(Record("m", ("a", "b", "c"), {"blur/corrupted_accuracy": Shares("p", (5, None, 0), 10)}))
+    state.add(OutcomeRecord("m", ("a", "b", "c"), {"blur/corrupted_accuracy": Shares("p", (5, None, 0), 10)}))
     assert state.conditions[0].value == pytest.approx(0.25)
     assert state.conditions[0].passing.n == 2

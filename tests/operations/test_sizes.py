@@ -127,7 +127,7 @@ def _tried(monkeypatch, seconds, taken=1, codes=()):
 
     def tried(params, family, name, entry, classifier, samples):
         result = SimpleNamespace(caveats=caveats)
-        return trial.Trial(seconds(len(samples)), taken, 0, result)
+        return trial.MeasuredCost(seconds(len(samples)), taken, 0, result)
 
     monkeypatch.setattr(estimate, "tried", tried)
 

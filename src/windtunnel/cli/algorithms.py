@@ -5,14 +5,12 @@ from __future__ import annotations
 import click
 
 from windtunnel.assessments.catalogue import algorithms as catalogue
-from windtunnel.cli.tables import Column, print_table, table_console
+from windtunnel.cli.tables import headings, print_table, table_console
 from windtunnel.core.contracts import Capability, Norm, ThreatModel
 from windtunnel.registry.plugins import families
 
-_COLUMNS = (
-    Column("family", typed=True), Column("library", typed=True), Column("algorithm", typed=True), Column("threat model"),
-    Column("norm"), Column("randomness"), Column("requires"), Column("what it is"),
-)  # fmt: skip
+_TYPED = ("family", "library", "algorithm")
+_COLUMNS = headings(*_TYPED, "threat model", "norm", "randomness", "requires", "what it is", typed=_TYPED)
 
 
 @click.command()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from windtunnel.cli.tables import Column, print_table, table_console
+from windtunnel.cli.tables import headings, print_table, table_console
 from windtunnel.core.errors import UserError
 from windtunnel.operations.doctor import (
     PACKAGE,
@@ -23,7 +23,7 @@ from windtunnel.operations.doctor import (
     steps,
 )
 
-_COLUMNS = (Column("package", typed=True), Column("version"), Column("enables"), Column("to get it", typed=True))
+_COLUMNS = headings("package", "version", "enables", "to get it", typed=("package", "to get it"))
 _CORE = ("torch", "onnxruntime")
 
 

@@ -13,10 +13,10 @@ from windtunnel.boundary.files import path_text
 from windtunnel.core.errors import UserError
 
 if TYPE_CHECKING:
-    from windtunnel.boundary.discovery.samples import Samples
+    from windtunnel.boundary.discovery.samples import SampleFiles
     from windtunnel.boundary.discovery.weights import Weights
     from windtunnel.operations.project.choose import Choice
-    from windtunnel.operations.project.find import Found
+    from windtunnel.operations.project.find import FolderContents
 
 
 class _Candidate(Protocol):
@@ -98,7 +98,7 @@ def _params(
     """Return the content of params.yaml, as it is or for what is found and chosen, and what the user has to name in it."""
     from windtunnel.boundary.params_file import params_text as file_text
     from windtunnel.operations.project.choose import notes, params_text
-    from windtunnel.operations.project.find import Found
+    from windtunnel.operations.project.find import FolderContents
     from windtunnel.operations.project.write import PARAMS, read_record
 
     path = root / folder / PARAMS
@@ -106,7 +106,7 @@ def _params(
         if model or factory or data or store:
             raise UserError(f"init: {folder}/{PARAMS} is there and yours; name model and data in it")
         return file_text(path), []
-    discovered = Found(root, Path(folder))
+    discovered = FolderContents(root, Path(folder))
     if discovered.made:
         click.echo(f"DVC stages here: {', '.join(dict.fromkeys(discovered.made.values()))}")
     choice = _choose(discovered, model, factory, data, store, yes=yes)
@@ -114,7 +114,7 @@ def _params(
 
 
 def _choose(
-    inputs: Found, model: str | None, factory: str | None, data: Path | None, store: str | None, *, yes: bool
+    inputs: FolderContents, model: str | None, factory: str | None, data: Path | None, store: str | None, *, yes: bool
 ) -> Choice:
     from windtunnel.operations.project.choose import Choice
 
@@ -134,7 +134,7 @@ def _choose(
     return Choice(chosen, samples, name, inputs.root.name, store or "", size if resized else None)
 
 
-def _model(inputs: Found, reference: str) -> Weights:
+def _model(inputs: FolderContents, reference: str) -> Weights:
     chosen = inputs.model_at(reference)
     if chosen is None:
         raise UserError(
@@ -144,7 +144,7 @@ def _model(inputs: Found, reference: str) -> Weights:
     return chosen
 
 
-def _data(inputs: Found, path: Path) -> Samples:
+def _data(inputs: FolderContents, path: Path) -> SampleFiles:
     return inputs.data_at(path)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
-from windtunnel.cli.tables import Column, print_table
+from windtunnel.cli.tables import headings, print_table
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 from windtunnel.reporting.answers import EstimateAnswer, PlanAnswer, RoomAnswer
@@ -20,13 +20,11 @@ if TYPE_CHECKING:
     from windtunnel.core.dataset import Dataset
     from windtunnel.operations.estimate import Estimate
 
-_COLUMNS = (
-    Column("entry", typed=True), Column("samples", right=True), Column("tried", right=True), Column("time", right=True),
-    Column("memory", right=True), Column("disk", right=True), Column("not measured"),
-)  # fmt: skip
-_PLAN = (
-    Column("entry", typed=True), Column("samples", right=True), Column("widest interval", right=True), Column("time", right=True),
-)  # fmt: skip
+_NUMBERS = ("samples", "tried", "widest interval", "time", "memory", "disk")
+_COLUMNS = headings(
+    "entry", "samples", "tried", "time", "memory", "disk", "not measured", typed=("entry",), right=_NUMBERS
+)
+_PLAN = headings("entry", "samples", "widest interval", "time", typed=("entry",), right=_NUMBERS)
 _LONG = 60.0  # seconds from which more workers are worth their start
 
 

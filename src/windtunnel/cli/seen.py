@@ -15,7 +15,7 @@ from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.boundary.models.load import UNTRAINED
 from windtunnel.boundary.models.of_libraries import RANDOM_WEIGHTS
 from windtunnel.boundary.models.preprocess import as_yaml, joined
-from windtunnel.cli.tables import Column, print_table
+from windtunnel.cli.tables import headings, print_table
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
@@ -33,13 +33,7 @@ PICTURE = REPORTS / "check.png"
 SECONDS, _MOST = 8.0, 1000
 # How many samples -> so many of the same source, None where loading them is not quick.
 Wider = Callable[[int], Dataset | None]
-_COLUMNS = [
-    Column("sample"),
-    Column("label"),
-    Column("prediction"),
-    Column("confidence", right=True),
-    Column("input", right=True),
-]
+_COLUMNS = headings("sample", "label", "prediction", "confidence", "input", right=("confidence", "input"))
 
 
 def show_what_it_sees(

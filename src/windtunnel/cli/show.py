@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from windtunnel.assessments.latent.tables import ClassifierMetrics
 from windtunnel.assessments.sweeps.report import print_report
-from windtunnel.cli.tables import Column, print_table, table_console
+from windtunnel.cli.tables import headings, print_table, table_console
 from windtunnel.core.contracts import Json
 from windtunnel.core.epsilons import place_text
 from windtunnel.core.errors import UserError
@@ -33,14 +33,12 @@ from windtunnel.records.run_times import measured_run_times, run_time_metrics
 from windtunnel.records.sandwich import layers_of, options_of_summary
 from windtunnel.records.tables import table
 
-_SANDWICH = (
-    Column("budget", typed=True), Column("certified", right=True), Column("worst case", right=True), Column("n", right=True),
-    Column("of all samples", right=True), *(Column(state.words, right=True) for state in SampleState), Column("comes from"),
-)  # fmt: skip
-_ASSESSMENTS = (
-    Column("assessment", typed=True), Column("algorithm", typed=True), Column("n", right=True), Column("accuracy", right=True),
-    Column("of what"), Column("other metrics"), Column("caveats"),
-)  # fmt: skip
+_NUMBERS = ("certified", "worst case", "n", "of all samples", *(state.words for state in SampleState))
+_SANDWICH = headings("budget", *_NUMBERS, "comes from", typed=("budget",), right=_NUMBERS)
+_TYPED = ("assessment", "algorithm")
+_ASSESSMENTS = headings(
+    *_TYPED, "n", "accuracy", "of what", "other metrics", "caveats", typed=_TYPED, right=("n", "accuracy")
+)
 
 
 @click.command()
@@ -149,7 +147,8 @@ def _print_classes(metrics: Metrics, console: Console) -> None:
     ends, classes = weakest_first(metrics)
     if not ends:
         return
-    columns = (Column("class"), Column("n", right=True), *(Column(ENDS[end], right=True) for end in ends))
+    numbers = ("n", *(ENDS[end] for end in ends))
+    columns = headings("class", *numbers, right=numbers)
     rows = [(row.name, str(row.n), *map(str, row.rates)) for row in classes]
     cut = f", the {MOST_CLASSES} weakest of {len(rows)} (--json has all)" if len(rows) > MOST_CLASSES else ""
     print_table(console, columns, [("", rows[:MOST_CLASSES])], f"Classes at the first budget{cut}")
@@ -206,10 +205,7 @@ def _show_one(metadata: Metadata, console: Console) -> None:
     where, n = _budget(metadata.semantics.perturbation), len(metadata.kwargs.sample_names)
     title = f"{metadata.name}: {metadata.library} {metadata.algorithm}{f', {where}' if where else ''}, {n} samples"
     print_table(
-        console,
-        (Column("metric", typed=True), Column("value", right=True), Column("of"), Column("meaning")),
-        [("", rows)],
-        title,
+        console, headings("metric", "value", "of", "meaning", typed=("metric",), right=("value",)), [("", rows)], title
     )
     _print_classifiers(metrics, console)
     _print_classes(metrics, console)
@@ -223,7 +219,8 @@ def _print_classifiers(metrics: Metrics, console: Console) -> None:
     rows = table(tuple[ClassifierMetrics, ...], metrics, "models")
     if not rows:
         return
-    columns = (Column("metric", typed=True), *(Column(row.model, right=True) for row in rows))
+    models = [row.model for row in rows]
+    columns = headings("metric", *models, typed=("metric",), right=models)
     ends = ("_ci_low", "_ci_high")
     keys = dict.fromkeys(key for row in rows for key in row.numbers if not key.endswith(ends))
     lines = [(key, *(_with_limits(row.numbers, key) if key in row.numbers else "-" for row in rows)) for key in keys]

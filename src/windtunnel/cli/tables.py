@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -16,12 +16,17 @@ _WIDEST = 44  # of a column of words beside others; it wraps
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A heading. `typed`: holds what a user types, so it is never broken; `right`: numbers."""
 
     name: str
     typed: bool = False
     right: bool = False
+
+
+def headings(*names: str, typed: Collection[str] = (), right: Collection[str] = ()) -> tuple[TableColumn, ...]:
+    """Return a column for each name; `typed` and `right` tell which of them are `TableColumn.typed` and `right`."""
+    return tuple(TableColumn(name, name in typed, name in right) for name in names)
 
 
 def table_console() -> Console:
@@ -30,7 +35,7 @@ def table_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=100_000, no_color=True)
 
 
-def print_table(console: Console, columns: Sequence[Column], groups: Groups, title: str = "") -> None:
+def print_table(console: Console, columns: Sequence[TableColumn], groups: Groups, title: str = "") -> None:
     """Print rows in groups, each below its heading (none where empty). Plain text, without markup, in every cell."""
     rows = [row for _, part in groups for row in part]
     columns_shown = [i for i in range(len(columns)) if any(row[i] for row in rows)]
@@ -64,7 +69,7 @@ def print_table(console: Console, columns: Sequence[Column], groups: Groups, tit
     console.print(table)
 
 
-def _plain(columns: Sequence[Column], groups: Groups, title: str) -> Iterator[str]:
+def _plain(columns: Sequence[TableColumn], groups: Groups, title: str) -> Iterator[str]:
     """Aligned lines of text, as long as they need to be."""
     rows = [[c.name for c in columns], *(row for _, part in groups for row in part)]
     widths = [max(cell_len(row[i]) for row in rows) for i in range(len(columns))]
@@ -83,7 +88,7 @@ def _plain(columns: Sequence[Column], groups: Groups, title: str) -> Iterator[st
         yield from map(line, part)
 
 
-def _least(text: str, column: Column) -> int:
+def _least(text: str, column: TableColumn) -> int:
     """The width that a cell needs: whole where it is typed, else its longest word, and not all of a long text."""
     if column.typed:
         return cell_len(text)
@@ -91,7 +96,7 @@ def _least(text: str, column: Column) -> int:
 
 
 def _stacked(
-    console: Console, columns: Sequence[Column], groups: Sequence[tuple[str, Sequence[Sequence[str]]]]
+    console: Console, columns: Sequence[TableColumn], groups: Sequence[tuple[str, Sequence[Sequence[str]]]]
 ) -> None:
     for name, part in groups:
         if name:

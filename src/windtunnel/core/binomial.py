@@ -14,7 +14,7 @@ _STATSMODELS_NAME = {"clopper_pearson": "beta", "jeffreys": "jeffreys", "agresti
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class BinomialRate:
     """A binomial rate with its interval: `value` = `successes` / `n`, all fractions in [0, 1]; NaN-free for n = 0."""
 
     successes: float
@@ -75,7 +75,7 @@ def _by_statsmodels(successes: float, n: int, level: float, method: IntervalMeth
     return float(low), float(high)
 
 
-def binomial_rate(successes: int, n: int, level: float = 0.95, method: IntervalMethod = "wilson") -> Rate:
+def binomial_rate(successes: int, n: int, level: float = 0.95, method: IntervalMethod = "wilson") -> BinomialRate:
     """The rate of `successes` in `n` with its interval (see `binomial_interval`)."""
     low, high = binomial_interval(successes, n, level, method)
-    return Rate(successes, n, low, high)
+    return BinomialRate(successes, n, low, high)

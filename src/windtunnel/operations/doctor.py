@@ -88,7 +88,7 @@ def companions() -> tuple[Companion, ...]:
     return (*(Companion(record.name, record.install) for record in records if record.install), *_OTHERS)
 
 
-class Step(NamedTuple):
+class InstallCommand(NamedTuple):
     """One command of an installation, and why it is as it is."""
 
     command: tuple[str, ...]
@@ -151,7 +151,7 @@ def chosen(names: Iterable[str]) -> list[Companion]:
     return [companion for companion in selected if not companion.fits]
 
 
-def steps(companions: Iterable[Companion]) -> list[Step]:
+def steps(companions: Iterable[Companion]) -> list[InstallCommand]:
     """The commands that install these: with dependencies, without, and beside the torch that is here, at most one of each.
 
     Raises UserError without pip or uv.
@@ -163,15 +163,15 @@ def steps(companions: Iterable[Companion]) -> list[Step]:
     result = []
     if alone:
         why = "without their declared dependencies: " + "; ".join(f"{c.name}: {c.install.alone}" for c in alone)
-        result.append(Step((*_installer(), "--no-deps", *(c.install.requirement for c in alone)), why))
+        result.append(InstallCommand((*_installer(), "--no-deps", *(c.install.requirement for c in alone)), why))
     if plain:
-        result.append(Step((*_installer(), *plain), "with what they declare, as pip resolves it"))
+        result.append(InstallCommand((*_installer(), *plain), "with what they declare, as pip resolves it"))
     if of_torch := [companion for companion in missing if companion.install.of_torch]:
         result.append(_beside_torch(of_torch))
     return result
 
 
-def _beside_torch(companions: list[Companion]) -> Step:
+def _beside_torch(companions: list[Companion]) -> InstallCommand:
     """Torchvision is built for one torch: pip would take the newest, and bring another torch with it."""
     version, _, build = _torch().partition("+")
     requirements = dict.fromkeys(part for c in companions for part in (*c.install.beside, _requirement(c)))
@@ -181,7 +181,7 @@ def _beside_torch(companions: list[Companion]) -> Step:
         f"; PyPI has no torchvision for the build {build}" if build else ""
     )
     newer = ("--upgrade",) if other_build() else ()
-    return Step((*_installer(), *newer, *index, *requirements, f"torch=={version}"), why)
+    return InstallCommand((*_installer(), *newer, *index, *requirements, f"torch=={version}"), why)
 
 
 def _requirement(companion: Companion) -> str:
@@ -193,7 +193,7 @@ def _torch() -> str:
     return installed("torch") or "none"
 
 
-def run(step: Step) -> None:
+def run(step: InstallCommand) -> None:
     """Run one command, its output on ours. Raises InfrastructureError where it fails."""
     done = subprocess.run(step.command, check=False)
     if done.returncode:

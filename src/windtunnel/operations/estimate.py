@@ -16,7 +16,7 @@ from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.sanity.cost import Cost, cost_of_checks
 from windtunnel.operations.sizes import Size, gigabytes, sizes_of
-from windtunnel.operations.trial import Trial, memory_of_a_worker, tried
+from windtunnel.operations.trial import MeasuredCost, memory_of_a_worker, tried
 from windtunnel.params.entry import Entry
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
@@ -102,7 +102,7 @@ def _measured(
 
     other = ceil(few / _PART) if few >= _PART else min(few * _PART, size.samples)
 
-    def on(n: int) -> Trial:
+    def on(n: int) -> MeasuredCost:
         together = entry.model_copy(update={"batch_size": max(entry.batch_size, n)})
         return tried(params, family, name, together, classifier, assessed.subset(torch.arange(n)))
 
@@ -123,7 +123,7 @@ def _measured(
     )
 
 
-def _too_large(entry: Entry, trial: Trial, limit: int) -> str:
+def _too_large(entry: Entry, trial: MeasuredCost, limit: int) -> str:
     """The line for a batch that the memory does not hold."""
     if trial.taken <= limit and not trial.in_halves:
         return ""

@@ -19,7 +19,7 @@ from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 from windtunnel.records.gate import Decision
 from windtunnel.records.layout import CHAMPION
-from windtunnel.records.outcomes import Outcomes, Record, Shares, read_record
+from windtunnel.records.outcomes import OutcomeRecord, Outcomes, Shares, read_record
 from windtunnel.registry.plugins import families
 
 
@@ -43,7 +43,7 @@ def run_sequential_gate(batch: int) -> Iterator[tuple[SequentialGate, Decision |
     subject = current_subject(params.device, params.seed, params.model)
     generator = torch.Generator().manual_seed(derive_seed(params.seed, "gate --sequential", 0))
     order = torch.randperm(len(subject.dataset), generator=generator)
-    digest, records = subject.dataset.digest(), list[Record]()
+    digest, records = subject.dataset.digest(), list[OutcomeRecord]()
     for indices in order.split(batch):
         result = assess_subject(_on_all_samples(params), subject.subset(indices.sort().values), None, checked=False)
         done = [result[name] for _, name, _ in entries(result.params or params)]
@@ -70,7 +70,7 @@ def _on_all_samples(params: Params) -> Params:
     return params.model_copy(update=changed)
 
 
-def _require_whole_draws(params: Params, champion: Record | None) -> None:
+def _require_whole_draws(params: Params, champion: OutcomeRecord | None) -> None:
     """Raise UserError where the champion's outcomes are of other draws than a sequential run has."""
     if champion is None or not set(params.gate.maximum_regression) - {"clean/accuracy"}:
         return
@@ -82,7 +82,7 @@ def _require_whole_draws(params: Params, champion: Record | None) -> None:
             )
 
 
-def _joined(records: Sequence[Record]) -> Record:
+def _joined(records: Sequence[OutcomeRecord]) -> OutcomeRecord:
     """Return one record of all batches."""
     rows: dict[str, Outcomes | Shares] = {}
     for name, first in records[0].outcomes.items():
@@ -95,7 +95,9 @@ def _joined(records: Sequence[Record]) -> Record:
     return replace(records[0], samples=tuple(name for record in records for name in record.samples), outcomes=rows)
 
 
-def _at_the_largest_n(params: Params, gate: SequentialGate, record: Record, champion: Record | None) -> Decision:
+def _at_the_largest_n(
+    params: Params, gate: SequentialGate, record: OutcomeRecord, champion: OutcomeRecord | None
+) -> Decision:
     """Return the decision of the gate's ordinary rule on all samples."""
     if champion is not None:  # pairs need one order
         positions = {name: i for i, name in enumerate(record.samples)}

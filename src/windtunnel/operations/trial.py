@@ -29,7 +29,7 @@ _IN_HALVES = frozenset({"batch_halved", "smaller_batch"})  # caveats
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class MeasuredCost:
     """Cost of `result`. memory: the most bytes that the process had beside mapped files. on_device: the most bytes of an
     accelerator; 0 where there is none.
     """
@@ -50,7 +50,9 @@ class Trial:
         return any(caveat.code in _IN_HALVES for caveat in self.result.caveats)
 
 
-def tried(params: Params, family: str, name: str, entry: Entry, classifier: Classifier, samples: Dataset) -> Trial:
+def tried(
+    params: Params, family: str, name: str, entry: Entry, classifier: Classifier, samples: Dataset
+) -> MeasuredCost:
     """An entry on all of `samples`, as if it stood alone: what other entries would have left to do is not known.
 
     The model's own predictions are the labels, so that each sample is attacked, whether the model is trained or not.
@@ -68,7 +70,7 @@ def tried(params: Params, family: str, name: str, entry: Entry, classifier: Clas
             started = time.perf_counter()
             result = result_of(families()[family], task)
             took = time.perf_counter() - started
-    return Trial(took, memory.most, accelerator.most, result)
+    return MeasuredCost(took, memory.most, accelerator.most, result)
 
 
 def memory_of_a_worker(device: torch.device, workers: int) -> int:

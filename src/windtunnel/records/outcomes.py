@@ -81,7 +81,7 @@ class Origin(SparseRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class OutcomeRecord:
     """The outcomes of one model under every metric that pairs samples. `origin`: where it was fetched from."""
 
     model_digest: str
@@ -90,16 +90,16 @@ class Record:
     origin: Origin | None = None
 
 
-def write_record(record: Record, path: Path) -> None:
+def write_record(record: OutcomeRecord, path: Path) -> None:
     """Write a record as JSON; equal records give equal bytes."""
-    content = TypeAdapter(Record).dump_python(record, mode="json")
+    content = TypeAdapter(OutcomeRecord).dump_python(record, mode="json")
     origin = content.pop("origin")
     write_json({**({"origin": origin} if origin else {}), **content}, path)
 
 
-def read_record(path: Path) -> Record:
+def read_record(path: Path) -> OutcomeRecord:
     """Read what `write_record` wrote. Raises UserError where it is missing or damaged."""
-    record = fitting(Record, read_json(path), str(path), "a record of outcomes")
+    record = fitting(OutcomeRecord, read_json(path), str(path), "a record of outcomes")
     n = len(record.samples)
     if bad := [why for row in record.outcomes.values() if (why := row.damage(n))]:
         raise UserError(f"{path}: not a record of outcomes ({bad[0]})")

@@ -39,7 +39,7 @@ class Share(Record):
         return Rate.of(self.accuracy, self.accuracy_ci_low, self.accuracy_ci_high)
 
     @classmethod
-    def of(cls, rate: binomial.Rate, **name: str) -> Self:
+    def of(cls, rate: binomial.BinomialRate, **name: str) -> Self:
         """The line of a rate; `name`: what else the line holds."""
         return cls.model_validate({**name, "n": rate.n, **(rate.metrics("accuracy") if rate.n else {})})
 

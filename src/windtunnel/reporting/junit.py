@@ -19,7 +19,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class JUnitCase:
     """One test case: `result` with its reason in words; `group` is the class name that CI systems sort by."""
 
     group: str
@@ -28,9 +28,9 @@ class Case:
     reason: str = ""
 
 
-def cases_of_gate(gate: GateResult) -> list[Case]:
+def cases_of_gate(gate: GateResult) -> list[JUnitCase]:
     """Return a case per condition of the gate and one per hard failure; one is skipped where no condition is set."""
-    cases = [Case("windtunnel.gate", "conditions", "skipped", NO_CONDITION)] if gate.is_empty else []
+    cases = [JUnitCase("windtunnel.gate", "conditions", "skipped", NO_CONDITION)] if gate.is_empty else []
     for row in gate.conditions:
         result: Literal["passed", "failed", "skipped"] = "passed" if row.holds else "failed"
         basis = f" ({row.basis})" if row.basis else ""
@@ -38,9 +38,12 @@ def cases_of_gate(gate: GateResult) -> list[Case]:
         numbers = f"found {row.value}{interval}{basis}, {row.bound} {row.threshold}. "
         if row.status is ConditionStatus.NOT_APPLICABLE:
             result, numbers = "skipped", f"{row.status}, "
-        cases.append(Case("windtunnel.gate", row.name, result, f"{numbers}{row.reason}".strip()))
+        cases.append(JUnitCase("windtunnel.gate", row.name, result, f"{numbers}{row.reason}".strip()))
     hard = gate.hard_failures
-    return [*cases, *(Case("windtunnel.gate.hard_failures", line.partition(":")[0], "failed", line) for line in hard)]
+    return [
+        *cases,
+        *(JUnitCase("windtunnel.gate.hard_failures", line.partition(":")[0], "failed", line) for line in hard),
+    ]
 
 
 _RESULT: dict[Status, Literal["passed", "failed", "skipped"]] = {
@@ -52,18 +55,20 @@ _RESULT: dict[Status, Literal["passed", "failed", "skipped"]] = {
 }
 
 
-def cases_of_checks(rows: Iterable[FindingRecord]) -> list[Case]:
+def cases_of_checks(rows: Iterable[FindingRecord]) -> list[JUnitCase]:
     """A case per HARD sanity check; one that was not run or does not apply is skipped with its reason."""
     cases = []
     for row in rows:
         if row.severity is Severity.HARD:
             remedy = f". {row.remedy}" if row.status is Status.FAIL else ""
             reason = f"{row.reason or row.title}{remedy}"
-            cases.append(Case(f"windtunnel.sanity.{row.group}", f"{row.id} {row.title}", _RESULT[row.status], reason))
+            cases.append(
+                JUnitCase(f"windtunnel.sanity.{row.group}", f"{row.id} {row.title}", _RESULT[row.status], reason)
+            )
     return cases
 
 
-def write_junit(name: str, cases: Iterable[Case], path: Path) -> None:
+def write_junit(name: str, cases: Iterable[JUnitCase], path: Path) -> None:
     """Write a test suite. No time and no host: equal runs give equal bytes."""
     listed = list(cases)
     count = {result: sum(case.result == result for case in listed) for result in ("failed", "skipped")}

@@ -24,7 +24,7 @@ _NOTE = 1024  # bytes
 
 
 @dataclass(slots=True)
-class _Call:
+class _WatchedCall:
     what: str
     seconds: float
     key: str
@@ -46,7 +46,7 @@ class _Timer:
     note: mmap.mmap | None = None  # the call that is waited for, as `time_limit_reason` reads it in the parent
 
 
-_calls: list[_Call] = []  # of calls inside calls, the innermost counts
+_calls: list[_WatchedCall] = []  # of calls inside calls, the innermost counts
 _started = threading.Event()
 
 
@@ -55,7 +55,7 @@ def begin(what: str, seconds: float, key: str) -> None:
     if not _started.is_set() and is_working():
         _started.set()
         threading.Thread(target=_watch, daemon=True).start()
-    _calls.append(_Call(what, seconds, key, time.monotonic()))
+    _calls.append(_WatchedCall(what, seconds, key, time.monotonic()))
     if _started.is_set() and not _Timer.armed:
         _arm(_calls[-1])
 
@@ -81,7 +81,7 @@ def time_limit_reason(note: mmap.mmap) -> str:
     return reason if ends and time.monotonic() >= float(ends) else ""
 
 
-def _arm(call: _Call | None) -> None:
+def _arm(call: _WatchedCall | None) -> None:
     """The process ends in C's hands unless this is called again before: nothing of Python's ran so long. None: no call."""
     if call is None:
         faulthandler.cancel_dump_traceback_later()

@@ -19,7 +19,7 @@ from windtunnel.core.contracts import Norm, PerturbationBudget, Verdict
 from windtunnel.core.distances import distance, within
 from windtunnel.core.errors import UserError
 from windtunnel.core.subject import Subject
-from windtunnel.evaluation.summary.evidence import Region, region_evidence
+from windtunnel.evaluation.summary.evidence import PerturbationBall, region_evidence
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
 from windtunnel.records.artifacts import read_artifacts, write_artifacts
@@ -110,7 +110,7 @@ def test_target_is_label_means_not_attacked_and_not_broken(digits_subject: Subje
     given = (digits_subject.clean_predictions == 3) & ~same
     assert m["success_rate_all_samples"] == pytest.approx(float(given.double().mean()))
     written = write_artifacts(result, tmp_path / "it", digits_subject, started=0.0)
-    found = region_evidence(Region(Norm.LINF, 0.001), written, [written])
+    found = region_evidence(PerturbationBall(Norm.LINF, 0.001), written, [written])
     assert torch.equal(found.drawn, ~same)
     assert torch.equal(found.misclassified, ~digits_subject.clean_correct)
     assert not found.broken.any()

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from windtunnel.assessments.latent.noise import shrink
-from windtunnel.boundary.generators.interface import Generators
+from windtunnel.boundary.generators.interface import FittedGenerator
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability
 from windtunnel.core.dataset import Dataset
@@ -29,7 +29,7 @@ class LinearGenerator(nn.Module):
         return torch.einsum("nds,ns->nd", inverse, images - self.offsets[classes])
 
 
-def linear_case(classes: int = 3, n: int = 40, dim: int = 6, size: int = 9) -> tuple[Subject, Generators]:
+def linear_case(classes: int = 3, n: int = 40, dim: int = 6, size: int = 9) -> tuple[Subject, FittedGenerator]:
     """A subject whose samples are the generator's own images, and the generators."""
     model = LinearGenerator(classes, dim, size)
     layer = nn.Linear(size, classes)
@@ -41,10 +41,14 @@ def linear_case(classes: int = 3, n: int = 40, dim: int = 6, size: int = 9) -> t
     data = Dataset(model.decode(codes, targets), targets, tuple(map(str, range(n))), tuple(map(str, range(classes))),
                    value_range=(-10.0, 10.0))  # fmt: skip
     classifier = Classifier(layer, classes, (size,), frozenset(Capability), "linear", "linear")
-    return subject_of(classifier, data), Generators(model, classes, (-10.0, 10.0), (-10.0, 10.0), "linear", "linear")
+    return subject_of(classifier, data), FittedGenerator(
+        model, classes, (-10.0, 10.0), (-10.0, 10.0), "linear", "linear"
+    )
 
 
-def closed_form(subject: Subject, generators: Generators, codes: torch.Tensor, classes: torch.Tensor, epsilon: float):
+def closed_form(
+    subject: Subject, generators: FittedGenerator, codes: torch.Tensor, classes: torch.Tensor, epsilon: float
+):
     """Scaled norm of the smallest class-changing change of each decayed code; 0 where the class is another already."""
     model, layer = generators.model, subject.classifier.module
     centres = codes * shrink(epsilon)

@@ -11,7 +11,7 @@ from torch import nn
 
 from windtunnel.assessments.latent.correlate import PAIRS, correlations, few_classifiers
 from windtunnel.assessments.latent.tables import ClassifierMetrics
-from windtunnel.boundary.generators.interface import Generators
+from windtunnel.boundary.generators.interface import FittedGenerator
 from windtunnel.operations.tracking.state import _by_name
 
 
@@ -70,7 +70,7 @@ def test_mlflow_gets_every_classifier_and_every_coefficient_by_name():
 def test_codes_are_drawn_with_the_decay_of_the_generators():
     model = nn.Linear(4, 4)
     model.latent_dim, model.decode = 4, lambda latents, classes: latents
-    whole = Generators(model, 10, (0, 1), (0, 1), "digest", "test")
+    whole = FittedGenerator(model, 10, (0, 1), (0, 1), "digest", "test")
     drawn = [replace(whole, decay=decay).draw(5000, torch.Generator().manual_seed(0)) for decay in (1.0, 0.5)]
     assert torch.equal(drawn[0] * 0.5, drawn[1])
     assert float(drawn[1].std()) == pytest.approx(0.5, rel=0.02)

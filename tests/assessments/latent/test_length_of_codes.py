@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from windtunnel.boundary.generators.builtin import BUILTIN
-from windtunnel.boundary.generators.interface import Generators
+from windtunnel.boundary.generators.interface import FittedGenerator
 from windtunnel.cli.check import _generator_mistakes
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.evaluation.validate import validate
@@ -14,7 +14,7 @@ from windtunnel.params.latent import LatentEntry
 def generators_of(algorithm):
     torch.manual_seed(0)
     model = BUILTIN[algorithm](3, 6, (1, 8, 8), 4)
-    return Generators(model.eval(), 3, (0.0, 1.0), (0.0, 1.0), "digest", algorithm)
+    return FittedGenerator(model.eval(), 3, (0.0, 1.0), (0.0, 1.0), "digest", algorithm)
 
 
 def test_a_sphere_autoencoder_is_refused_with_the_reason():

@@ -7,10 +7,18 @@ from hypothesis import strategies as st
 
 from tests.assessments.latent.linear import closed_form, linear_case
 from windtunnel.assessments.latent.noise import shrink
-from windtunnel.assessments.latent.search import LINF, SCALED_L2, Found, Plan, Problem, bounded_search, minimum_search
+from windtunnel.assessments.latent.search import (
+    LINF,
+    SCALED_L2,
+    NearestChanges,
+    Problem,
+    SearchSettings,
+    bounded_search,
+    minimum_search,
+)
 from windtunnel.core.errors import UnsoundError
 
-PLAN = Plan(rho=2.5, restarts=12, steps=50, step_size=0.05)
+PLAN = SearchSettings(rho=2.5, restarts=12, steps=50, step_size=0.05)
 
 
 def seeded(seed=0):
@@ -48,7 +56,7 @@ def test_the_same_search_is_exact_under_linf():
 def test_the_bounded_search_finds_what_lies_inside_and_nothing_outside():
     problem, exact = linear_problem(3, 200, 8, 5)
     clear = (exact - 0.3).abs() > 1e-2
-    found = bounded_search(problem, Plan(0.3, 12, 50, 0.05), seeded())
+    found = bounded_search(problem, SearchSettings(0.3, 12, 50, 0.05), seeded())
     assert torch.equal(found.distances.isfinite()[clear], (exact <= 0.3)[clear])
     assert (found.distances[found.distances.isfinite()] <= 0.3 + 1e-6).all()
 
@@ -65,7 +73,7 @@ def test_a_find_changes_the_class_alone_in_its_batch():
 
 def test_out_of_reach_is_said_and_a_centre_of_another_class_is_at_distance_zero():
     problem, exact = linear_problem(3, 60, 6, 9)
-    near = Plan(float(exact.sort().values[29:31].mean()), 4, 50, 0.05)
+    near = SearchSettings(float(exact.sort().values[29:31].mean()), 4, 50, 0.05)
     found = minimum_search(problem, near, seeded())
     assert torch.equal(found.distances.isinf(), exact > near.rho)
     assert (found.changes[found.distances.isinf()] == 0).all()
@@ -116,7 +124,7 @@ def test_the_linear_decoders_closed_form_is_that_of_their_margin():
 
 
 def test_of_several_finds_the_nearest_is_kept_and_nothing_farther_replaces_it():
-    found = Found(torch.zeros(3, 2), torch.full((3,), torch.inf))
+    found = NearestChanges(torch.zeros(3, 2), torch.full((3,), torch.inf))
     rows, changes = torch.tensor([2, 0, 0, 0]), torch.tensor([[5.0, 5.0], [3.0, 3.0], [1.0, 1.0], [2.0, 2.0]])
     found.add(rows, changes, SCALED_L2.norm(changes))
     assert found.changes.tolist() == [[1, 1], [0, 0], [5, 5]]

@@ -18,7 +18,7 @@ from windtunnel.assessments.queries.figures import (
     SuccessCurvesVisualiser,
 )
 from windtunnel.core.contracts import Norm
-from windtunnel.evaluation.summary.evidence import Region, region_evidence
+from windtunnel.evaluation.summary.evidence import PerturbationBall, region_evidence
 from windtunnel.operations.tracking.state import ChildState
 from windtunnel.params.attacks import QueryEntry
 from windtunnel.params.entry import Budget
@@ -108,9 +108,9 @@ def test_mlflow_gets_the_curve_stepped_by_queries(few, tmp_path):
 def test_an_attack_without_a_bound_enters_the_sandwich_only_where_its_examples_lie_inside(few, tmp_path):
     clean = write_artifacts(assess_clean(Clean(), few), tmp_path / "clean", few, started=0)
     free = written(few, tmp_path / "free")
-    small = region_evidence(Region(Norm.LINF, 0.05), clean, [free])
+    small = region_evidence(PerturbationBall(Norm.LINF, 0.05), clean, [free])
     assert not small.drawn.any()
     assert not small.broken.any()
-    five = region_evidence(Region(Norm.L0, 5), clean, [free])
+    five = region_evidence(PerturbationBall(Norm.L0, 5), clean, [free])
     nearer = torch.tensor(free.metrics["l0_dists_succ"]) <= 5
     assert five.broken.sum() == nearer.sum()

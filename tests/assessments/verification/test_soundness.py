@@ -16,7 +16,7 @@ from windtunnel.assessments.verification.branch_and_bound.decide import decide
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.search import Limits
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
-from windtunnel.assessments.verification.regions import Region
+from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.contracts import Norm, Verdict
 from windtunnel.core.errors import IncompatibleError
 
@@ -71,7 +71,7 @@ def test_no_point_of_a_region_lies_below_the_bounds_of_branch_and_bound(seed):
         assert "no linear bounds for" in str(error)  # noqa: PT017
         return
     epsilons = case.near * torch.tensor([1.0, 1.1, 0.3, 0.6, 0.8, 1.3])
-    region, data = Region.around(case.subject.dataset.inputs, case.norm, epsilons, CPU), case.subject.dataset
+    region, data = BallRegions.around(case.subject.dataset.inputs, case.norm, epsilons, CPU), case.subject.dataset
     goals = torch.full((6,), 1e-5)
     found = decide(
         net, region, data.targets, goals, lambda p, _: torch.zeros(len(p), dtype=torch.bool), LIMITS, lambda: False
@@ -81,7 +81,7 @@ def test_no_point_of_a_region_lies_below_the_bounds_of_branch_and_bound(seed):
     wrong = (below | (found.verified[:, None] & (least < 0))).any(1)
     assert not wrong.any(), (case.norm, epsilons[wrong], least[wrong], found.bounds[wrong] * canonical.unit)
     # What holds inside in these balls holds in smaller ones, and all that follows from it.
-    smaller = Region.around(case.subject.dataset.inputs, case.norm, 0.8 * epsilons, CPU)
+    smaller = BallRegions.around(case.subject.dataset.inputs, case.norm, 0.8 * epsilons, CPU)
     again = decide(
         net, smaller, data.targets, goals, lambda p, _: torch.zeros(len(p), dtype=torch.bool), LIMITS, lambda: False,
         found.inner,

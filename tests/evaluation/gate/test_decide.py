@@ -14,7 +14,7 @@ from windtunnel.params.results import Gate
 from windtunnel.records.files import write_json
 from windtunnel.records.gate import ConditionStatus, Decision, gate_json
 from windtunnel.records.layout import GATE
-from windtunnel.records.outcomes import Origin, Outcomes, Record, Shares, read_record, write_record
+from windtunnel.records.outcomes import Origin, OutcomeRecord, Outcomes, Shares, read_record, write_record
 from windtunnel.records.sandwich import DrawRecord, Layer
 from windtunnel.reporting.junit import cases_of_gate
 from windtunnel.reporting.report.sections.sanity import gate_line
@@ -26,11 +26,13 @@ METRICS = {
 WORST = "worst_case/accuracy"
 
 
-def record(held: str, protocol: str = "p", **origin: str) -> Record:
-    return Record("m", tuple(f"s{i}" for i in range(len(held))), {WORST: Outcomes(protocol, held)}, Origin(**origin))
+def record(held: str, protocol: str = "p", **origin: str) -> OutcomeRecord:
+    return OutcomeRecord(
+        "m", tuple(f"s{i}" for i in range(len(held))), {WORST: Outcomes(protocol, held)}, Origin(**origin)
+    )
 
 
-def evaluated(gate: Gate, held: str = "1" * 200, champion: Record | None = None, failures: tuple[str, ...] = ()):
+def evaluated(gate: Gate, held: str = "1" * 200, champion: OutcomeRecord | None = None, failures: tuple[str, ...] = ()):
     return decide(gate, METRICS, record(held), champion, failures)
 
 
@@ -59,7 +61,7 @@ def test_a_condition_says_what_its_value_is_of():
     gate = Gate(
         minimum=dict.fromkeys((WORST, "clean/accuracy", "l2/adversarial_accuracy", "l2/attack_success_rate"), 0.1)
     )
-    result = decide(gate, metrics, Record("m", tuple(map(str, range(60))), outcomes))
+    result = decide(gate, metrics, OutcomeRecord("m", tuple(map(str, range(60))), outcomes))
     of = {row.name: row.basis for row in result.conditions if row.name in gate.minimum}
     assert list(of.values()) == ["Linf 0.06, n 40 of 60", "n 60", "L2 without bound, n 60", "L2 without bound, n 60"]
     first = Layer(
@@ -70,7 +72,9 @@ def test_a_condition_says_what_its_value_is_of():
         n_examined=0,
         draws=(DrawRecord(name="a", n=40, selection="first"),),
     )
-    refused = decide(gate, metrics, Record("m", tuple(map(str, range(60))), outcomes), layer=first).conditions[-4]
+    refused = decide(gate, metrics, OutcomeRecord("m", tuple(map(str, range(60))), outcomes), layer=first).conditions[
+        -4
+    ]
     assert refused.basis == "Linf 0.06, n 40 of 60, the first samples, no unbiased estimate"
     assert "| worst_case/accuracy | Linf 0.06, n 40 of 60 | 0.4 |" in markdown(result)
     assert gate_json(result)["conditions"][-4]["basis"] == "Linf 0.06, n 40 of 60"
@@ -185,7 +189,8 @@ def test_the_first_model_has_nobody_to_lose_against():
 
 
 @pytest.mark.parametrize(
-    "champion", [record("1" * 200, protocol="other"), record("1" * 199), Record("m", record("1" * 200).samples, {})]
+    "champion",
+    [record("1" * 200, protocol="other"), record("1" * 199), OutcomeRecord("m", record("1" * 200).samples, {})],
 )
 def test_a_champion_of_another_protocol_is_refused_and_never_compared(champion):
     result = evaluated(REGRESSION, champion=champion)
@@ -206,9 +211,9 @@ CORRUPTED = "common/corrupted_accuracy"
 OF_CORRUPTED = Gate(maximum_regression={CORRUPTED: 0.05})
 
 
-def corrupted(right: list[int | None], protocol: str = "p", **origin: str) -> Record:
+def corrupted(right: list[int | None], protocol: str = "p", **origin: str) -> OutcomeRecord:
     names = tuple(f"s{i}" for i in range(len(right)))
-    return Record("m", names, {CORRUPTED: Shares(protocol, tuple(right), 10)}, Origin(**origin))
+    return OutcomeRecord("m", names, {CORRUPTED: Shares(protocol, tuple(right), 10)}, Origin(**origin))
 
 
 def test_corrupted_accuracies_are_paired_sample_by_sample_and_the_gate_says_what_it_compared():
@@ -254,7 +259,7 @@ def test_a_suite_of_other_settings_is_another_protocol():
 
 def test_a_record_is_read_back_as_it_was_written(tmp_path):
     several = {WORST: Outcomes("p", "10-1"), CORRUPTED: Shares("q", (3, None, 0, 10), 10)}
-    written = Record("m", ("a", "b", "c", "d"), several, Origin(version="2"))
+    written = OutcomeRecord("m", ("a", "b", "c", "d"), several, Origin(version="2"))
     write_record(written, tmp_path / "r.json")
     assert read_record(tmp_path / "r.json") == written
 

@@ -20,7 +20,7 @@ from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.model import _unusual
 from windtunnel.evaluation.sanity.near_duplicates import copies, fine_images
 from windtunnel.evaluation.sanity.run import Finding, registry, run_check
-from windtunnel.evaluation.summary.evidence import Region
+from windtunnel.evaluation.summary.evidence import PerturbationBall
 
 
 def dataset_of(inputs: Tensor, targets: Tensor, classes: int = 10) -> Dataset:
@@ -173,7 +173,7 @@ def test_fifty_right_samples_are_no_sign(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_an_epsilon_far_from_those_in_use_is_named(norm: Norm, epsilon: float, shape: tuple, usual: bool) -> None:
     data = dataset_of(torch.zeros(2, *shape), torch.zeros(2, dtype=torch.int64))
-    assert (_unusual(Region(norm, epsilon), data) == "") is usual
+    assert (_unusual(PerturbationBall(norm, epsilon), data) == "") is usual
 
 
 @pytest.mark.slow

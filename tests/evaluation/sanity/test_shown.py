@@ -126,12 +126,12 @@ def test_the_champion_is_compared_on_its_own_samples_or_not_at_all(run: Path, mo
     from windtunnel.boundary import params as load
     from windtunnel.params.results import Gate
     from windtunnel.records.layout import CHAMPION, SUMMARY
-    from windtunnel.records.outcomes import OUTCOMES_FILE, Outcomes, Record, write_record
+    from windtunnel.records.outcomes import OUTCOMES_FILE, OutcomeRecord, Outcomes, write_record
 
     gate = Gate(maximum_regression={"worst_case/accuracy": 0.05})
     monkeypatch.setattr(load, "load_params", lambda: SimpleNamespace(gate=gate))
     assert live_checks.paired().status == "not_applicable"
-    mine = Record("a", ("one", "two"), {"worst_case/accuracy": Outcomes("p", "11")})
+    mine = OutcomeRecord("a", ("one", "two"), {"worst_case/accuracy": Outcomes("p", "11")})
     write_record(mine, SUMMARY / OUTCOMES_FILE)
     for theirs, status in ((mine, "pass"), (replace(mine, samples=("one", "three")), "warn")):
         write_record(theirs, CHAMPION)

@@ -12,7 +12,7 @@ from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.distances import DISTANCE
 from windtunnel.evaluation.witness.balls import Ball
-from windtunnel.evaluation.witness.search import Search, Target, search
+from windtunnel.evaluation.witness.search import Target, WitnessResult, search
 
 SHAPE, N = (1, 6, 6), 40
 EPSILON = {Norm.LINF: 0.06, Norm.L2: 0.3, Norm.L1: 0.7, Norm.L0: 1.0}
@@ -40,7 +40,7 @@ def samples(n: int = N, seed: int = 0) -> Tensor:
     return torch.rand(n, *SHAPE, generator=torch.Generator().manual_seed(seed))
 
 
-def searched(target: Target, inputs: Tensor, passes: int = 10**6, seeds: range | None = None) -> Search:
+def searched(target: Target, inputs: Tensor, passes: int = 10**6, seeds: range | None = None) -> WitnessResult:
     labels = target.classifier.predict(inputs)
     return search(target, inputs, labels, seeds or range(len(inputs)), passes)
 

@@ -17,13 +17,13 @@ from windtunnel.boundary.discovery import upstream
 from windtunnel.boundary.discovery.factory import factories
 from windtunnel.core.errors import UserError
 from windtunnel.operations.project.choose import Choice, params_text
-from windtunnel.operations.project.find import Found
+from windtunnel.operations.project.find import FolderContents
 
 
 @pytest.fixture
 def found(tmp_path):
-    def look(**files: str) -> Found:
-        return Found(tmp_path, Path("robustness"))
+    def look(**files: str) -> FolderContents:
+        return FolderContents(tmp_path, Path("robustness"))
 
     return look
 
@@ -216,4 +216,4 @@ def test_the_side_of_images_is_taken_from_the_params_of_the_repository(tmp_path,
     (tmp_path / "params.yaml").write_text("train: {epochs: 3}\nprepare: {img_size: 64}\n")
     assert found().resize == (64, 64)
     (tmp_path / "params.yaml").write_text("a: [")
-    assert Found(tmp_path, Path("robustness")).resize is None
+    assert FolderContents(tmp_path, Path("robustness")).resize is None

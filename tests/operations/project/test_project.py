@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner
 from ruamel.yaml import YAML
 
-from windtunnel.boundary.discovery.samples import Samples
+from windtunnel.boundary.discovery.samples import SampleFiles
 from windtunnel.boundary.discovery.weights import Weights
 from windtunnel.boundary.params_file import parse_params
 from windtunnel.cli.evidence import evidence
@@ -30,9 +30,9 @@ from windtunnel.runtime.placement import LOCAL_FILE
 ROOT = Path(__file__).parents[3]
 STATE = Weights(Path("net.pt"), "state_dict", size=1000, channels=1, classes=10)
 GRAPH = Weights(Path("net.onnx"), "onnx", size=10**8, channels=3, side=224)
-DIGITS = Samples(Path("data/test"), "folder", "", Path("data/train"), None, 10, (28, 28), 1)
-PHOTOS = Samples(Path("/photos"), "folder", classes=1000, channels=3)
-IDX = Samples(Path("t10k"), "idx", "", Path("train"), (Path("labels"), Path("train-labels")), channels=1)
+DIGITS = SampleFiles(Path("data/test"), "folder", "", Path("data/train"), None, 10, (28, 28), 1)
+PHOTOS = SampleFiles(Path("/photos"), "folder", classes=1000, channels=3)
+IDX = SampleFiles(Path("t10k"), "idx", "", Path("train"), (Path("labels"), Path("train-labels")), channels=1)
 
 # The files that `windtunnel report` and `windtunnel evidence` write.
 BY_DEFAULT = [

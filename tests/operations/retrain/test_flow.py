@@ -6,7 +6,13 @@ import pytest
 
 from windtunnel.core.errors import UserError
 from windtunnel.operations.retrain.champion import fetch_champion
-from windtunnel.operations.retrain.flow import STATUS, Status, promote_last_run, promote_version, summary_markdown
+from windtunnel.operations.retrain.flow import (
+    STATUS,
+    RetrainStatus,
+    promote_last_run,
+    promote_version,
+    summary_markdown,
+)
 from windtunnel.operations.tracking.registry import CHALLENGER, CHAMPION, PREVIOUS, RegistryError
 from windtunnel.records.layout import CHAMPION as CHAMPION_FILE
 from windtunnel.records.outcomes import read_record
@@ -22,20 +28,25 @@ def number(registry, alias):
 def test_a_worse_model_is_kept_out_an_equal_one_let_in_and_a_rollback_restores(project):
     registry = project.registry
     first = project.retrain()
-    assert first.status is Status.PROMOTED
+    assert first.status is RetrainStatus.PROMOTED
     assert "## Retraining: windtunnel version 1 is the champion now: the first one\n" in summary_markdown(first)
     assert "Champion when the gate ran" not in summary_markdown(first)
     assert (number(registry, CHAMPION), number(registry, PREVIOUS)) == ("1", None)
 
     # Nothing changed: nothing is computed but the samples, which only `prepare` can tell.
     again = project.retrain()
-    assert (again.status, again.exit_code, again.remembered, project.ran) == (Status.PROMOTED, 0, True, ["prepare"])
+    assert (again.status, again.exit_code, again.remembered, project.ran) == (
+        RetrainStatus.PROMOTED,
+        0,
+        True,
+        ["prepare"],
+    )
     said = "nothing changed since windtunnel version 1 was assessed; it was promoted, and still is the champion\n"
     assert said in summary_markdown(again)
 
     project.data("worse")
     worse = project.retrain()
-    assert (worse.status, worse.exit_code) == (Status.KEPT, 10)
+    assert (worse.status, worse.exit_code) == (RetrainStatus.KEPT, 10)
     assert (number(registry, CHAMPION), number(registry, CHALLENGER)) == ("1", "2")
     reasons = registry.version("2").tags["gate.reasons"]
     assert "clean/accuracy vs champion" in reasons
@@ -44,7 +55,7 @@ def test_a_worse_model_is_kept_out_an_equal_one_let_in_and_a_rollback_restores(p
     assert "windtunnel version 1 stays the champion: windtunnel version 2 was not promoted" in text
     assert "**failed: a condition does not hold**" in text
     again = project.retrain()
-    assert (again.status, again.exit_code, again.remembered) == (Status.KEPT, 10, True)
+    assert (again.status, again.exit_code, again.remembered) == (RetrainStatus.KEPT, 10, True)
     assert "clean/accuracy vs champion" in summary_markdown(again)
     assert "Champion when the gate ran: windtunnel version 1\n" in text
     with pytest.raises(UserError, match="it did not pass the gate"):
@@ -52,7 +63,7 @@ def test_a_worse_model_is_kept_out_an_equal_one_let_in_and_a_rollback_restores(p
 
     project.data("equal")
     equal = project.retrain()
-    assert equal.status is Status.PROMOTED, summary_markdown(equal)
+    assert equal.status is RetrainStatus.PROMOTED, summary_markdown(equal)
     assert "windtunnel version 3 is the champion now, in place of version 1\n" in summary_markdown(equal)
     assert equal.gate.conditions[-1].interval[0] > -0.15
     assert (number(registry, CHAMPION), number(registry, PREVIOUS), number(registry, CHALLENGER)) == ("3", "1", None)
@@ -64,7 +75,7 @@ def test_a_worse_model_is_kept_out_an_equal_one_let_in_and_a_rollback_restores(p
     # The schedule does not bring back what somebody took out.
     again = project.retrain()
     assert (again.remembered, again.exit_code, again.reasons[0][:18]) == (True, 10, "it was rolled back")
-    assert project.retrain(force=True).status is Status.KEPT
+    assert project.retrain(force=True).status is RetrainStatus.KEPT
     assert number(registry, CHAMPION) == "1"
     with pytest.raises(UserError, match="version 3 was rolled back"):
         promote_version(registry, "3")
@@ -87,7 +98,7 @@ def test_a_champion_of_another_protocol_is_assessed_anew_and_then_compared(proje
     assert project.ran == [
         "prepare", "summary", "champion train", "champion clean", "champion attack fgsm", "champion summary", "all",
     ]  # fmt: skip
-    assert result.status is Status.PROMOTED, summary_markdown(result)
+    assert result.status is RetrainStatus.PROMOTED, summary_markdown(result)
     assert "version 1 was reassessed" in result.note
     champion, mine = read_record(CHAMPION_FILE), read_record(Path("reports/summary/outcomes.json"))
     assert champion.origin.version == "1"
@@ -106,7 +117,7 @@ def test_a_retraining_that_was_killed_before_the_end_is_finished_by_the_next(pro
         with pytest.raises(KeyboardInterrupt):
             project.retrain()
     assert project.registry.alias(CHAMPION) is None
-    assert project.retrain().status is Status.PROMOTED
+    assert project.retrain().status is RetrainStatus.PROMOTED
     assert [version.number for version in project.registry.versions()] == ["1"]
 
 
@@ -125,7 +136,7 @@ def test_promote_registers_the_last_run_once_and_compares_with_the_champion_of_n
 
 def test_a_champions_record_that_is_damaged_or_lost_is_fetched_or_made_again(project):
     registry = project.registry
-    assert project.retrain().status is Status.PROMOTED
+    assert project.retrain().status is RetrainStatus.PROMOTED
     project.data("equal")
     CHAMPION_FILE.parent.mkdir(exist_ok=True)
     CHAMPION_FILE.write_text('{"model_digest": ')
@@ -140,7 +151,7 @@ def test_a_champions_record_that_is_damaged_or_lost_is_fetched_or_made_again(pro
     assert read_record(CHAMPION_FILE).outcomes == {}
     result = project.retrain()
     assert result.note == "windtunnel version 1 was reassessed under the protocol of today."
-    assert result.status is Status.PROMOTED, summary_markdown(result)
+    assert result.status is RetrainStatus.PROMOTED, summary_markdown(result)
     assert "Champion when the gate ran: windtunnel version 1, reassessed for this comparison" in summary_markdown(
         result
     )
@@ -172,7 +183,7 @@ def test_a_check_that_runs_attacks_anew_stops_a_promotion(project, monkeypatch):
 
     monkeypatch.setattr(flow, "failures_before_promotion", lambda _: ["sanity check C8 failed: 3 of 50 survive"])
     found = project.retrain()
-    assert (found.status, found.exit_code) == (Status.UNSOUND, 20)
+    assert (found.status, found.exit_code) == (RetrainStatus.UNSOUND, 20)
     assert (number(project.registry, CHAMPION), number(project.registry, CHALLENGER)) == (None, None)
     version = project.registry.version("1")
     assert version.decision == "unsound"
@@ -181,7 +192,12 @@ def test_a_check_that_runs_attacks_anew_stops_a_promotion(project, monkeypatch):
     assert "C8" in summary_markdown(found)
     for _ in range(2):  # a schedule that calls it again sees the same, and why
         again = project.retrain()
-        assert (again.status, again.exit_code, again.remembered, project.ran) == (Status.UNSOUND, 20, True, ["prepare"])
+        assert (again.status, again.exit_code, again.remembered, project.ran) == (
+            RetrainStatus.UNSOUND,
+            20,
+            True,
+            ["prepare"],
+        )
         assert "C8" in summary_markdown(again)
     with pytest.raises(UserError, match=r"the evaluation is unsound.*C8"):
         promote_version(project.registry, "1", force=True)
@@ -202,13 +218,13 @@ def test_an_evaluation_that_became_unsound_is_not_green_because_the_weights_are_
         hard = ["fgsm: the examples are not in the tensors"]
         write_json({**read_json(GATE), "decision": "unsound", "exit_code": 20, "hard_failures": hard}, GATE)
 
-    assert project.retrain().status is Status.PROMOTED
+    assert project.retrain().status is RetrainStatus.PROMOTED
     text = Path("params.yaml").read_text()
     Path("params.yaml").write_text(text.replace("epsilon: 0.03", "epsilon: 0.02"))
     monkeypatch.setattr(gate, "main", unsound)
     for remembered in (False, True):
         found = project.retrain(allow_dirty=True)
-        assert (found.status, found.exit_code, found.remembered) == (Status.UNSOUND, 20, remembered)
+        assert (found.status, found.exit_code, found.remembered) == (RetrainStatus.UNSOUND, 20, remembered)
         assert "the examples are not in the tensors" in summary_markdown(found)
     monkeypatch.setattr(gate, "main", sound)
     Path("params.yaml").write_text(text)

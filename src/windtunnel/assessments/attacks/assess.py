@@ -34,7 +34,7 @@ from windtunnel.assessments.attacks.evaluate import Evaluation, evaluate
 from windtunnel.assessments.attacks.fresh_draws import DRAWS, fresh_caveats, fresh_metrics
 from windtunnel.assessments.attacks.gradients import MeanOverDraws, adapted, averaged, searched_in, surrogate_of
 from windtunnel.assessments.attacks.metrics import attack_metrics, transfer_metrics
-from windtunnel.assessments.attacks.plan import Run, adapted_run, plan_of
+from windtunnel.assessments.attacks.plan import PlannedAttack, adapted_run, plan_of
 from windtunnel.assessments.attacks.rows import AttackRow, Invoker
 from windtunnel.assessments.attacks.settings import settle
 from windtunnel.assessments.attacks.standins import distilled
@@ -103,7 +103,7 @@ def assess(
     Raises UserError where the prior results are missing, or for targets that cannot be.
     """
     attack = _attack_of(name, entry, budget, subject, prior or {})
-    state = _State.start(subject, attack.aims, attack.before, attack.budget.norm)
+    state = _BestResults.start(subject, attack.aims, attack.before, attack.budget.norm)
     calls = attack.search(state)
     fresh = fresh_metrics(subject, state.perturbed, state.succeeded & state.attacked)
     data = {
@@ -159,7 +159,7 @@ def called_with(name: str, entry: AttackEntry, budget: Budget, subject: Subject)
     return _attack_of(name, entry, budget, subject, {}).first_calls()
 
 
-def _calls(runs: Sequence[Run], calls: list[dict[str, Json]]) -> dict[str, Json]:
+def _calls(runs: Sequence[PlannedAttack], calls: list[dict[str, Json]]) -> dict[str, Json]:
     return calls[0] if len(calls) == 1 else {f"{i} {runs[i].name}": call for i, call in enumerate(calls)}
 
 
@@ -170,7 +170,7 @@ class _Attack:
     name: str
     entry: AttackEntry
     algorithm: Algorithm
-    runs: list[Run]
+    runs: list[PlannedAttack]
     budget: PerturbationBudget
     subject: Subject
     model: nn.Module
@@ -181,13 +181,13 @@ class _Attack:
     outcome: list[Outcome] = field(default_factory=list)
     students: list[nn.Module] = field(default_factory=list)
 
-    def search(self, state: _State) -> list[dict[str, Json]]:
+    def search(self, state: _BestResults) -> list[dict[str, Json]]:
         """Run after run, each on what is left; how the library was called for the first batch of each."""
         identity, checkpoints = self._identity(), []
         diagnosis = self._diagnosed(state) if self.row.invoker is Invoker.ADAPTIVE else None
         calls: list[dict[str, Json]] = []
 
-        def attack(run: Run, indices: Tensor, judge: Classifier) -> Tensor:
+        def attack(run: PlannedAttack, indices: Tensor, judge: Classifier) -> Tensor:
             checkpoints.append(Checkpoint(f"{self.name}.{len(calls)}", self.subject.resolved, identity))
             margins, call = self._attacked(len(calls), run, indices, judge, state, checkpoints[-1])
             calls.append(call)
@@ -204,7 +204,13 @@ class _Attack:
         return calls
 
     def _attacked(
-        self, index: int, run: Run, indices: Tensor, judge: Classifier, state: _State, checkpoint: Checkpoint
+        self,
+        index: int,
+        run: PlannedAttack,
+        indices: Tensor,
+        judge: Classifier,
+        state: _BestResults,
+        checkpoint: Checkpoint,
     ) -> tuple[Tensor, dict[str, Json]]:
         """Attack the samples at `indices` (n,); `judge` evaluates.
 
@@ -229,7 +235,7 @@ class _Attack:
             )
         return margins[indices], self._first_call(run, batches)
 
-    def _diagnosed(self, state: _State) -> Diagnosis:
+    def _diagnosed(self, state: _BestResults) -> Diagnosis:
         """Return the obstacles of the model; the passes are charged to the samples that are attacked."""
         data, device = self.subject.dataset, self.subject.classifier.device
         shown = self.subject.clean_correct.nonzero().flatten()[:SAMPLES]
@@ -254,7 +260,9 @@ class _Attack:
         epsilon, size = self.budget.epsilon or 0.0, self.subject.dataset.inputs[0].numel()
         return epsilon if self.budget.norm is Norm.LINF else epsilon / size**0.5
 
-    def _adapt(self, diagnosis: Diagnosis, state: _State, attack: Callable[[Run, Tensor, Classifier], Tensor]) -> None:
+    def _adapt(
+        self, diagnosis: Diagnosis, state: _BestResults, attack: Callable[[PlannedAttack, Tensor, Classifier], Tensor]
+    ) -> None:
         """Choose what answers the obstacles on a few unbroken samples, and attack the rest with it."""
         diagnosis = _with_weak_gradients(diagnosis, state, self.runs)
         first, before, passes_before = len(self.runs), self._accuracy(state), state.passes
@@ -300,7 +308,7 @@ class _Attack:
             return replace(classifier, module=FreshCopies(classifier.module))
         return classifier
 
-    def _unconfirmed(self, state: _State, judge: Classifier) -> Tensor:
+    def _unconfirmed(self, state: _BestResults, judge: Classifier) -> Tensor:
         """Indices of the attacked samples whose example does not hold before `judge`."""
         broken = (state.attacked & state.succeeded).nonzero().flatten()
         with seeded(self.subject.seed):
@@ -309,7 +317,7 @@ class _Attack:
         holds[broken] = ~judge.criterion.is_correct(logits, self.subject.dataset.targets[broken])
         return (state.attacked & ~holds).nonzero().flatten()
 
-    def _accuracy(self, state: _State) -> float:
+    def _accuracy(self, state: _BestResults) -> float:
         """Return the share of all samples that is right and not broken."""
         return float((self.subject.clean_correct & ~state.succeeded).double().mean())
 
@@ -318,7 +326,7 @@ class _Attack:
         with seeded(self.subject.seed):
             return distilled(self.subject.dataset.inputs[:STUDENT_SAMPLES].to(judge.device), judge.module)
 
-    def _perturbed(self, run: Run, batch: Batch) -> dict[str, Tensor]:
+    def _perturbed(self, run: PlannedAttack, batch: Batch) -> dict[str, Tensor]:
         """Perturb one batch with the library and count the passes; all tensors (n, ...)."""
         searched = self.model
         if run.remedy is not None:
@@ -348,11 +356,11 @@ class _Attack:
 
     def first_calls(self) -> dict[str, Json]:
         """Return the library call of the first batch, without calling it; by run where there are several."""
-        living = _State.start(self.subject, self.aims, self.before, self.budget.norm).living
+        living = _BestResults.start(self.subject, self.aims, self.before, self.budget.norm).living
         batches = batches_of(living, self.entry.batch_size, self.subject.seed, self.name)
         return _calls(self.runs, [self._first_call(run, batches) for run in self.runs])
 
-    def _request(self, run: Run, batch: Batch) -> Request:
+    def _request(self, run: PlannedAttack, batch: Batch) -> Request:
         data, device = self.subject.dataset, self.subject.classifier.device
         return Request(
             row=run.row,
@@ -367,7 +375,7 @@ class _Attack:
             invoke=self.invoke,
         )
 
-    def _first_call(self, run: Run, batches: Sequence[Batch]) -> dict[str, Json]:
+    def _first_call(self, run: PlannedAttack, batches: Sequence[Batch]) -> dict[str, Json]:
         """Return the arguments that the library got for the first batch; the others differ in their seed and their number of samples."""
         effective = run.settings.effective
         return plain_block(call_of(self._request(run, batches[0])).recorded(effective) if batches else effective)
@@ -426,7 +434,7 @@ def _attack_of(
     )
 
 
-def _with_weak_gradients(diagnosis: Diagnosis, state: _State, runs: Sequence[Run]) -> Diagnosis:
+def _with_weak_gradients(diagnosis: Diagnosis, state: _BestResults, runs: Sequence[PlannedAttack]) -> Diagnosis:
     """Return the diagnosis with what the attacks of standard show: gradients that miss what random search finds."""
     searches = [i for i, run in enumerate(runs) if run.row.algorithm.threat_model is not ThreatModel.WHITE_BOX]
     by_search = sum(int((state.broken_by == i).sum()) for i in searches)
@@ -439,7 +447,7 @@ def _with_weak_gradients(diagnosis: Diagnosis, state: _State, runs: Sequence[Run
 
 
 @dataclass
-class _State:
+class _BestResults:
     """The best result so far of each of N samples; every run updates the samples it attacked."""
 
     attacked: Tensor
@@ -458,7 +466,7 @@ class _State:
     incidents: Incidents
 
     @classmethod
-    def start(cls, subject: Subject, aims: Tensor | None, before: Prior, norm: Norm) -> _State:
+    def start(cls, subject: Subject, aims: Tensor | None, before: Prior, norm: Norm) -> _BestResults:
         n = len(subject.dataset)
         attacked = subject.clean_correct & ~before.broken & has_aim(subject, aims)
         flags = [torch.zeros(n, dtype=torch.bool) for _ in range(5)]
@@ -508,7 +516,7 @@ class _State:
         self.backwards[indices] += backwards
 
 
-def _data(subject: Subject, state: _State, aims: Tensor | None) -> Tensors:
+def _data(subject: Subject, state: _BestResults, aims: Tensor | None) -> Tensors:
     predictions = subject.classifier.criterion.predict(state.logits, subject.dataset.targets)
     verdicts = torch.where(state.succeeded, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))
     lost = state.incidents.lost_samples
@@ -531,12 +539,12 @@ def _data(subject: Subject, state: _State, aims: Tensor | None) -> Tensors:
     return data
 
 
-def _parameters(norm: Norm, state: _State) -> Tensors:
+def _parameters(norm: Norm, state: _BestResults) -> Tensors:
     transformation = transformation_of(norm)
     return {PARAMETERS: transformation.table(state.parameters)} if transformation else {}
 
 
-def _without_images(subject: Subject, state: _State, before: Prior) -> Tensors:
+def _without_images(subject: Subject, state: _BestResults, before: Prior) -> Tensors:
     """The distances of all examples where some images are not known: of these as the earlier attack measured them."""
     if before.pictured.all():
         return {}
@@ -548,7 +556,7 @@ def _without_images(subject: Subject, state: _State, before: Prior) -> Tensors:
     }
 
 
-def _tried_on(others: Mapping[str, Classifier], subject: Subject, state: _State) -> Tensors:
+def _tried_on(others: Mapping[str, Classifier], subject: Subject, state: _BestResults) -> Tensors:
     """Return the predictions of further models on the finished examples, and to the clean inputs; int64 (M, N)."""
     if not others:
         return {}

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from windtunnel.assessments.attacks.plan import Run
+from windtunnel.assessments.attacks.plan import PlannedAttack
 from windtunnel.assessments.attacks.rows import Invoker
 from windtunnel.assessments.attacks.survivors import Prior
 from windtunnel.core.contracts import Caveat, PerturbationBudget
@@ -14,7 +14,7 @@ from windtunnel.records.artifacts import Tensors
 
 def caveats_of(
     budget: PerturbationBudget,
-    runs: Sequence[Run],
+    runs: Sequence[PlannedAttack],
     beyond: Tensor,
     repaired: Tensor,
     data: Tensors,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.attacks.adaptive.obstacles import differs
-from windtunnel.core.binomial import Rate, binomial_interval
+from windtunnel.core.binomial import BinomialRate, binomial_interval
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.seeds import derive_seed, seeded
@@ -51,7 +51,7 @@ def fresh_metrics(subject: Subject, examples: Tensor, succeeded: Tensor) -> dict
                 answers[broken] = _is_right(classifier, examples[broken], data.targets[broken])
     total, n = float(right.double().mean(0).sum()), len(data)
     return {
-        **Rate(total, n, *binomial_interval(total, n)).metrics("fresh_accuracy"),
+        **BinomialRate(total, n, *binomial_interval(total, n)).metrics("fresh_accuracy"),
         "broken_by_every_draw": float((~right).all(0).double().mean()),
         "fresh_draws": DRAWS,
     }

@@ -14,7 +14,7 @@ from windtunnel.params.attacks import AttackEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PlannedAttack:
     """One attack on what is left: its registry row and its arguments. Runs of one name differ in their seed alone.
 
     remedy: changes to the derivative of the model that it attacks; None where it attacks the model as it is.
@@ -26,10 +26,12 @@ class Run:
     remedy: GradientRemedy | None = None
 
 
-def adapted_run(where: str, configuration: Configuration, budget: PerturbationBudget) -> Run:
+def adapted_run(where: str, configuration: Configuration, budget: PerturbationBudget) -> PlannedAttack:
     """Return the run of a configuration that the adaptive attack chose."""
     row = ROWS[configuration.library, configuration.algorithm]
-    return Run(configuration.name, row, settle(where, row, configuration.params, budget), configuration.remedy)
+    return PlannedAttack(
+        configuration.name, row, settle(where, row, configuration.params, budget), configuration.remedy
+    )
 
 
 def plan_of(
@@ -40,13 +42,13 @@ def plan_of(
     num_classes: int,
     *,
     has_gradients: bool = True,
-) -> list[Run]:
+) -> list[PlannedAttack]:
     """Return the runs of `entry`, in order, on a model of `num_classes` competing classes; without gradients, those that need none.
 
     Raises UserError for parameters or a budget that cannot be.
     """
     if not row.is_ensemble:
-        run = Run(row.algorithm.name, row, settle(where, row, entry.params, budget))
+        run = PlannedAttack(row.algorithm.name, row, settle(where, row, entry.params, budget))
         _check_attacks(where, row, run)
         return [run] * entry.restarts
     settings = settle(where, row, entry.params, budget).effective if row.defaults else entry.params
@@ -67,11 +69,11 @@ def plan_of(
         member_row = ROWS[member.library, member.algorithm]
         if not has_gradients and member_row.algorithm.threat_model is ThreatModel.WHITE_BOX:
             continue
-        runs.append(Run(member.name, member_row, settle(where, member_row, member.params, plain)))
+        runs.append(PlannedAttack(member.name, member_row, settle(where, member_row, member.params, plain)))
     return runs * entry.restarts
 
 
-def _check_attacks(where: str, row: AttackRow, run: Run) -> None:
+def _check_attacks(where: str, row: AttackRow, run: PlannedAttack) -> None:
     """MultiAttack: the attacks it wraps must be of its library, take the budget's epsilon and work under Linf."""
     if row.invoker is not Invoker.MANY_ATTACKS:
         return

@@ -83,7 +83,7 @@ def assess_suite(
     rows = corruptions_of(entry, where)
     pairs = [(corruption, severity) for corruption in rows for severity in entry.severities]
     reference = reference_of(where, entry, pairs, subject.dataset)
-    units = _Units.of(entry, rows, pairs, subject)
+    units = _CorruptedBatches.of(entry, rows, pairs, subject)
     mildest = Mildest.of(subject)
     checkpoint = _checkpoint(name, units)
     incidents = Incidents()
@@ -156,7 +156,7 @@ def _floats(pixels: np.ndarray, into: Tensor | None = None) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Units:
+class _CorruptedBatches:
     """Units of work: a batch of samples under one (corruption, severity), for every one of them in turn, severity 0 first."""
 
     entry: CorruptionEntry
@@ -168,7 +168,7 @@ class _Units:
     @classmethod
     def of(
         cls, entry: CorruptionEntry, rows: Mapping[str, CorruptionRow], pairs: Sequence[Pair], subject: Subject
-    ) -> _Units:
+    ) -> _CorruptedBatches:
         """Build the units of work of a suite of `pairs`."""
         unchanged = [(name, 0) for name in ((_ROUNDED, _RESIZED) if entry.upsample else (_ROUNDED,))]
         return cls(entry, rows, [*unchanged, *pairs], _eight_bits(subject.dataset.inputs), subject)
@@ -217,14 +217,16 @@ class _Units:
         }
 
 
-def _checkpoint(name: str, units: _Units) -> Checkpoint:
+def _checkpoint(name: str, units: _CorruptedBatches) -> Checkpoint:
     entry, subject = units.entry, units.subject
     digests = [subject.dataset.digest(), subject.classifier.digest]
     identity = [units.pairs, entry.upsample, entry.batch_size, *digests, subject.seed, str(subject.classifier.device)]
     return Checkpoint(name, subject.resolved, identity)
 
 
-def _corrupt_all(name: str, units: _Units, checkpoint: Checkpoint, incidents: Incidents) -> Iterator[Corrupted]:
+def _corrupt_all(
+    name: str, units: _CorruptedBatches, checkpoint: Checkpoint, incidents: Incidents
+) -> Iterator[Corrupted]:
     n, side = len(units.pixels), units.entry.upsample or max(units.pixels.shape[1:3])
     # Allocated once: blocks of this size, freed and asked for again, leave holes that add up to gigabytes.
     inputs = scratch.empty(units.subject.dataset.inputs.shape)

@@ -11,7 +11,7 @@ from torch import Tensor
 from windtunnel.assessments.corruptions.imagenet_c import LIBRARY as IMAGECORRUPTIONS
 from windtunnel.assessments.corruptions.reference import Pair, Reference
 from windtunnel.assessments.corruptions.table import category_of, common_of
-from windtunnel.core.binomial import IntervalMethod, Rate, binomial_interval, binomial_rate
+from windtunnel.core.binomial import BinomialRate, IntervalMethod, binomial_interval, binomial_rate
 from windtunnel.core.bootstrap import bootstrap_means, percentile_interval
 from windtunnel.core.contracts import Json
 
@@ -27,7 +27,7 @@ class Interval:
     method: IntervalMethod = "wilson"
     level: float = 0.95
 
-    def of(self, correct: Tensor) -> Rate:
+    def of(self, correct: Tensor) -> BinomialRate:
         """The share of True in (N,) bool."""
         return binomial_rate(int(correct.sum()), len(correct), self.level, self.method)
 

@@ -21,11 +21,11 @@ from windtunnel.assessments.latent.metrics import (
     value_metrics,
 )
 from windtunnel.assessments.latent.noise import log_likelihood, scaled_norm, shrink
-from windtunnel.assessments.latent.search import LINF, SCALED_L2, Geometry, Plan, Problem, minimum_search
+from windtunnel.assessments.latent.search import LINF, SCALED_L2, Geometry, Problem, SearchSettings, minimum_search
 from windtunnel.assessments.latent.table import LATENT_PGD
 from windtunnel.assessments.latent.tables import ClassifierMetrics
 from windtunnel.assessments.task import Task
-from windtunnel.boundary.generators.interface import Generators
+from windtunnel.boundary.generators.interface import FittedGenerator
 from windtunnel.boundary.generators.load import generators_in, load_generators
 from windtunnel.boundary.generators.record import Quality, read_quality
 from windtunnel.boundary.models.others import named_classifier
@@ -90,7 +90,7 @@ def assess(
     name: str,
     entry: LatentEntry,
     subject: Subject,
-    generators: Generators | None,
+    generators: FittedGenerator | None,
     quality: Quality | None = None,
     others: Mapping[str, Classifier] | None = None,
     all_samples: Subject | None = None,
@@ -162,7 +162,7 @@ def _values(entry: LatentEntry) -> dict[str, Json]:
 
 
 def _codes(
-    name: str, entry: LatentEntry, subject: Subject, reference_samples: Subject, generators: Generators
+    name: str, entry: LatentEntry, subject: Subject, reference_samples: Subject, generators: FittedGenerator
 ) -> Codes:
     data, device = subject.dataset, subject.classifier.device
     if len(data) and entry.encoding.by == "encoder" and not generators.has_encoder:
@@ -196,7 +196,7 @@ def by_frequency(targets: Tensor, num_classes: int, n: int) -> Tensor:
 
 
 def _findings(
-    name: str, label: str, entry: LatentEntry, subject: Subject, generators: Generators, codes: Codes
+    name: str, label: str, entry: LatentEntry, subject: Subject, generators: FittedGenerator, codes: Codes
 ) -> Findings:
     """Examine one classifier. The seeds do not depend on `label`: all classifiers see the same noise and starts."""
     classifier, data = subject.classifier, subject.dataset
@@ -348,7 +348,7 @@ def _data(
     entry: LatentEntry,
     subject: Subject,
     reference_samples: Subject,
-    generators: Generators,
+    generators: FittedGenerator,
     codes: Codes,
     findings: Findings,
 ) -> Tensors:
@@ -385,7 +385,7 @@ def _broken_within(entry: LatentEntry, mine: Mapping[str, Tensor]) -> dict[str, 
     }
 
 
-def _pictures(subject: Subject, generators: Generators, codes: Codes, findings: Findings) -> Tensors:
+def _pictures(subject: Subject, generators: FittedGenerator, codes: Codes, findings: Findings) -> Tensors:
     """The first noisy image (P, E, ...) at each level of a few samples and generated images; nothing where inputs are no images."""
     if not subject.dataset.is_image:
         return {}
@@ -425,7 +425,7 @@ def _kept_of_model(subject: Subject, findings: Findings) -> dict[str, Tensor]:
 
 
 def _caveats(
-    entry: LatentEntry, subject: Subject, generators: Generators, findings: Findings, metrics: Mapping[str, Json]
+    entry: LatentEntry, subject: Subject, generators: FittedGenerator, findings: Findings, metrics: Mapping[str, Json]
 ) -> list[Caveat]:
     notes: list[Caveat] = []
     encoded = "lra" in metrics
@@ -487,13 +487,13 @@ def run(task: Task[LatentEntry]) -> AssessmentResult:
     return assess(task.name, task.entry, subject, generators, quality, others, task.all_samples)
 
 
-def uses_search(encoding: Encoding, generators: Generators) -> bool:
+def uses_search(encoding: Encoding, generators: FittedGenerator) -> bool:
     """Return whether codes are searched: where that is asked for, or where the generative model has no encoder."""
     return encoding.by == "search" or not generators.has_encoder
 
 
 def encode(
-    generators: Generators, inputs: Tensor, classes: Tensor, encoding: Encoding, generator: torch.Generator
+    generators: FittedGenerator, inputs: Tensor, classes: Tensor, encoding: Encoding, generator: torch.Generator
 ) -> Tensor:
     """Codes (N, n_L) of inputs (N, ...) of `classes` (N,): by the encoder, or by `search_codes`."""
     if uses_search(encoding, generators):
@@ -503,7 +503,7 @@ def encode(
 
 
 def search_codes(
-    generators: Generators, inputs: Tensor, classes: Tensor, encoding: Encoding, generator: torch.Generator
+    generators: FittedGenerator, inputs: Tensor, classes: Tensor, encoding: Encoding, generator: torch.Generator
 ) -> Tensor:
     """The codes (N, n_L) whose images are nearest in mean square: Adam from N(0, I), all images and restarts at once.
 
@@ -562,7 +562,9 @@ def conventional(
     centres, labels = inputs.to(device), classes.to(device)
     results = {}
     for norm, geometry in GEOMETRY.items():
-        plan = Plan(max(bounds_of(options, norm)) * options.reach, options.restarts, options.steps, options.step_size)
+        plan = SearchSettings(
+            max(bounds_of(options, norm)) * options.reach, options.restarts, options.steps, options.step_size
+        )
         problem = Problem(lambda points, indices: classifier.module(points).float(), centres, labels, geometry, span)
         results[norm] = minimum_search(problem, plan, _generator(seed, norm)).distances.cpu()
     generator = _generator(seed, "noise")

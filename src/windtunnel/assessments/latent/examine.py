@@ -7,15 +7,22 @@ from torch import Tensor
 
 from windtunnel.assessments.latent.metrics import at_epsilon
 from windtunnel.assessments.latent.noise import perturb, shrink
-from windtunnel.assessments.latent.search import SCALED_L2, Found, Plan, Problem, bounded_search, minimum_search
-from windtunnel.boundary.generators.interface import Generators
+from windtunnel.assessments.latent.search import (
+    SCALED_L2,
+    NearestChanges,
+    Problem,
+    SearchSettings,
+    bounded_search,
+    minimum_search,
+)
+from windtunnel.boundary.generators.interface import FittedGenerator
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.seeds import derive_seed
 from windtunnel.params.latent import Effort, LatentEntry
 
 
 def examine(
-    entry: LatentEntry, generators: Generators, classifier: Classifier, latents: Tensor, classes: Tensor, seed: int
+    entry: LatentEntry, generators: FittedGenerator, classifier: Classifier, latents: Tensor, classes: Tensor, seed: int
 ) -> dict[str, Tensor]:
     """Compute all that the metrics need of S codes (S, n_L) of `classes` (S,), all on the CPU.
 
@@ -40,7 +47,7 @@ def examine(
 
 def nearest(
     entry: LatentEntry,
-    generators: Generators,
+    generators: FittedGenerator,
     classifier: Classifier,
     latents: Tensor,
     classes: Tensor,
@@ -80,7 +87,7 @@ def nearest(
     }
 
 
-def _search_within(rho: float, entry: LatentEntry, problem: Problem, minimum: Found, seed: int) -> None:
+def _search_within(rho: float, entry: LatentEntry, problem: Problem, minimum: NearestChanges, seed: int) -> None:
     """The bounded search, for the samples that nothing so far brought inside `rho`; what is nearer goes into `found`."""
     remaining = (minimum.distances > rho).nonzero().flatten()
     if not len(remaining):
@@ -97,18 +104,18 @@ def _search_within(rho: float, entry: LatentEntry, problem: Problem, minimum: Fo
     minimum.distances[remaining[closer]] = near.distances[closer]
 
 
-def plan_of(effort: Effort, rho: float) -> Plan:
+def plan_of(effort: Effort, rho: float) -> SearchSettings:
     """The plan of a block of params inside a radius."""
-    return Plan(rho, effort.restarts, effort.steps, effort.step_size)
+    return SearchSettings(rho, effort.restarts, effort.steps, effort.step_size)
 
 
 @torch.no_grad()
-def decode(generators: Generators, latents: Tensor, classes: Tensor) -> Tensor:
+def decode(generators: FittedGenerator, latents: Tensor, classes: Tensor) -> Tensor:
     """Images (N, ...) of codes, on the CPU."""
     return generators.decode(latents, classes).float().cpu()
 
 
-def predict_codes(generators: Generators, classifier: Classifier, latents: Tensor, classes: Tensor) -> Tensor:
+def predict_codes(generators: FittedGenerator, classifier: Classifier, latents: Tensor, classes: Tensor) -> Tensor:
     """Predictions (N,) for the images of codes, which are not kept."""
     with torch.no_grad():
         parts = zip(latents.split(1024), classes.split(1024), strict=True)
@@ -118,7 +125,7 @@ def predict_codes(generators: Generators, classifier: Classifier, latents: Tenso
 
 
 def _noisy(
-    entry: LatentEntry, generators: Generators, classifier: Classifier, latents: Tensor, classes: Tensor, seed: int
+    entry: LatentEntry, generators: FittedGenerator, classifier: Classifier, latents: Tensor, classes: Tensor, seed: int
 ) -> dict[str, Tensor]:
     generator, draws = _generator(seed, "noise"), entry.noise_draws
     repeated, labels = latents.repeat_interleave(draws, 0), classes.repeat_interleave(draws)

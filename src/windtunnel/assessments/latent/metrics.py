@@ -11,7 +11,7 @@ from scipy.stats import bootstrap
 from torch import Tensor
 
 from windtunnel.assessments.latent.noise import scaled_norm
-from windtunnel.core.binomial import Rate, binomial_rate
+from windtunnel.core.binomial import BinomialRate, binomial_rate
 from windtunnel.core.contracts import Json
 from windtunnel.core.distances import within
 from windtunnel.core.medians import median_metric
@@ -23,12 +23,12 @@ QUANTILES = {"q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
 NAMES = {"reconstruction": ("lra", "lars", "lara"), "generation": ("lga", "lags", "laga")}
 
 
-def accuracy(predictions: Tensor, classes: Tensor) -> Rate:
+def accuracy(predictions: Tensor, classes: Tensor) -> BinomialRate:
     """Share of predictions (N,) that equal `classes` (N,), with its Wilson interval."""
     return binomial_rate(int((predictions == classes).sum()), len(classes))
 
 
-def unbroken(distances: Tensor, rho: float) -> Rate:
+def unbroken(distances: Tensor, rho: float) -> BinomialRate:
     """Share of codes with no change of class found within `rho`, with its Wilson interval."""
     return binomial_rate(int((~within(distances, rho)).sum()), len(distances))
 

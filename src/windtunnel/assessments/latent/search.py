@@ -90,7 +90,7 @@ def margins(scores: Tensor, classes: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SearchSettings:
     """Settings of a search: balls of radius `rho`, `restarts` of `steps` steps of `step_size` times the radius."""
 
     rho: float
@@ -100,7 +100,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Found:
+class NearestChanges:
     """The nearest change of class of S samples: changes (S, ...), 0 where none; distances (S,), inf where none.
 
     A centre that is of another class already has distance 0.
@@ -110,7 +110,7 @@ class Found:
     distances: Tensor
 
     @classmethod
-    def none(cls, problem: Problem) -> Found:
+    def none(cls, problem: Problem) -> NearestChanges:
         """Return the initial state: only the centres were evaluated. Raises UnsoundError where a margin is NaN."""
         all_indices = torch.arange(len(problem.centres), device=problem.centres.device)
         with torch.no_grad():
@@ -130,13 +130,13 @@ class Found:
         self.changes[indices[winners]] = changes[winners]
 
 
-def minimum_search(problem: Problem, plan: Plan, generator: torch.Generator) -> Found:
+def minimum_search(problem: Problem, plan: SearchSettings, generator: torch.Generator) -> NearestChanges:
     """The smallest change of class within `plan.rho`: first from the centre, then aimed from there, or from random starts.
 
     Each restart looks inside the norm found so far, in steps shortened in proportion; a restart that gains shrinks the
     ball of those beside it at once. What a group found is moved to the boundary by bisection towards the centre.
     """
-    best = Found.none(problem)
+    best = NearestChanges.none(problem)
     other_classes = _other_classes(problem)
     for restarts in _groups(plan.restarts):
         todo = (best.distances > 0).nonzero().flatten()
@@ -150,9 +150,9 @@ def minimum_search(problem: Problem, plan: Plan, generator: torch.Generator) -> 
     return best
 
 
-def bounded_search(problem: Problem, plan: Plan, generator: torch.Generator) -> Found:
+def bounded_search(problem: Problem, plan: SearchSettings, generator: torch.Generator) -> NearestChanges:
     """Any change of class within `plan.rho`, from random starts; the restarts of a sample end with its first success."""
-    best = Found.none(problem)
+    best = NearestChanges.none(problem)
     indices = (best.distances > 0).nonzero().flatten().repeat(plan.restarts)
     changes = _starts(problem, indices, torch.full_like(best.distances, plan.rho)[indices], generator)
     _descend(problem, plan, Restarts(indices, changes, torch.full_like(indices, -1)), best, minimum=False)
@@ -212,7 +212,9 @@ class Restarts:
         return Restarts(self.indices[which], self.changes[which], self.aims[which])
 
 
-def _descend(problem: Problem, plan: Plan, going: Restarts, best: Found, *, minimum: bool) -> tuple[Tensor, Tensor]:
+def _descend(
+    problem: Problem, plan: SearchSettings, going: Restarts, best: NearestChanges, *, minimum: bool
+) -> tuple[Tensor, Tensor]:
     """Run restarts to their end; (indices (H,), changes (H, ...)) where each first changed the class, also in `found`."""
     hits = [(going.indices[:0], going.changes[:0])]
     for step in range(plan.steps + 1):

@@ -14,9 +14,9 @@ from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.queries.library import attack_counted
 from windtunnel.assessments.queries.metrics import query_metrics
 from windtunnel.assessments.queries.oracle import Goal, Oracle
-from windtunnel.assessments.queries.search import Search, State, Task, search_images, stream_seeds
+from windtunnel.assessments.queries.search import QueryTask, SearchAlgorithm, State, search_images, stream_seeds
 from windtunnel.assessments.queries.settings import as_attack, library_row, limit_of, params_of, region_of, search_of
-from windtunnel.assessments.task import Task as EntryTask
+from windtunnel.assessments.task import Task
 from windtunnel.core import scratch
 from windtunnel.core.batches import Batch, Incidents, batches_of
 from windtunnel.core.contracts import Algorithm, Caveat, Norm, Objective, PerturbationBudget, Semantics, Verdict
@@ -36,7 +36,7 @@ _FEW = 8  # images of a unit where each is a call of its own
 _KEPT = ("index", "image", "logits", "queries", "succeeded")
 
 # Attacks the images at the given indices, and gives what became of each, in their order.
-Runner = Callable[[Task, Tensor], State]
+Runner = Callable[[QueryTask, Tensor], State]
 
 
 def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> AssessmentResult:
@@ -53,7 +53,7 @@ def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> As
     aims = targets_for(where, entry.target_classes, subject, name)
     runner, together, region, effective = _plan(where, name, entry, budget, subject, aims)
     attacked = subject.clean_correct & has_aim(subject, aims)
-    task = Task(
+    task = QueryTask(
         images=subject.dataset.inputs,
         logits=subject.clean_logits,
         seeds=stream_seeds(subject.seed, name, subject.dataset.ids),
@@ -106,7 +106,7 @@ def _plan(
     if row is None:
         search = search_of(where, entry, tuple(subject.dataset.inputs.shape[1:]))
         capacity = max(1, entry.batch_size // search.width)
-        runner = _Search(search, Oracle(subject.classifier, entry.batch_size), capacity)
+        runner = _BatchSearch(search, Oracle(subject.classifier, entry.batch_size), capacity)
         region = region_of(where, entry, search)
         target_classes = {"targets": aims} if aims is not None else {}
         tensors = {"images": subject.dataset.inputs, "labels": subject.dataset.targets, **target_classes}
@@ -120,14 +120,14 @@ def _plan(
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class _BatchSearch:
     """One of our algorithms, on the images of a unit: who shares their batches is fixed with them, and so are the last bits."""
 
-    search: Search
+    search: SearchAlgorithm
     oracle: Oracle
     capacity: int
 
-    def __call__(self, task: Task, indices: Tensor) -> State:
+    def __call__(self, task: QueryTask, indices: Tensor) -> State:
         found: list[State] = []
         search_images(self.search, self.oracle, task, indices, self.capacity, found.append)
         joined = {key: torch.cat([state[key] for state in found]) for key in _KEPT}
@@ -145,7 +145,7 @@ class _OneByOne:
     subject: Subject
     aims: Tensor | None
 
-    def __call__(self, task: Task, indices: Tensor) -> State:
+    def __call__(self, task: QueryTask, indices: Tensor) -> State:
         found = [_one(self.request(i), self.subject, task, i) for i in indices.tolist()]
         return {key: torch.cat([state[key] for state in found]) for key in _KEPT}
 
@@ -171,7 +171,7 @@ def _hardest_first(indices: Tensor, subject: Subject) -> Tensor:
     return indices[subject.classifier.criterion.margin(logits, targets).argsort(descending=True, stable=True)]
 
 
-def _one(request: Request, subject: Subject, task: Task, i: int) -> State:
+def _one(request: Request, subject: Subject, task: QueryTask, i: int) -> State:
     done = attack_counted(subject.classifier, adapter_of(request.row.algorithm.library), request, task, i)
     return {
         "index": torch.tensor([i]),
@@ -182,7 +182,7 @@ def _one(request: Request, subject: Subject, task: Task, i: int) -> State:
     }
 
 
-def _untouched(task: Task, indices: Tensor) -> State:
+def _untouched(task: QueryTask, indices: Tensor) -> State:
     """Return the result of images whose attack no worker finished: where they were, after the one query of the clean image."""
     return {
         "index": indices,
@@ -193,7 +193,9 @@ def _untouched(task: Task, indices: Tensor) -> State:
     }
 
 
-def _data(subject: Subject, task: Task, attacked: Tensor, aims: Tensor | None, state: State, lost: Tensor) -> Tensors:
+def _data(
+    subject: Subject, task: QueryTask, attacked: Tensor, aims: Tensor | None, state: State, lost: Tensor
+) -> Tensors:
     inputs, logits = scratch.copy_of(subject.dataset.inputs), subject.clean_logits.clone()
     queries = torch.ones(len(inputs), dtype=torch.int64)
     predictions = subject.clean_predictions.clone()
@@ -248,6 +250,6 @@ def _caveats(algorithm: Algorithm, region: PerturbationBudget, entry: QueryEntry
         )
 
 
-def run(task: EntryTask[QueryEntry]) -> AssessmentResult:
+def run(task: Task[QueryEntry]) -> AssessmentResult:
     """Run one query-counted attack."""
     return assess(task.name, task.entry, task.budget, task.subject)

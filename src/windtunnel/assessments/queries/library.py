@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.adapters import Adapter, Request, perturb_by_label
 from windtunnel.assessments.attacks.evaluate import project
-from windtunnel.assessments.queries.search import Task
+from windtunnel.assessments.queries.search import QueryTask
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.distances import distance, within
 from windtunnel.core.seeds import seeded
@@ -27,7 +27,7 @@ class Metered(nn.Module):
     loss within the budget, at first the clean image. Raises _Stop at a success, and before `max_queries` is passed.
     """
 
-    def __init__(self, model: nn.Module, task: Task, index: int) -> None:
+    def __init__(self, model: nn.Module, task: QueryTask, index: int) -> None:
         super().__init__()
         self.model = model
         self._task, self._index = task, torch.tensor([index])
@@ -67,7 +67,7 @@ class Metered(nn.Module):
             self._loss = float(losses[best])
 
 
-def attack_counted(classifier: Classifier, adapter: Adapter, request: Request, task: Task, index: int) -> Metered:
+def attack_counted(classifier: Classifier, adapter: Adapter, request: Request, task: QueryTask, index: int) -> Metered:
     """Run one image's attack to its success or end; its last query is the check of what the library returned."""
     metered = Metered(classifier.module, task, index)
     with seeded(request.seed):

@@ -25,7 +25,7 @@ State: TypeAlias = dict[str, Tensor]
 NONE = -1
 
 
-class Search(Protocol):
+class SearchAlgorithm(Protocol):
     """One algorithm of the query-counted kind.
 
     width: candidates per image and round; steps: after so many an image is given up.
@@ -51,7 +51,7 @@ class Search(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class QueryTask:
     """N images to attack.
 
     images: float32 (N, C, H, W); logits: float32 (N, K), the answers to the first query of each; seeds: int64 (N,).
@@ -67,7 +67,12 @@ class Task:
 
 
 def search_images(
-    search: Search, oracle: Oracle, task: Task, indices: Tensor, capacity: int, finished: Callable[[State], None]
+    search: SearchAlgorithm,
+    oracle: Oracle,
+    task: QueryTask,
+    indices: Tensor,
+    capacity: int,
+    finished: Callable[[State], None],
 ) -> None:
     """Attack the images at `indices` (int64), at most `capacity` at a time; `finished` gets each when it is done.
 
@@ -93,7 +98,7 @@ def search_images(
                 state = {key: value[is_active] for key, value in state.items()}
 
 
-def _enter(search: Search, task: Task, indices: Tensor) -> State:
+def _enter(search: SearchAlgorithm, task: QueryTask, indices: Tensor) -> State:
     zeros = torch.zeros_like(indices)
     state = {
         "index": indices,
@@ -107,7 +112,7 @@ def _enter(search: Search, task: Task, indices: Tensor) -> State:
     return {**state, **search.start(state)}
 
 
-def _round(search: Search, oracle: Oracle, task: Task, state: State) -> Tensor:
+def _round(search: SearchAlgorithm, oracle: Oracle, task: QueryTask, state: State) -> Tensor:
     """One round of every image in flight, which changes `state`; returns who reached the goal, (n,) bool."""
     candidates = search.propose(state).flatten(0, 1)
     logits = oracle.logits(candidates)

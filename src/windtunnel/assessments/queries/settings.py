@@ -5,7 +5,7 @@ from pydantic import ValidationError
 from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.assessments.queries.eps_greedy import EpsGreedy, EpsGreedyParams, pixel_groups
 from windtunnel.assessments.queries.evoba import EvoBA, EvoBAParams
-from windtunnel.assessments.queries.search import Search
+from windtunnel.assessments.queries.search import SearchAlgorithm
 from windtunnel.assessments.queries.simba import SimBA, SimBAParams
 from windtunnel.assessments.queries.table import LIBRARY, OWN
 from windtunnel.core.contracts import Norm, PerturbationBudget
@@ -34,7 +34,7 @@ def params_of(where: str, entry: QueryEntry) -> Block:
         raise UserError(f"{where}.params.{key}: {reason[0].lower()}{reason[1:]}, got {value!r}") from error
 
 
-def search_of(where: str, entry: QueryEntry, shape: tuple[int, ...]) -> Search:
+def search_of(where: str, entry: QueryEntry, shape: tuple[int, ...]) -> SearchAlgorithm:
     """The search of one of our algorithms on images of `shape` (C, H, W). Raises UserError as `params_of`."""
     params = params_of(where, entry)
     if isinstance(params, EvoBAParams):
@@ -63,7 +63,7 @@ def limit_of(where: str, entry: QueryEntry, shape: tuple[int, ...], attacked: in
     return min(1 + share, entry.max_queries or 1 + share)
 
 
-def region_of(where: str, entry: QueryEntry, search: Search) -> PerturbationBudget:
+def region_of(where: str, entry: QueryEntry, search: SearchAlgorithm) -> PerturbationBudget:
     """The region of one of our algorithms: what the entry says, and no bound where it says nothing.
 
     The global budget is not asked: these algorithms are bounded by their queries, and change few values by any amount.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.catalogue import find_algorithm
-from windtunnel.assessments.task import Task as EntryTask
+from windtunnel.assessments.task import Task
 from windtunnel.assessments.verification.bound_propagation.bounder import Bounder
 from windtunnel.assessments.verification.canonical.subject import Canonical, canonical_subject
 from windtunnel.assessments.verification.cascade.ledger import Ledger
@@ -29,7 +29,7 @@ from windtunnel.assessments.verification.cascade.steps import (
     run_steps,
     steps_of,
 )
-from windtunnel.assessments.verification.cascade.task import Task
+from windtunnel.assessments.verification.cascade.task import VerificationTask
 from windtunnel.assessments.verification.falsification.examples import known_examples, read_examples, without_images
 from windtunnel.assessments.verification.rates import bounds_metrics, verdict_rates
 from windtunnel.assessments.verification.table import ROWS
@@ -86,7 +86,9 @@ def assess(
     canonical = canonical_subject(subject)
     bounder = Bounder(canonical.subject, region.norm, entry.batch_size, canonical.slack, deadline)
     ledger = Ledger.of(subject)
-    task = Task(name, canonical, region.norm, region.epsilon, entry, deadline, bounder, steps, _probed(steps))
+    task = VerificationTask(
+        name, canonical, region.norm, region.epsilon, entry, deadline, bounder, steps, _probed(steps)
+    )
     if results:
         undecided = ledger.undecided
         is_broken, examples = known_examples(canonical.subject, region.norm, region.epsilon, results)
@@ -144,7 +146,7 @@ def _versions() -> dict[str, Json]:
     return {name: version for name, package in packages.items() if (version := package_version(package))}
 
 
-def _as_it_ran(algorithm: Algorithm, steps: Sequence[str], task: Task) -> Algorithm:
+def _as_it_ran(algorithm: Algorithm, steps: Sequence[str], task: VerificationTask) -> Algorithm:
     """The registry row, stochastic where an attack drew from the seed: as a step, or for the radii that it breaks."""
     radius = task.entry.radius
     draws = any(step_of(step).falsifies for step in steps) or bool(radius and radius.attack and task.norm is Norm.LINF)
@@ -174,7 +176,7 @@ def _data(ledger: Ledger, canonical: Canonical, norm: Norm) -> Tensors:
     }
 
 
-def _radii(data: Tensors, radius: Radius, ledger: Ledger, task: Task) -> tuple[Tensors, Tensor]:
+def _radii(data: Tensors, radius: Radius, ledger: Ledger, task: VerificationTask) -> tuple[Tensors, Tensor]:
     """(the radii, bool (N,), whose search was not finished): by bounds, then what breaks, then between the two."""
     verdicts, distances = (tensor_in(data, key) for key in ("verdicts", "perturbation_distance"))
     holds = torch.where(verdicts == Verdict.VERIFIED, min(task.epsilon, radius.max), 0.0)
@@ -228,7 +230,7 @@ def verification_metrics(
     return metrics
 
 
-def run(task: EntryTask[VerificationEntry]) -> AssessmentResult:
+def run(task: Task[VerificationEntry]) -> AssessmentResult:
     """Run one verification."""
     results = read_examples(task.where, task.entry.examples_from, task.layout.robustness)
     return assess(task.name, task.entry, task.budget, task.subject, results)

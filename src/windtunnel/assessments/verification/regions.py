@@ -11,7 +11,7 @@ from windtunnel.core.contracts import Norm
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class BallRegions:
     """n balls. centre, low, high: float64 (n, d), the samples and the box around each ball, inside [0, 1]; radius: (n,)."""
 
     norm: Norm
@@ -21,16 +21,16 @@ class Region:
     radius: Tensor
 
     @classmethod
-    def around(cls, inputs: Tensor, norm: Norm, epsilon: float | Tensor, device: torch.device) -> Region:
+    def around(cls, inputs: Tensor, norm: Norm, epsilon: float | Tensor, device: torch.device) -> BallRegions:
         """Balls of `epsilon`, one for all or one each (n,), around inputs (n, ...) in [0, 1]."""
         centre = inputs.detach().to(device).flatten(1).double()
         radius = torch.as_tensor(epsilon, dtype=torch.float64, device=device).expand(len(centre))
         low, high = ((centre + side * radius[:, None]).clamp(0, 1) for side in (-1, 1))
         return cls(norm, centre, low, high, radius)
 
-    def part(self, members: Tensor) -> Region:
+    def part(self, members: Tensor) -> BallRegions:
         """The balls of `members`, int64."""
-        return Region(self.norm, *(t[members] for t in (self.centre, self.low, self.high, self.radius)))
+        return BallRegions(self.norm, *(t[members] for t in (self.centre, self.low, self.high, self.radius)))
 
     def __len__(self) -> int:
         return len(self.centre)

@@ -17,7 +17,7 @@ _TRAINS = ("train", "training")
 
 
 @dataclass(frozen=True, slots=True)
-class Samples:
+class SampleFiles:
     """One candidate. source: as `data.source`. train: the training split beside it. labels: their files, for idx.
 
     classes: how many, None where that is not known. side, channels: of the first image; side is None where images differ in size.
@@ -33,7 +33,7 @@ class Samples:
     channels: int | None = None
 
 
-def candidates(root: Path, files: Files, made: Mapping[Path, str]) -> list[Samples]:
+def candidates(root: Path, files: Files, made: Mapping[Path, str]) -> list[SampleFiles]:
     """Return the data that could be assessed on; what is named as a test split first, and folders before arrays."""
     all_candidates = [
         *_folders(root, files.image_folders, made),
@@ -43,7 +43,7 @@ def candidates(root: Path, files: Files, made: Mapping[Path, str]) -> list[Sampl
     return sorted((candidate for candidate in all_candidates if not _is_train(candidate, all_candidates)), key=_rank)
 
 
-def look_at(root: Path, path: Path, made: Mapping[Path, str]) -> Samples:
+def look_at(root: Path, path: Path, made: Mapping[Path, str]) -> SampleFiles:
     """Identify the data at a path that the user names by its content; a folder of images where nothing is there yet.
 
     Raises UserError for an .npz that is there and has no `x`, by which no run could begin.
@@ -63,10 +63,10 @@ def look_at(root: Path, path: Path, made: Mapping[Path, str]) -> Samples:
         return next(_idx(root, [path], made))
     below = files_below(root / path, Path("-")).image_folders if (root / path).is_dir() else {}
     inside = {path / folder: path / image for folder, image in below.items() if len(folder.parts) == 1}
-    return next(_folders(root, inside, made), Samples(path, "folder", maker(path, made)))
+    return next(_folders(root, inside, made), SampleFiles(path, "folder", maker(path, made)))
 
 
-def _folders(root: Path, images: Mapping[Path, Path], made: Mapping[Path, str]) -> Iterator[Samples]:
+def _folders(root: Path, images: Mapping[Path, Path], made: Mapping[Path, str]) -> Iterator[SampleFiles]:
     classes: dict[Path, list[Path]] = {}
     for folder in images:
         if folder != Path():
@@ -78,18 +78,18 @@ def _folders(root: Path, images: Mapping[Path, Path], made: Mapping[Path, str]) 
             ]
             alike = len({shape[0] for shape in shapes}) == 1
             train = next((other for other in classes if other.parent == folder.parent and other.name in _TRAINS), None)
-            yield Samples(
+            yield SampleFiles(
                 folder, "folder", maker(folder, made), train if train != folder else None, None, len(members),
                 shapes[0][0] if alike else None, shapes[0][1],
             )  # fmt: skip
 
 
-def _idx(root: Path, arrays: Iterable[Path], made: Mapping[Path, str]) -> Iterator[Samples]:
+def _idx(root: Path, arrays: Iterable[Path], made: Mapping[Path, str]) -> Iterator[SampleFiles]:
     image_files = [path for path in arrays if "idx3-ubyte" in path.name]
     for path in image_files:
         train = _train_beside(path, image_files)
         pair = (_labels(path), _labels(train) if train else None)
-        yield Samples(
+        yield SampleFiles(
             path,
             "idx",
             maker(path, made),
@@ -113,7 +113,7 @@ def _labels(images: Path) -> Path:
     return images.with_name(images.name.replace("images", "labels").replace("idx3", "idx1"))
 
 
-def _npz(root: Path, arrays: Iterable[Path], made: Mapping[Path, str]) -> Iterator[Samples]:
+def _npz(root: Path, arrays: Iterable[Path], made: Mapping[Path, str]) -> Iterator[SampleFiles]:
     files = [path for path in arrays if path.suffix == ".npz"]
     archives = [path for path in files if "x" in (read_or_skip(path, lambda path: _arrays(root / path)) or ())]
     for path in archives:
@@ -126,11 +126,11 @@ def _train_beside(path: Path, files: Iterable[Path]) -> Path | None:
     return next((p for p in files if p.parent == path.parent and _word(p) in _TRAINS and p != path), None)
 
 
-def _array(root: Path, path: Path, made: Mapping[Path, str]) -> Samples:
+def _array(root: Path, path: Path, made: Mapping[Path, str]) -> SampleFiles:
     shape = _shape_of_x(root / path)
     if len(shape) != 4:  # unknown, or no images
-        return Samples(path, "npz", maker(path, made))
-    return Samples(path, "npz", maker(path, made), side=(shape[2], shape[3]), channels=shape[1])
+        return SampleFiles(path, "npz", maker(path, made))
+    return SampleFiles(path, "npz", maker(path, made), side=(shape[2], shape[3]), channels=shape[1])
 
 
 def _shape_of_x(path: Path) -> tuple[int, ...]:
@@ -163,12 +163,12 @@ def _word(path: Path) -> str:
     return path.name.lower().replace("_", "-").partition("-")[0].partition(".")[0]
 
 
-def _is_train(one: Samples, among: Iterable[Samples]) -> bool:
+def _is_train(one: SampleFiles, among: Iterable[SampleFiles]) -> bool:
     """Return True if it is the training split of another candidate."""
     return any(other.train == one.path for other in among if other is not one)
 
 
-def _rank(one: Samples) -> tuple[int, int, int, str]:
+def _rank(one: SampleFiles) -> tuple[int, int, int, str]:
     kind = ("folder", "idx", "npz").index(one.source)
     word = _word(one.path)
     order = _TESTS.index(word) if word in _TESTS else len(_TESTS) + (word in _TRAINS)

@@ -31,7 +31,7 @@ class GenerativeModel(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Generators:
+class FittedGenerator:
     """A generative model that fits the data, seen through the data's value range.
 
     model: in its own value range `span`; `inputs_span` is what the classifier's inputs span, [0, 1] for images. decay: the
@@ -92,7 +92,7 @@ class Generators:
         """While the model is asked: an answer that never comes ends `check` or the stage, by one line."""
         return limited("generators: the model", self.time_limit, TIME_LIMIT)
 
-    def to(self, device: torch.device) -> Generators:
+    def to(self, device: torch.device) -> FittedGenerator:
         """Move the weights, in place; a model that is no torch module stays where it is."""
         if isinstance(self.model, nn.Module):
             self.model.to(device)

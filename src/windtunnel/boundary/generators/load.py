@@ -1,4 +1,4 @@
-"""From `generators` in params.yaml to Generators: `make_generators` once, by the stage; `load_generators` by every use."""
+"""From `generators` in params.yaml to `FittedGenerator`: `make_generators` once, by the stage; `load_generators` by every use."""
 
 import shutil
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.boundary.generators.builtin import BUILTIN
-from windtunnel.boundary.generators.interface import TIME_LIMIT, GenerativeModel, Generators
+from windtunnel.boundary.generators.interface import TIME_LIMIT, FittedGenerator, GenerativeModel
 from windtunnel.boundary.generators.record import (
     GENERATORS_JSON,
     GeneratorsRecord,
@@ -26,7 +26,7 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.references import FOREIGN, first_line, resolve
-from windtunnel.params.latent import Generators as GeneratorsBlock
+from windtunnel.params.latent import Generators
 from windtunnel.records.artifacts import load_tensors, plain_tensors, save_tensors
 from windtunnel.records.files import file_digest, replacing, write_json
 from windtunnel.records.metadata import Value, fitting
@@ -36,7 +36,7 @@ PROBES = 4  # codes of each class that a model of the user's is tried on
 RANGE_TOLERANCE = 1e-4
 
 
-def make_generators(block: GeneratorsBlock, train: Dataset | None, seed: int, device: str, directory: Path) -> None:
+def make_generators(block: Generators, train: Dataset | None, seed: int, device: str, directory: Path) -> None:
     """Train the recipe, or import the user's model, into `directory`. Raises UserError where it is unavailable."""
     directory.mkdir(parents=True, exist_ok=True)
     record = GeneratorsRecord(source=block.source, decay=float(block.decay))
@@ -63,15 +63,15 @@ def make_generators(block: GeneratorsBlock, train: Dataset | None, seed: int, de
     write_json(record.model_dump(mode="json"), directory / GENERATORS_JSON)
 
 
-def generators_in(resolved: Json) -> GeneratorsBlock:
+def generators_in(resolved: Json) -> Generators:
     """The block as it was resolved, with how long its model may take, which decides no result."""
     block = fitting(dict[str, Value], resolved, "generators", "a resolved block")
-    return GeneratorsBlock.model_validate({**block, **configured_limits("generators")})
+    return Generators.model_validate({**block, **configured_limits("generators")})
 
 
 def load_generators(
-    directory: Path, device: torch.device, dataset: Dataset, block: GeneratorsBlock | None = None
-) -> Generators | None:
+    directory: Path, device: torch.device, dataset: Dataset, block: Generators | None = None
+) -> FittedGenerator | None:
     """Load what `make_generators` wrote, tried on the data (see `fit`); None where `generators.source` is none.
 
     The function that builds a model of the user's is the one of `block`, from params.yaml, never one that a file names.
@@ -92,7 +92,7 @@ def load_generators(
     return replace(_own(block, weights, record.value_range, device, dataset), decay=record.decay)
 
 
-def check_generators(block: GeneratorsBlock, train: Dataset | None, device: str, dataset: Dataset) -> Generators | None:
+def check_generators(block: Generators, train: Dataset | None, device: str, dataset: Dataset) -> FittedGenerator | None:
     """Return the generative models as `windtunnel check` can have them: untrained where the run trains them, None for none.
 
     Raises UserError, in one line, for a block that cannot be made or does not fit the data.
@@ -125,19 +125,15 @@ def labelled(train: Dataset | None) -> Dataset:
     return train
 
 
-def _function(block: GeneratorsBlock) -> str:
+def _function(block: Generators) -> str:
     if block.function is None:
         raise UserError("generators.function: is required for generators.source: function")
     return block.function
 
 
 def _own(
-    block: GeneratorsBlock,
-    weights: Path | None,
-    span: tuple[float, float] | None,
-    device: torch.device,
-    dataset: Dataset,
-) -> Generators:
+    block: Generators, weights: Path | None, span: tuple[float, float] | None, device: torch.device, dataset: Dataset
+) -> FittedGenerator:
     """The user's model, its weights loaded, tried on the data."""
     reference = _function(block)
     with bounded(f"generators.function: {reference}", block.time_limit, TIME_LIMIT):
@@ -168,7 +164,7 @@ def fit(
     device: torch.device,
     dataset: Dataset,
     time_limit: float = 60.0,
-) -> Generators:
+) -> FittedGenerator:
     """Try a generative model on the data: every class, the shape, the range, finite images, the encoder's dimension.
 
     Raises IncompatibleError, in one line that says both sides.
@@ -177,7 +173,7 @@ def fit(
         model = model.requires_grad_(False).eval().to(device)
     low, high = span if span is not None else getattr(model, "value_range", (0.0, 1.0))
     digest = module_digest(model) if isinstance(model, nn.Module) else source
-    generators = Generators(
+    generators = FittedGenerator(
         model,
         dataset.num_classes,
         (float(low), float(high)),

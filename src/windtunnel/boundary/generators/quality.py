@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from windtunnel.boundary.generators.interface import Generators
+from windtunnel.boundary.generators.interface import FittedGenerator
 from windtunnel.boundary.generators.record import Quality
 from windtunnel.boundary.models.training import train_classifier
 from windtunnel.core.dataset import Dataset
@@ -15,7 +15,7 @@ ENOUGH = 20  # images a side below which a covariance says nothing
 MOST = 5000  # and above which nothing is gained
 
 
-def quality(generators: Generators, train: Dataset | None, seed: int, device: torch.device) -> Quality:
+def quality(generators: FittedGenerator, train: Dataset | None, seed: int, device: torch.device) -> Quality:
     """Frechet distance of generated to training images, and of two halves of the training images to each other.
 
     In the last hidden layer of a small network trained here for that, since there is no Inception for arbitrary images;

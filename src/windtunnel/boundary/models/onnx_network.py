@@ -40,7 +40,7 @@ class Sized(NamedTuple):
     factor: int
 
 
-class Numbers(NamedTuple):
+class StaticInput(NamedTuple):
     """A static input of a step."""
 
     values: tuple[float | Sized, ...]
@@ -55,12 +55,12 @@ class Name(NamedTuple):
 
 
 @dataclass(slots=True)
-class Step:
+class GraphStep:
     """One node that runs in the forward pass. last: names that no later step needs."""
 
     operator: str
     attributes: Attributes
-    inputs: tuple[Name | Numbers | None, ...]
+    inputs: tuple[Name | StaticInput | None, ...]
     outputs: tuple[str, ...]
     last: tuple[str, ...] = ()
 
@@ -148,13 +148,13 @@ class OnnxNetwork(nn.Module):
         logits = values[self._output]
         return logits if logits.ndim == 2 else logits.reshape(n, -1)
 
-    def _argument(self, item: Name | Numbers | None, values: Mapping[str, Tensor], n: int) -> Any:
+    def _argument(self, item: Name | StaticInput | None, values: Mapping[str, Tensor], n: int) -> Any:
         if isinstance(item, Name):
             return getattr(self, item.name) if item.is_constant else values[item.name]
         return None if item is None else _static(item, n)
 
 
-def _static(numbers: Numbers, n: int) -> Static:
+def _static(numbers: StaticInput, n: int) -> Static:
     sizes = (
         value
         if not isinstance(value, Sized)
@@ -181,7 +181,7 @@ class _Reader:
     batch: int | None
     declared: int | None
     values: dict[str, Value] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[GraphStep] = field(default_factory=list)
     constants: dict[str, Tensor] = field(default_factory=dict)
     buffers: dict[str, str] = field(default_factory=dict)
 
@@ -194,7 +194,7 @@ class _Reader:
 
     def read(
         self, graph: onnx.GraphProto, name: str, shape: tuple[int, ...], dtype: torch.dtype
-    ) -> tuple[list[Step], dict[str, Tensor]]:
+    ) -> tuple[list[GraphStep], dict[str, Tensor]]:
         """Return the steps of the forward pass, and the buffers that they take."""
         self.values[name] = Value(tuple(torch.empty(n, *shape, dtype=dtype, device="meta") for n in self.sizes), True)
         self._nodes(graph)
@@ -203,7 +203,7 @@ class _Reader:
             raise UserError(f"{self.path}: its output does not depend on its input")
         self._simplify(output)
         needed = {output}
-        steps: list[Step] = []
+        steps: list[GraphStep] = []
         for step in reversed(self.steps):
             if needed.isdisjoint(step.outputs):
                 continue
@@ -283,7 +283,7 @@ class _Reader:
         static = OPERATORS[node.op_type].static
         if node.op_type == "Reshape" and self.batch is None and self.declared and (shape := self._free(node, inputs)):
             inputs = [inputs[0], shape]
-        items: list[Name | Numbers | None] = []
+        items: list[Name | StaticInput | None] = []
         for index, (name, value) in enumerate(zip(node.input, inputs, strict=False)):
             if value is None:
                 items.append(None)
@@ -297,7 +297,7 @@ class _Reader:
                 raise Unsupported("computes with the size of the batch: export the model for one sample")
         results = [self._call(node, attributes, inputs, h) for h in range(len(self.sizes))]
         outputs = tuple(node.output[: len(results[0])])
-        self.steps.append(Step(node.op_type, attributes, tuple(items), outputs))
+        self.steps.append(GraphStep(node.op_type, attributes, tuple(items), outputs))
         for index, name in enumerate(outputs):
             self._set(name, [result[index].to("meta") for result in results], True)
 
@@ -329,7 +329,7 @@ class _Reader:
 
     def _alias(self, name: str, of: str) -> bool:
         self.values[name] = self.values[of]
-        self.steps.append(Step("Identity", {}, (Name(of, False),), (name,)))
+        self.steps.append(GraphStep("Identity", {}, (Name(of, False),), (name,)))
         return True
 
     def _branch(self, node: onnx.NodeProto, attributes: Attributes) -> None:
@@ -345,7 +345,7 @@ class _Reader:
             else:
                 self.values[name] = self.values[inner.name]
 
-    def _numbers(self, value: Value, h: int | None = None) -> Numbers:
+    def _numbers(self, value: Value, h: int | None = None) -> StaticInput:
         """Return the numbers of a static input: for the size of batch number h, or for every size."""
         if value.is_dynamic:
             raise Unsupported(
@@ -353,9 +353,9 @@ class _Reader:
             )
         if h is not None or value.is_constant:
             tensor = value.tensors[h or 0]
-            return Numbers(tuple(tensor.flatten().tolist()), tuple(tensor.shape))
+            return StaticInput(tuple(tensor.flatten().tolist()), tuple(tensor.shape))
         rows = [tensor.flatten().tolist() for tensor in value.tensors]
-        return Numbers(tuple(self._sized(row) for row in zip(*rows, strict=True)), tuple(value.tensors[0].shape))
+        return StaticInput(tuple(self._sized(row) for row in zip(*rows, strict=True)), tuple(value.tensors[0].shape))
 
     def _sized(self, row: tuple[float, ...]) -> float | Sized:
         if len(set(row)) == 1:
@@ -417,7 +417,7 @@ class _Reader:
                 if isinstance(item, Name):
                     uses[item.name] = uses.get(item.name, 0) + 1
 
-        def source(name: str) -> tuple[str, Step | None]:
+        def source(name: str) -> tuple[str, GraphStep | None]:
             while (step := producers.get(name)) and step.operator == "Identity":
                 name = step.inputs[0].name  # type: ignore[union-attr]
             return name, producers.get(name)
@@ -444,17 +444,17 @@ class _Reader:
                     step.inputs = (before.inputs[0], *step.inputs[1:])
 
 
-def _spatial_pads(step: Step, rank: int) -> list[int] | None:
+def _spatial_pads(step: GraphStep, rank: int) -> list[int] | None:
     """Return the pads of height and width of a Pad that puts zeros around them alone; None for any other."""
     pads, value, axes = (*step.inputs[1:], None, None, None)[:3]
     if step.attributes.get("mode", "constant") != "constant":
         return None
-    numbers: list[Any] | None = list(pads.values) if isinstance(pads, Numbers) else step.attributes.get("pads")
-    fill = value.values[0] if isinstance(value, Numbers) and value.values else step.attributes.get("value", 0.0)
+    numbers: list[Any] | None = list(pads.values) if isinstance(pads, StaticInput) else step.attributes.get("pads")
+    fill = value.values[0] if isinstance(value, StaticInput) and value.values else step.attributes.get("value", 0.0)
     if numbers is None or fill != 0 or any(isinstance(n, Sized) or n < 0 for n in numbers):
         return None
     all_pads, half = [0] * 2 * rank, len(numbers) // 2
-    for i, axis in enumerate(axes.values if isinstance(axes, Numbers) else range(half)):
+    for i, axis in enumerate(axes.values if isinstance(axes, StaticInput) else range(half)):
         dimension = int(axis) % rank  # type: ignore[arg-type]
         all_pads[dimension], all_pads[dimension + rank] = int(numbers[i]), int(numbers[i + half])
     if any(all_pads[i] for i in (0, 1, rank, rank + 1)):

@@ -11,7 +11,7 @@ from windtunnel.evaluation.gate.non_inferiority import Method, Paired, paired_in
 from windtunnel.params.results import Gate
 from windtunnel.records.basis import Basis
 from windtunnel.records.gate import Condition, ConditionStatus, Decision, GateResult
-from windtunnel.records.outcomes import HELD, LOST, Outcomes, Record, Shares
+from windtunnel.records.outcomes import HELD, LOST, OutcomeRecord, Outcomes, Shares
 from windtunnel.records.sandwich import Layer
 
 
@@ -29,8 +29,8 @@ def flatten(metrics: Mapping[str, Json], prefix: str = "") -> dict[str, float]:
 def decide(
     gate: Gate,
     metrics: Mapping[str, Json],
-    challenger: Record,
-    champion: Record | None = None,
+    challenger: OutcomeRecord,
+    champion: OutcomeRecord | None = None,
     hard_failures: tuple[str, ...] = (),
     layer: Layer | None = None,
 ) -> GateResult:
@@ -59,12 +59,12 @@ def decide(
     return GateResult(decision, tuple(conditions), hard_failures, champion.origin if champion else None)
 
 
-def regression_mismatch(gate: Gate, challenger: Record, champion: Record) -> list[str]:
+def regression_mismatch(gate: Gate, challenger: OutcomeRecord, champion: OutcomeRecord) -> list[str]:
     """The metrics of `maximum_regression` on which the two cannot be paired: another protocol or other samples."""
     return [name for name in gate.maximum_regression if _mismatch(name, challenger, champion)]
 
 
-def _enough_samples(gate: Gate, challenger: Record, champion: Record | None) -> Iterator[Condition]:
+def _enough_samples(gate: Gate, challenger: OutcomeRecord, champion: OutcomeRecord | None) -> Iterator[Condition]:
     """Yield the condition on the number of samples: the smallest n of the metrics that the gate names."""
     if not gate.is_set:
         return
@@ -78,7 +78,7 @@ def _enough_samples(gate: Gate, challenger: Record, champion: Record | None) -> 
     yield Condition("samples", float(n), float(gate.minimum_samples), None, enough, reason=why)
 
 
-def _rows(name: str, record: Record) -> list[Outcomes | Shares]:
+def _rows(name: str, record: OutcomeRecord) -> list[Outcomes | Shares]:
     """Return the outcomes under a metric, else those under the other metrics of its group."""
     if name in record.outcomes:
         return [record.outcomes[name]]
@@ -86,12 +86,12 @@ def _rows(name: str, record: Record) -> list[Outcomes | Shares]:
     return [row for key, row in record.outcomes.items() if key.partition("/")[0] == group]
 
 
-def _size(name: str, record: Record) -> int:
+def _size(name: str, record: OutcomeRecord) -> int:
     """Return the n of a metric: the samples assessed under it, else under another metric of its group, else all."""
     return min((sum(row.assessed) for row in _rows(name, record)), default=len(record.samples))
 
 
-def _basis(name: str, record: Record, layer: Layer | None, n: int | None = None) -> str:
+def _basis(name: str, record: OutcomeRecord, layer: Layer | None, n: int | None = None) -> str:
     """Return the region and the samples that a metric is of; n: of a comparison, in place of its own. Empty where not known."""
     rows = _rows(name, record)
     if not rows:
@@ -136,7 +136,9 @@ def _no_estimate(name: str, layer: Layer | None) -> str:
     return ""
 
 
-def _floor(name: str, threshold: float, flat: Mapping[str, float], record: Record, layer: Layer | None) -> Condition:
+def _floor(
+    name: str, threshold: float, flat: Mapping[str, float], record: OutcomeRecord, layer: Layer | None
+) -> Condition:
     value, low, high = (flat.get(f"{name}{end}") for end in ("", "_ci_low", "_ci_high"))
     interval = (low, high) if low is not None and high is not None else None
     basis = _basis(name, record, layer)
@@ -153,7 +155,7 @@ def _floor(name: str, threshold: float, flat: Mapping[str, float], record: Recor
 
 
 def _against_champion(
-    gate: Gate, name: str, margin: float, challenger: Record, champion: Record | None, layer: Layer | None
+    gate: Gate, name: str, margin: float, challenger: OutcomeRecord, champion: OutcomeRecord | None, layer: Layer | None
 ) -> Condition:
     # scipy takes a second to import; most who read this module's decisions need none of it.
     from windtunnel.evaluation.gate.non_inferiority import samples_needed
@@ -187,7 +189,7 @@ def _against_champion(
     )
 
 
-def _mismatch(name: str, challenger: Record, champion: Record) -> str:
+def _mismatch(name: str, challenger: OutcomeRecord, champion: OutcomeRecord) -> str:
     """Say why the two must not be compared on a metric; empty where they may be."""
     mine, theirs = challenger.outcomes.get(name), champion.outcomes.get(name)
     if mine is None:
@@ -202,7 +204,7 @@ def _mismatch(name: str, challenger: Record, champion: Record) -> str:
     return "" if _paired(name, challenger, champion) else "no sample was assessed under both"
 
 
-def _paired(name: str, challenger: Record, champion: Record) -> list[str]:
+def _paired(name: str, challenger: OutcomeRecord, champion: OutcomeRecord) -> list[str]:
     """Return the samples that both models were assessed on under a metric."""
     rows = zip(challenger.samples, challenger.outcomes[name].assessed, champion.outcomes[name].assessed, strict=True)
     return [sample for sample, first, second in rows if first and second]

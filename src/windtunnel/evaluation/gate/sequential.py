@@ -7,7 +7,7 @@ from windtunnel.core.confidence_sequence import BettingSequence
 from windtunnel.core.errors import UserError
 from windtunnel.params.results import Gate
 from windtunnel.records.gate import Decision
-from windtunnel.records.outcomes import HELD, NOT_ASSESSED, Outcomes, Record, Shares
+from windtunnel.records.outcomes import HELD, NOT_ASSESSED, OutcomeRecord, Outcomes, Shares
 
 LEVEL = 0.05
 
@@ -73,7 +73,7 @@ class SequentialGate:
     """
 
     gate: Gate
-    champion: Record | None = None
+    champion: OutcomeRecord | None = None
     conditions: list[SequentialCondition] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ class SequentialGate:
             sequences = BettingSequence(LEVEL), BettingSequence(LEVEL / len(requested))
             self.conditions.append(SequentialCondition(name, threshold, span, *sequences))
 
-    def add(self, record: Record) -> Decision | None:
+    def add(self, record: OutcomeRecord) -> Decision | None:
         """Continue by the outcomes of a batch; return the decision where there is one."""
         for condition in self.conditions:
             condition.add(self._values(condition, record))
@@ -96,7 +96,7 @@ class SequentialGate:
         enough = all(c.passing.n >= self.gate.minimum_samples for c in self.conditions)
         return Decision.PASSED if enough and all(c.holds for c in self.conditions) else None
 
-    def _values(self, condition: SequentialCondition, record: Record) -> list[float]:
+    def _values(self, condition: SequentialCondition, record: OutcomeRecord) -> list[float]:
         """Return the outcomes of the samples of a batch, or their differences to the champion's."""
         name, key = condition.name, "minimum" if condition.span[0] == 0 else "maximum_regression"
         if (row := record.outcomes.get(name)) is None:

@@ -17,7 +17,7 @@ from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRu
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, numbers
 from windtunnel.evaluation.sanity.probes import onnx_logits
 from windtunnel.evaluation.sanity.undecided import blame
-from windtunnel.evaluation.summary.evidence import Region, examples_of, in_latent_space, of_a_smoothed_model
+from windtunnel.evaluation.summary.evidence import PerturbationBall, examples_of, in_latent_space, of_a_smoothed_model
 from windtunnel.evaluation.witness.parameters import at_units, random_units
 from windtunnel.records.metadata import number
 
@@ -33,7 +33,7 @@ def _falsified(assessment: Assessment) -> Tensor:
     return (assessment.tensor("verdicts") == Verdict.FALSIFIED) & assessment.right
 
 
-def balls(evidence: Evidence) -> list[tuple[Assessment, Region]]:
+def balls(evidence: Evidence) -> list[tuple[Assessment, PerturbationBall]]:
     """The verifications with a ball, and their balls. Raises NotApplicable for none."""
     verified_balls = [
         (p, p.region) for p in evidence.verifications if p.region is not None and not of_a_smoothed_model(p.artifacts)
@@ -132,7 +132,9 @@ def counterexamples_real(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-def _refuted(evidence: Evidence, large: tuple[Assessment, Region], small: tuple[Assessment, Region]) -> Tensor | None:
+def _refuted(
+    evidence: Evidence, large: tuple[Assessment, PerturbationBall], small: tuple[Assessment, PerturbationBall]
+) -> Tensor | None:
     """(N,) bool: verified by `large` and falsified by `small` in the same ball or in one inside it; None for no such balls."""
     (certificate, ball), (other, inner) = large, small
     if certificate.name == other.name or not ball.covers(inner):
@@ -201,7 +203,7 @@ def bounds_contain(evidence: Evidence, limit: float) -> CheckResult:
 
 
 def _points(
-    evidence: Evidence, certificate: Assessment, ball: Region, finite: Tensor
+    evidence: Evidence, certificate: Assessment, ball: PerturbationBall, finite: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """(places among the samples at `finite` of a certificate, points of their balls), a few samples at a time: the clean inputs,
     attacks' examples, and random ones.
@@ -224,7 +226,7 @@ def _points(
             yield at, random_point(clean, ball, generator, corner=k % 2 == 0)
 
 
-def random_point(clean: Tensor, ball: Region, generator: torch.Generator, *, corner: bool) -> Tensor:
+def random_point(clean: Tensor, ball: PerturbationBall, generator: torch.Generator, *, corner: bool) -> Tensor:
     """A random point of each ball inside [0, 1]; on its surface where `corner`, which is where bounds are tight."""
     if transformation := ball.transformation:
         units = random_units(len(clean), len(transformation.names), generator, corner=corner)

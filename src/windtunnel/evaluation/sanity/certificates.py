@@ -5,12 +5,14 @@ from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.agreement import balls
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
-from windtunnel.evaluation.summary.evidence import Region
+from windtunnel.evaluation.summary.evidence import PerturbationBall
 
 ASKED = 8  # verdicts of each verification that another implementation is asked for
 
 
-def audited(subject: Subject, verification: Assessment, ball: Region, certified: int, asked: int = ASKED) -> Audit:
+def audited(
+    subject: Subject, verification: Assessment, ball: PerturbationBall, certified: int, asked: int = ASKED
+) -> Audit:
     """The audit of one verification of the run; subject: of all samples."""
     return audit(
         verification.artifacts, subject.subset(verification.indices), ball.norm, ball.epsilon, certified, asked

@@ -12,7 +12,7 @@ from windtunnel.core.epsilons import place_text
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.sanity.rates import rate_interval, significantly_more
-from windtunnel.evaluation.summary.evidence import Region
+from windtunnel.evaluation.summary.evidence import PerturbationBall
 from windtunnel.params.numbers import parse_number
 from windtunnel.records.files import read_json
 from windtunnel.records.metadata import fitting
@@ -60,7 +60,7 @@ def one_step_not_better(evidence: Evidence, limit: float) -> CheckResult:
 class _Contest:
     """Attacks of two kinds at one budget, on the n samples both were tried on: (N,) bool of what only one of them broke."""
 
-    region: Region
+    region: PerturbationBall
     names: list[str]
     n: int
     only_first: Tensor
@@ -165,7 +165,7 @@ def fixed_budget_finds_all(evidence: Evidence, limit: float) -> CheckResult:
         if not covered.any():
             continue
 
-        def inside(assessment: Assessment, ball: Region = region) -> Tensor:
+        def inside(assessment: Assessment, ball: PerturbationBall = region) -> Tensor:
             wrong = assessment.tensor("perturbed_predictions") != assessment.tensor("targets")
             return wrong & within(assessment.distance(ball.norm), ball.epsilon)
 
@@ -270,7 +270,7 @@ FILE = Path(__file__).with_name("records.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class BestKnownAccuracy:
     """The best known robust accuracy of a benchmark under Linf `epsilon`. read: when it was looked up."""
 
     model: str
@@ -280,7 +280,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _BenchmarkModel:
     """One model of a benchmark. external: the lower one of an adaptive evaluation, where there is one."""
 
     model: str
@@ -298,7 +298,7 @@ class _Entry:
 @dataclass(frozen=True, slots=True)
 class _Benchmark:
     epsilon: str
-    records: tuple[_Entry, ...]
+    records: tuple[_BenchmarkModel, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,9 +309,9 @@ class _Records:
     benchmarks: dict[str, _Benchmark]
 
 
-def best_known(benchmark: str) -> Record:
+def best_known(benchmark: str) -> BestKnownAccuracy:
     """The highest of the records, each by its lowest evaluation: the external one where there is one."""
     content = fitting(_Records, read_json(FILE), str(FILE), "the best known accuracies")
     known = content.benchmarks[benchmark]
     best = max(known.records, key=lambda entry: entry.lowest)
-    return Record(best.model, best.lowest, parse_number(known.epsilon), content.read)
+    return BestKnownAccuracy(best.model, best.lowest, parse_number(known.epsilon), content.read)

@@ -20,7 +20,13 @@ from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.check import NotApplicable, NotRun
-from windtunnel.evaluation.summary.evidence import Region, RegionEvidence, indices_of, region_evidence, region_of
+from windtunnel.evaluation.summary.evidence import (
+    PerturbationBall,
+    RegionEvidence,
+    indices_of,
+    region_evidence,
+    region_of,
+)
 from windtunnel.params.load import entries
 from windtunnel.params.results import Sanity
 from windtunnel.params.schema import Params
@@ -112,12 +118,12 @@ class Assessment:
         return self.semantics.threat_model
 
     @property
-    def region(self) -> Region | None:
+    def region(self) -> PerturbationBall | None:
         """The ball it worked in."""
         return region_of(self.artifacts)
 
     @property
-    def ball(self) -> Region:
+    def ball(self) -> PerturbationBall:
         """The ball of one that is known to have worked in one."""
         assert self.region is not None
         return self.region
@@ -320,7 +326,7 @@ class Evidence:
         return [self.ids[i] for i in mask.nonzero().flatten().tolist()]
 
     @cached_property
-    def regions(self) -> list[Region]:
+    def regions(self) -> list[PerturbationBall]:
         """Every ball an attack worked in, once."""
         all_regions = {
             p.region for p in self.assessments if p.family in ("attacks", "queries") and p.region is not None
@@ -332,7 +338,7 @@ class Evidence:
         """The evidence at the global budget, or at the first budget that an attack searched. Raises NotApplicable for none."""
         artifacts = [p.artifacts for p in self.assessments]
         budget = self.params.budget
-        for region in (Region(budget.norm, budget.epsilon), *self.regions):
+        for region in (PerturbationBall(budget.norm, budget.epsilon), *self.regions):
             result = region_evidence(region, self.clean, artifacts)
             if result.drawn.any():
                 return result

@@ -19,7 +19,7 @@ from windtunnel.evaluation.sanity import CONTROL_LIBRARY
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check, listing
 from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence
 from windtunnel.evaluation.sanity.probes import input_gradients, need_gradients, onnx_logits, several_passes
-from windtunnel.evaluation.summary.evidence import Region
+from windtunnel.evaluation.summary.evidence import PerturbationBall
 from windtunnel.registry.plugins import library_of
 
 BATCH = 64
@@ -210,7 +210,7 @@ def epsilon_in_pixel_units(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(best < 0.9, best, assessments=list(ratios) if best < 0.9 else (), reason=reason)
 
 
-def _unusual(ball: Region, dataset: Dataset) -> str:
+def _unusual(ball: PerturbationBall, dataset: Dataset) -> str:
     """Return in words how an epsilon differs from those in use for images of this size; empty where it does not."""
     if not dataset.is_image:
         return ""

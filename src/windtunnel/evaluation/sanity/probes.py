@@ -13,7 +13,7 @@ from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.evaluation.sanity.check import NotApplicable
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
-from windtunnel.evaluation.summary.evidence import Region
+from windtunnel.evaluation.summary.evidence import PerturbationBall
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.records.artifacts import Tensors, tensor_in
 
@@ -150,7 +150,7 @@ def largest_linf(evidence: Evidence) -> float:
     return max((r.epsilon for r in evidence.regions if r.norm is Norm.LINF), default=8 / 255)
 
 
-def linf_ball(evidence: Evidence) -> tuple[Region, Tensor]:
+def linf_ball(evidence: Evidence) -> tuple[PerturbationBall, Tensor]:
     """The largest Linf budget that attacks were run at, and the samples right that none of them broke; (N,) bool."""
     balls = [r for r in evidence.regions if r.norm is Norm.LINF]
     if not balls:

@@ -15,7 +15,7 @@ from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.sanity.model import differentiable, no_hidden_quantisation, no_optimisation_at_inference
 from windtunnel.evaluation.sanity.probes import Changes, need_gradients, pgd, rerun, rerun_attack
 from windtunnel.evaluation.sanity.rates import rate_interval, significantly_more
-from windtunnel.evaluation.summary.evidence import Region
+from windtunnel.evaluation.summary.evidence import PerturbationBall
 
 # The same method in both libraries, under equal settings (docs/algorithms.md).
 TWINS = (
@@ -187,7 +187,7 @@ def no_silent_success(evidence: Evidence, limit: float) -> CheckResult:
 class Spy:
     """The evidence with a model that notes which samples any forward pass showed misclassified inside the ball."""
 
-    def __init__(self, evidence: Evidence, indices: Tensor, region: Region) -> None:
+    def __init__(self, evidence: Evidence, indices: Tensor, region: PerturbationBall) -> None:
         from dataclasses import replace
 
         clean, labels = evidence.subject.dataset.inputs[indices], evidence.subject.dataset.targets[indices]

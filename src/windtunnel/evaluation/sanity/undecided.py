@@ -9,13 +9,18 @@ from windtunnel.core.contracts import Verdict
 from windtunnel.core.distances import within
 from windtunnel.core.medians import median
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
-from windtunnel.evaluation.summary.evidence import Region, examples_of, in_latent_space
+from windtunnel.evaluation.summary.evidence import PerturbationBall, examples_of, in_latent_space
 
 NEARLY_NONE = 0.05  # a share up to which attacks or other verifications are taken to have found nothing
 TIGHT = 2.0  # bounds of a model whose logits truly move half as far as they allow leave little to gain
 
 
-def blame(evidence: Evidence, certificate: Assessment, ball: Region, balls: Sequence[tuple[Assessment, Region]]) -> str:
+def blame(
+    evidence: Evidence,
+    certificate: Assessment,
+    ball: PerturbationBall,
+    balls: Sequence[tuple[Assessment, PerturbationBall]],
+) -> str:
     """Return the cause of the samples that `certificate` left undecided in `ball`, the evidence, and what to try.
 
     From what is on disk alone: samples that another verification of `balls` proves in a ball as large are the bound's fault,
@@ -71,7 +76,7 @@ def _try(certificate: Assessment) -> str:
     return f"try alpha-crown{suffix} or branch-and-bound{suffix}, or a smaller epsilon"
 
 
-def _attacks(evidence: Evidence, ball: Region) -> list[Assessment]:
+def _attacks(evidence: Evidence, ball: PerturbationBall) -> list[Assessment]:
     """Attacks of the ball's norm whose budget is no smaller: what they leave was attacked in the whole ball."""
     return [
         p
@@ -83,7 +88,7 @@ def _attacks(evidence: Evidence, ball: Region) -> list[Assessment]:
     ]
 
 
-def _broken(evidence: Evidence, ball: Region) -> Tensor:
+def _broken(evidence: Evidence, ball: PerturbationBall) -> Tensor:
     """(N,) bool: misclassified at some stored input inside the ball, whoever found it."""
     perturbed = [
         p for p in evidence.assessments if p.has("perturbed_inputs") and p.has("perturbed_predictions")
@@ -97,7 +102,7 @@ def _count(evidence: Evidence, assessment: Assessment, mask: Tensor, among: Tens
 
 
 def _looseness(
-    evidence: Evidence, certificate: Assessment, ball: Region, attacks: Sequence[Assessment], unknown: Tensor
+    evidence: Evidence, certificate: Assessment, ball: PerturbationBall, attacks: Sequence[Assessment], unknown: Tensor
 ) -> float | None:
     """Return the median ratio of bound width to the largest logit change by an attack inside the ball; None for no pair."""
     if not certificate.has("output_bounds"):

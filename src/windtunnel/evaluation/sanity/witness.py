@@ -20,10 +20,10 @@ from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Evidence, witness_queries
 from windtunnel.evaluation.sanity.model import is_random
-from windtunnel.evaluation.summary.evidence import Region, region_evidence, region_of
+from windtunnel.evaluation.summary.evidence import PerturbationBall, region_evidence, region_of
 from windtunnel.evaluation.witness.balls import Ball
 from windtunnel.evaluation.witness.parameters import search_parameters
-from windtunnel.evaluation.witness.search import Search, Target, search, train_student, witness_passes
+from windtunnel.evaluation.witness.search import Target, WitnessResult, search, train_student, witness_passes
 from windtunnel.records.artifacts import Tensors
 
 CHECK = "D15"
@@ -44,7 +44,7 @@ class Claim:
     distance alone report distances there.
     """
 
-    region: Region
+    region: PerturbationBall
     survived: Tensor
     certified: Tensor
     attacked: int
@@ -63,7 +63,7 @@ class Testimony:
 
     claim: Claim
     indices: Tensor
-    found: Search
+    found: WitnessResult
 
     @property
     def certified(self) -> Tensor:
@@ -109,7 +109,7 @@ def claims_of(evidence: Evidence) -> list[Claim]:
     """
     all_artifacts = [p.artifacts for p in evidence.assessments]
     attacks = [p.artifacts for p in evidence.assessments if p.family != "sweeps"]
-    global_region = Region(evidence.params.budget.norm, evidence.params.budget.epsilon)
+    global_region = PerturbationBall(evidence.params.budget.norm, evidence.params.budget.epsilon)
     minimum_norm = {p.name for p in evidence.assessments if p.minimum_norm}
     balls = {global_region} | {
         region for artifacts in attacks if (region := region_of(artifacts)) is not None and region.epsilon > 0

@@ -28,7 +28,7 @@ NOBODY = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class PerturbationBall:
     """A perturbation ball: norm and radius, or a transformation, by its measure, and the share of its ranges."""
 
     norm: Norm
@@ -39,7 +39,7 @@ class Region:
         """The transformation whose parameters are measured; None for a ball."""
         return transformation_of(self.norm)
 
-    def covers(self, other: Region) -> bool:
+    def covers(self, other: PerturbationBall) -> bool:
         """True if every point of `other` is known to be one of this region."""
         mine, theirs = self.transformation, other.transformation
         if mine and theirs:
@@ -59,7 +59,7 @@ class RegionEvidence:
     examined: (N,) bool, sent to a verifier at this region or a larger one.
     """
 
-    region: Region
+    region: PerturbationBall
     misclassified: Tensor
     broken: Tensor
     broken_by: Tensor
@@ -77,12 +77,12 @@ class RegionEvidence:
         return self.misclassified | self.broken
 
 
-def region_of(artifacts: Artifacts) -> Region | None:
+def region_of(artifacts: Artifacts) -> PerturbationBall | None:
     """The ball an assessment worked in; None where it has none (average case, no bound, no pixel norm)."""
     region = artifacts.metadata.semantics.perturbation
     if region.norm is None or region.epsilon is None or not (region.norm in DISTANCE or transformation_of(region.norm)):
         return None
-    return Region(region.norm, region.epsilon)
+    return PerturbationBall(region.norm, region.epsilon)
 
 
 def of_a_smoothed_model(artifacts: Artifacts) -> bool:
@@ -144,7 +144,7 @@ def _assigned(artifacts: Artifacts) -> Tensor:
     return assigned
 
 
-def searches(artifacts: Artifacts, region: Region) -> bool:
+def searches(artifacts: Artifacts, region: PerturbationBall) -> bool:
     """Return True if an attack's search region is `region`: the same ball, or the smallest norm without a lower cap."""
     semantics = artifacts.metadata.semantics
     ball = semantics.perturbation
@@ -164,7 +164,7 @@ def _selection_of(artifacts: Artifacts) -> str:
     return str(selected.get("selection", "first")) if isinstance(selected, Mapping) else "all"
 
 
-def region_evidence(region: Region, clean: Artifacts, assessments: Sequence[Artifacts]) -> RegionEvidence:
+def region_evidence(region: PerturbationBall, clean: Artifacts, assessments: Sequence[Artifacts]) -> RegionEvidence:
     """Collect what `assessments` know of the samples of `clean` inside `region`."""
     targets, ids = clean.tensor("targets"), clean.sample_names
     n = len(targets)

@@ -15,7 +15,7 @@ from windtunnel.evaluation.summary.slices import MEMBERS, slices_of
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 from windtunnel.records.artifacts import Artifacts
-from windtunnel.records.outcomes import HELD, LOST, NOT_ASSESSED, PAIRED_METRIC, Outcomes, Record, Shares
+from windtunnel.records.outcomes import HELD, LOST, NOT_ASSESSED, PAIRED_METRIC, OutcomeRecord, Outcomes, Shares
 from windtunnel.records.sandwich import layers_of
 
 V = TypeVar("V")
@@ -24,7 +24,7 @@ A = TypeVar("A")
 
 def record_outcomes(
     params: Params, summary: Artifacts, clean: Artifacts, assessments: Sequence[Artifacts], dataset_digest: str = ""
-) -> Record:
+) -> OutcomeRecord:
     """Return the outcomes under the metrics of the sandwich and of each assessment.
 
     The mean of a row over its assessed samples is the metric of that name in metrics.json. dataset_digest: of the whole
@@ -97,7 +97,7 @@ def record_outcomes(
             images = _right_images(artifacts)
             counts = _spread(images.sum(0).tolist(), places, len(right), None)
             outcomes[name] = Shares(_digest(samples, own[artifacts.name]), tuple(counts), len(images))
-    return Record(clean.metadata.provenance.model_digest, tuple(clean.sample_names), outcomes)
+    return OutcomeRecord(clean.metadata.provenance.model_digest, tuple(clean.sample_names), outcomes)
 
 
 def _spread(values: Sequence[V], places: Sequence[int], n: int, absent: A) -> list[V | A]:

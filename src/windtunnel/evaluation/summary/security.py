@@ -8,7 +8,7 @@ import torch
 
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import AssessmentKind, Norm
-from windtunnel.evaluation.summary.evidence import Region, examples_of, of_a_smoothed_model, region_of
+from windtunnel.evaluation.summary.evidence import PerturbationBall, examples_of, of_a_smoothed_model, region_of
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.files import read_json, write_json
 from windtunnel.records.metadata import fitting, number, numbers
@@ -79,7 +79,9 @@ def _curves(artifacts: Artifacts) -> Iterator[SecurityCurve]:
         yield _point(artifacts, region, "adversarial_accuracy", certified=False)
 
 
-def _stored(artifacts: Artifacts, region: Region, epsilons: str, accuracy: str, *, certified: bool) -> SecurityCurve:
+def _stored(
+    artifacts: Artifacts, region: PerturbationBall, epsilons: str, accuracy: str, *, certified: bool
+) -> SecurityCurve:
     low, high = f"{accuracy}_ci_low", f"{accuracy}_ci_high"
     x, y, bottom, top = (numbers(artifacts.metrics, key) for key in (epsilons, accuracy, low, high))
     smoothed = of_a_smoothed_model(artifacts)
@@ -89,14 +91,14 @@ def _stored(artifacts: Artifacts, region: Region, epsilons: str, accuracy: str, 
     )  # fmt: skip
 
 
-def _point(artifacts: Artifacts, region: Region, key: str, *, certified: bool) -> SecurityCurve:
+def _point(artifacts: Artifacts, region: PerturbationBall, key: str, *, certified: bool) -> SecurityCurve:
     value, low, high = (number(artifacts.metrics, f"{key}{end}") for end in ("", "_ci_low", "_ci_high"))
     at = region.epsilon
     return SecurityCurve(artifacts.name, region.norm, certified, [at], [value], [low], [high], _count(artifacts), at,
                          out_of_time=_out_of_time(artifacts))  # fmt: skip
 
 
-def _of_distances(artifacts: Artifacts, region: Region) -> SecurityCurve:
+def _of_distances(artifacts: Artifacts, region: PerturbationBall) -> SecurityCurve:
     """One run of a minimum-norm attack is the whole curve: a sample holds at every epsilon below its distance."""
     distances = torch.where(examples_of(artifacts), artifacts.tensor("perturbation_distance"), torch.inf)
     wrong = artifacts.tensor("clean_predictions") != artifacts.tensor("targets")

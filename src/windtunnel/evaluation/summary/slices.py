@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from windtunnel.core.binomial import Rate, binomial_rate
+from windtunnel.core.binomial import BinomialRate, binomial_rate
 from windtunnel.core.contracts import Json
 from windtunnel.core.sample_states import SampleState, state_counts
 from windtunnel.records.artifacts import Artifacts
@@ -37,7 +37,7 @@ def slice_metrics(
     is_certified = states == SampleState.CERTIFIED.code
     is_robust = is_certified | (states == SampleState.SURVIVED.code)
     sandwiched = drawn if drawn.any() else drawn | ~drawn
-    rows, of_ends = [], {"worst_case": [], "certified": []}  # type: tuple[list[SliceRow], dict[str, list[Rate]]]
+    rows, of_ends = [], {"worst_case": [], "certified": []}  # type: tuple[list[SliceRow], dict[str, list[BinomialRate]]]
     for (column, value), mine in zip(names, members, strict=True):
         rates = {"clean": _rate(states[mine] != SampleState.MISCLASSIFIED.code, level)}
         if (mine & drawn).any():
@@ -60,7 +60,7 @@ def slice_metrics(
     return metrics
 
 
-def _rate(is_held: Tensor, level: float) -> Rate:
+def _rate(is_held: Tensor, level: float) -> BinomialRate:
     return binomial_rate(int(is_held.sum()), len(is_held), level)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.boundary.data.slices import Slices
-from windtunnel.core.binomial import IntervalMethod, Rate, binomial_interval, binomial_rate
+from windtunnel.core.binomial import BinomialRate, IntervalMethod, binomial_interval, binomial_rate
 from windtunnel.core.contracts import (
     Algorithm,
     AssessmentKind,
@@ -26,7 +26,7 @@ from windtunnel.core.sample_states import STATE_CODES, SampleState, state_counts
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.summary.evidence import (
     NOBODY,
-    Region,
+    PerturbationBall,
     RegionEvidence,
     nearest_distances,
     nearest_examples,
@@ -62,7 +62,7 @@ def summarise(
     `sandwich_certified` (B, N) for the B regions of metrics.sandwich, and `slice_members` (S, N) for the S of kwargs.slices.
     """
     assert budget.epsilon is not None  # the global budget always has one
-    headline = Region(budget.norm, budget.epsilon)
+    headline = PerturbationBall(budget.norm, budget.epsilon)
     regions = [headline, *sorted(_regions(assessments) - {headline}, key=lambda r: (r.norm, r.epsilon))]
     by_region = [region_evidence(region, clean, assessments) for region in regions]
     first = by_region[0]
@@ -131,7 +131,7 @@ def _randomness(assessments: Sequence[Artifacts]) -> Randomness:
     )  # "": of an older version
 
 
-def _regions(assessments: Sequence[Artifacts]) -> set[Region]:
+def _regions(assessments: Sequence[Artifacts]) -> set[PerturbationBall]:
     return {
         region
         for a in assessments
@@ -320,7 +320,7 @@ def class_metrics(
     return metrics
 
 
-def gap_interval(rates: Sequence[Rate]) -> tuple[float, float]:
+def gap_interval(rates: Sequence[BinomialRate]) -> tuple[float, float]:
     """Interval of the largest minus the smallest of at least two independent binomial rates with samples, in [0, 1].
 
     The two are chosen after the fact, as the extremes of K, so that an interval of their difference alone would find a gap

@@ -11,7 +11,7 @@ from torch import Tensor
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.transformations import Transformation
 from windtunnel.core.transformed import transform, unit_tensors
-from windtunnel.evaluation.witness.search import Search
+from windtunnel.evaluation.witness.search import WitnessResult
 
 _GRID = 61  # points of the grid, about
 _SHORT = 1 - 1e-6  # of the half ranges, so that rounding leaves no point outside
@@ -48,7 +48,7 @@ def search_parameters(
     labels: Tensor,
     seeds: Sequence[int],
     passes: int,
-) -> Search:
+) -> WitnessResult:
     """Search examples of the samples `inputs` (n, C, H, W) in a region of a transformation, with at most `passes` passes in all."""
     n, dimensions = len(inputs), len(transformation.names)
     side = max(3, round(_GRID ** (1 / dimensions)) | 1)
@@ -74,4 +74,4 @@ def search_parameters(
             broken[i], examples[i], margins[i] = True, images[worst], losses[worst]
             predictions[i] = classifier.criterion.predict(logits[worst][None], labels[i][None])[0]
             methods[i] = "grid of parameters" if worst < len(lattice) else "random parameters"
-    return Search(broken, examples, margins, predictions, used, tuple(methods))
+    return WitnessResult(broken, examples, margins, predictions, used, tuple(methods))

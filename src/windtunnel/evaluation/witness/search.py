@@ -61,7 +61,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class WitnessResult:
     """Result of a search over n samples: broken bool (n,), examples (n, ...), passes int64 (n,), and the method that broke each one.
 
     margins: best wrong logit less the label's of each example, so that rounding can be told from a real change of class; (n,).
@@ -75,10 +75,10 @@ class Search:
     passes: Tensor
     methods: tuple[str, ...]
 
-    def at(self, mask: Tensor) -> Search:
+    def at(self, mask: Tensor) -> WitnessResult:
         """The same of the samples at `mask` (n,) alone."""
         methods = tuple(method for method, chosen in zip(self.methods, mask.tolist(), strict=True) if chosen)
-        return Search(
+        return WitnessResult(
             self.broken[mask],
             self.examples[mask],
             self.margins[mask],
@@ -88,19 +88,19 @@ class Search:
         )
 
 
-def search(target: Target, inputs: Tensor, labels: Tensor, seeds: Sequence[int], passes: int) -> Search:
+def search(target: Target, inputs: Tensor, labels: Tensor, seeds: Sequence[int], passes: int) -> WitnessResult:
     """Search adversarial examples of the samples `inputs` (n, ...) with at most `passes` passes in all.
 
     The samples share one allowance: what a sample does not need goes to the others, those at the front first.
     """
     size = forward_samples(inputs)
-    parts: list[Search] = []
+    parts: list[WitnessResult] = []
     for start in range(0, len(inputs), size):
         rows = slice(start, start + size)
         passes_left = passes - sum(int(part.passes.sum()) for part in parts)
         share = passes_left * len(inputs[rows]) // (len(inputs) - start)
         parts.append(_Searching(target, inputs[rows], labels[rows], seeds[rows], share).result())
-    return Search(
+    return WitnessResult(
         broken=torch.cat([part.broken for part in parts]),
         examples=torch.cat([part.examples for part in parts]),
         margins=torch.cat([part.margins for part in parts]),
@@ -124,7 +124,7 @@ class _Searching:
         self.methods = [""] * len(inputs)
         self.failed: set[str] = set()
 
-    def result(self) -> Search:
+    def result(self) -> WitnessResult:
         gradient_passes, criterion = 2 * STEPS + 1, self.target.classifier.criterion
         if self.target.gradients:
             self._run("gradient of the margin", gradient_passes, lambda rows: self._ascend(rows, criterion.margin_loss))
@@ -143,7 +143,9 @@ class _Searching:
             self._run("targeted gradient", gradient_passes, partial(self._ascend, loss=None, rank=rank))
         if not self.target.gradients:
             self._run("random search", 2 * SQUARES[1], lambda rows: self._squares(rows, 2 * SQUARES[1]))
-        return Search(self.broken, self.examples, self.margins, self.predictions, self.passes, tuple(self.methods))
+        return WitnessResult(
+            self.broken, self.examples, self.margins, self.predictions, self.passes, tuple(self.methods)
+        )
 
     def _run(self, method: str, cost: int, run: Callable[[Tensor], None]) -> None:
         """Run a method on the unbroken samples that the passes left allow, and confirm what it broke."""

@@ -33,7 +33,7 @@ from windtunnel.registry.plugins import families
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.collect import findings_in
 from windtunnel.reporting.report.html import render_html
-from windtunnel.reporting.report.model import Report
+from windtunnel.reporting.report.model import ReportContent
 from windtunnel.reporting.report.pdf import render_pdf
 from windtunnel.reporting.report.sections.sanity import warnings_of
 from windtunnel.reporting.report.sections.statement import hard_failures
@@ -242,7 +242,7 @@ class Result(Mapping[str, Artifacts]):
         return target
 
     @cached_property
-    def _report(self) -> Report:
+    def _report(self) -> ReportContent:
         return build_report(self.place.reports, names=[name for name in self if name not in {"clean", "summary"}])
 
     def _repr_html_(self) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader
 
-from windtunnel.boundary.discovery.samples import Samples
+from windtunnel.boundary.discovery.samples import SampleFiles
 from windtunnel.boundary.discovery.weights import Weights
 from windtunnel.boundary.text import yaml_text
 from windtunnel.registry.plugins import library_of
@@ -27,7 +27,7 @@ class Choice:
     """
 
     model: Weights | None
-    data: Samples | None
+    data: SampleFiles | None
     factory: str
     experiment: str
     store: str = ""

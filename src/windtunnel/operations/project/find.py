@@ -9,7 +9,7 @@ from pathlib import Path
 
 from windtunnel.boundary.discovery import samples, upstream, weights
 from windtunnel.boundary.discovery.factory import factories
-from windtunnel.boundary.discovery.samples import Samples
+from windtunnel.boundary.discovery.samples import SampleFiles
 from windtunnel.boundary.discovery.walk import Files, files_below, read_or_skip
 from windtunnel.boundary.discovery.weights import Weights
 from windtunnel.boundary.files import is_file, path_text
@@ -23,7 +23,7 @@ _SIDES = ("image_size", "img_size", "input_size", "imgsz", "resize", "crop_size"
 
 
 @dataclass(frozen=True)
-class Found:
+class FolderContents:
     """The folder `root`, looked at without `folder`, which the project will be."""
 
     root: Path
@@ -45,7 +45,7 @@ class Found:
         return weights.candidates(self.root, self.files.weights, self.files.pretrained, self.made)
 
     @cached_property
-    def data(self) -> list[Samples]:
+    def data(self) -> list[SampleFiles]:
         """Data, the likeliest first."""
         return samples.candidates(self.root, self.files, self.made)
 
@@ -74,7 +74,7 @@ class Found:
         path = self._check_link("--model", Path(place))
         return read_or_skip(path, lambda path: weights.look_at(self.root, path, upstream.maker(path, self.made)))
 
-    def data_at(self, path: Path) -> Samples:
+    def data_at(self, path: Path) -> SampleFiles:
         """The data at a path that the user names."""
         return samples.look_at(self.root, self._check_link("--data", path), self.made)
 

@@ -14,7 +14,7 @@ import windtunnel
 from windtunnel.core.errors import UserError
 from windtunnel.core.repository import code_folders
 from windtunnel.operations.resolve.memory import Memory
-from windtunnel.operations.resolve.source import Source, read_source
+from windtunnel.operations.resolve.source import ModuleSource, read_source
 
 PACKAGE = "windtunnel"
 SCHEDULING = f"{PACKAGE}.runtime"  # executors, progress, messages, shutdown: decides nothing of a result
@@ -119,12 +119,12 @@ class Code:
             self._modules[name] = _Module(code, imports, frozenset(libraries))
         return self._modules[name]
 
-    def _source(self, name: str, path: Path) -> Source:
+    def _source(self, name: str, path: Path) -> ModuleSource:
         def read(path: Path) -> dict[str, object]:
             return asdict(read_source(path, name))
 
         source = self.memory.of(f"source {name}", path, read)
-        return Source(str(source["digest"]), tuple(source["imports"]), bool(source["resources"]))  # type: ignore[arg-type]
+        return ModuleSource(str(source["digest"]), tuple(source["imports"]), bool(source["resources"]))  # type: ignore[arg-type]
 
 
 class _Module(NamedTuple):

@@ -22,7 +22,7 @@ SETTLED = 2.0
 Finding = TypeVar("Finding")
 
 
-class _Kept(BaseModel):
+class _MemoryFile(BaseModel):
     """The file. files: size, time, inode and finding, by what it is and of which file."""
 
     form: int
@@ -37,7 +37,7 @@ class Memory:
         self._known: dict[str, list[object]] = {}
         self._changed = False
         try:
-            stored = _Kept.model_validate(read_json(path))
+            stored = _MemoryFile.model_validate(read_json(path))
         except (UserError, ValidationError):
             return
         if stored.form == FORM:
@@ -67,7 +67,7 @@ class Memory:
     def keep(self) -> None:
         """Write what is new, for the next run."""
         if self._changed:
-            write_json(_Kept(form=FORM, files=self._known).model_dump(), self._path)
+            write_json(_MemoryFile(form=FORM, files=self._known).model_dump(), self._path)
 
 
 def combined(digests: dict[str, str]) -> str:

@@ -13,7 +13,7 @@ from windtunnel.records.files import read_own
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ModuleSource:
     """digest: of the code alone. imports: dotted names; one may be a module's or that of something in a module.
 
     resources: whether it reads files that lie beside it.
@@ -24,7 +24,7 @@ class Source:
     resources: bool
 
 
-def read_source(path: Path, name: str) -> Source:
+def read_source(path: Path, name: str) -> ModuleSource:
     """The module `name` in `path`. Imports inside functions count, those for type checkers do not.
 
     Raises UserError where the file is no Python.
@@ -36,7 +36,7 @@ def read_source(path: Path, name: str) -> Source:
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     imports = tuple(sorted(set(_imports(tree, package))))
     resources = any(isinstance(node, ast.Name) and node.id in {"__file__", "PackageLoader"} for node in ast.walk(tree))
-    return Source(hashlib.sha256("".join(_shape(tree)).encode()).hexdigest(), imports, resources)
+    return ModuleSource(hashlib.sha256("".join(_shape(tree)).encode()).hexdigest(), imports, resources)
 
 
 def _imports(node: ast.AST, package: str) -> Iterator[str]:

@@ -40,7 +40,7 @@ class Pending:
     redraws: bool = False
 
 
-class _Change(BaseModel):
+class _StageChange(BaseModel):
     """One item of a stage in `dvc status`: states by path, of params.yaml by key."""
 
     deps: dict[str, str | dict[str, object]] = Field(default_factory=dict, alias="changed deps")
@@ -82,7 +82,7 @@ def _reasons(
     repo: Repo, stages: Mapping[str, Resolved], lock: Mapping[str, LockedStage]
 ) -> Iterator[tuple[str, list[str]]]:
     status = fitting(
-        dict[str, list[str | _Change]], repo.status(), "dvc status", "what this version of windtunnel reads"
+        dict[str, list[str | _StageChange]], repo.status(), "dvc status", "what this version of windtunnel reads"
     )
     labels = {stage.addressing for stage in repo.index.stages}
     for label in [*stages, *(label for label in status if label not in stages)]:
@@ -122,7 +122,7 @@ def _resolved_before(repo: Repo, now: Resolved, ran: LockedStage) -> Resolved | 
         return None
 
 
-def _dvc_words(changes: Sequence[str | _Change]) -> Iterator[str]:
+def _dvc_words(changes: Sequence[str | _StageChange]) -> Iterator[str]:
     """List what DVC finds changed beside what was resolved: files of other stages, params, outputs that are not there."""
     for change in changes:
         if isinstance(change, str):

@@ -16,7 +16,7 @@ from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 from windtunnel.records.layout import CHAMPION as CHAMPION_FILE
 from windtunnel.records.layout import DATA, PARAMS_FILE, REPORTS, RESOLVED, SUMMARY
-from windtunnel.records.outcomes import OUTCOMES_FILE, Origin, Record, read_record, write_record
+from windtunnel.records.outcomes import OUTCOMES_FILE, Origin, OutcomeRecord, read_record, write_record
 from windtunnel.registry.plugins import families
 
 # (folder, stage, name of the entry or None) -> runs the stage there.
@@ -46,7 +46,7 @@ def _fetched_version() -> str | None:
     return origin.version if origin else None
 
 
-def reassess(champion: Version, params: Params, run_stage: RunStage) -> Record:
+def reassess(champion: Version, params: Params, run_stage: RunStage) -> OutcomeRecord:
     """Assess the champion's weights on the samples of reports/data under params, and put the record where the gate reads it.
 
     The run in reports/ is not touched: the stages run in a folder of their own. Raises UserError where one of them fails.

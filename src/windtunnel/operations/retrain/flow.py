@@ -37,7 +37,7 @@ _ROLLED_BACK = "it was rolled back; windtunnel promote --version N --force promo
 RunPipeline = Callable[..., None]
 
 
-class Status(StrEnum):
+class RetrainStatus(StrEnum):
     """Outcome of a retraining."""
 
     PROMOTED = "promoted"
@@ -47,8 +47,12 @@ class Status(StrEnum):
 
 
 # The champion's own weights again: nothing to promote, yet today's evaluation of them may fail or be unsound.
-_OF_SAME_MODEL = {Decision.PASSED: Status.SAME_MODEL, Decision.FAILED: Status.KEPT, Decision.UNSOUND: Status.UNSOUND}
-_EXIT = {Status.KEPT: EXIT_CODE[Decision.FAILED], Status.UNSOUND: EXIT_CODE[Decision.UNSOUND]}
+_OF_SAME_MODEL = {
+    Decision.PASSED: RetrainStatus.SAME_MODEL,
+    Decision.FAILED: RetrainStatus.KEPT,
+    Decision.UNSOUND: RetrainStatus.UNSOUND,
+}
+_EXIT = {RetrainStatus.KEPT: EXIT_CODE[Decision.FAILED], RetrainStatus.UNSOUND: EXIT_CODE[Decision.UNSOUND]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ class Retrained:
     `reasons`: what stands against the model, a line each. `remembered`: nothing changed since it ended so, and nothing ran.
     """
 
-    status: Status
+    status: RetrainStatus
     version: Version
     champion: Version | None
     gate: GateResult | None = None
@@ -89,7 +93,9 @@ def retrain(
     registry.versions()  # before hours are spent
     _prepare(params, pipeline)
     inputs = inputs_digest(params)
-    versions = [version for version in registry.versions(INPUTS, inputs) if version.tags.get(STATUS) in {*Status}]
+    versions = [
+        version for version in registry.versions(INPUTS, inputs) if version.tags.get(STATUS) in {*RetrainStatus}
+    ]
     champion = fetch_champion(registry)
     if versions and not force:
         return _as_remembered(versions[0], champion)
@@ -106,7 +112,7 @@ def retrain(
     registry.tag(version, REASONS, "\n".join(reasons)[:MAX_TAG])
     # Last, so that a retraining killed before it is done again, from the cache.
     registry.tag(version, INPUTS, inputs)
-    now = version if status is Status.PROMOTED else champion
+    now = version if status is RetrainStatus.PROMOTED else champion
     return Retrained(status, version, now, gate, note, tuple(reasons))
 
 
@@ -158,27 +164,27 @@ def _same_protocol(params: Params, champion: Version | None, run_stage: RunStage
 
 def _as_remembered(version: Version, champion: Version | None) -> Retrained:
     """The end of the retraining on these very inputs. A rollback since then outweighs it; a promotion by hand rewrote it."""
-    status, reasons = Status(version.tags[STATUS]), tuple(version.tags.get(REASONS, "").splitlines())
+    status, reasons = RetrainStatus(version.tags[STATUS]), tuple(version.tags.get(REASONS, "").splitlines())
     if was_rolled_back(version):
-        status, reasons = Status.KEPT, (_ROLLED_BACK,)
+        status, reasons = RetrainStatus.KEPT, (_ROLLED_BACK,)
     return Retrained(status, version, champion, reasons=reasons, remembered=True)
 
 
-def _settle(registry: Registry, version: Version, gate: GateResult) -> tuple[Status, list[str]]:
+def _settle(registry: Registry, version: Version, gate: GateResult) -> tuple[RetrainStatus, list[str]]:
     """Return the outcome and the reasons against the model. One whose evaluation is unsound is no challenger."""
     if gate.decision is Decision.UNSOUND:
-        return Status.UNSOUND, failing(gate)
+        return RetrainStatus.UNSOUND, failing(gate)
     if gate.decision is Decision.FAILED or was_rolled_back(version):
         registry.challenge(version)
-        return Status.KEPT, failing(gate) or [_ROLLED_BACK]
+        return RetrainStatus.KEPT, failing(gate) or [_ROLLED_BACK]
     _require_compared(registry, gate)  # it may have changed while this ran
     if failures := failures_before_promotion(load_params()):
         registry.tag(version, "gate.decision", Decision.UNSOUND.value)
         registry.tag(version, "gate.reasons", "; ".join(failures)[:MAX_TAG])
-        return Status.UNSOUND, failures
+        return RetrainStatus.UNSOUND, failures
     registry.challenge(version)  # in place of an older one, and until it is champion
     registry.promote(version)
-    return Status.PROMOTED, []
+    return RetrainStatus.PROMOTED, []
 
 
 def _promote(registry: Registry, version: Version, *, force: bool) -> Version:
@@ -187,7 +193,7 @@ def _promote(registry: Registry, version: Version, *, force: bool) -> Version:
     if force:
         registry.tag(version, "gate.overridden", "true")
     registry.promote(version)
-    registry.tag(version, STATUS, Status.PROMOTED.value)
+    registry.tag(version, STATUS, RetrainStatus.PROMOTED.value)
     registry.tag(version, REASONS, "")  # what stood against it is overruled
     return version
 
@@ -211,15 +217,15 @@ def _require_promotable(decision: str, reasons: str, *, force: bool) -> None:
 
 
 _WORDS = {
-    Status.KEPT: "{champion}: {version} was not promoted",
-    Status.UNSOUND: "{champion}: the evaluation of {version} is unsound",
-    Status.SAME_MODEL: "{champion}: the retraining gave the same weights",
+    RetrainStatus.KEPT: "{champion}: {version} was not promoted",
+    RetrainStatus.UNSOUND: "{champion}: the evaluation of {version} is unsound",
+    RetrainStatus.SAME_MODEL: "{champion}: the retraining gave the same weights",
 }
 
 
 def headline(result: Retrained) -> str:
     """The end in one sentence: who is in service now, and what became of the model."""
-    if result.status is Status.PROMOTED:
+    if result.status is RetrainStatus.PROMOTED:
         text = _promoted(result)
     else:
         champion = f"{result.champion} stays the champion" if result.champion else "there is still no champion"

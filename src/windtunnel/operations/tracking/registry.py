@@ -23,7 +23,7 @@ from windtunnel.operations.tracking.store import deliver, logged_model
 from windtunnel.params.results import Tracking
 from windtunnel.records.gate import GateResult
 from windtunnel.records.layout import REPORTS, SUMMARY
-from windtunnel.records.outcomes import OUTCOMES_FILE, Origin, Record, read_record
+from windtunnel.records.outcomes import OUTCOMES_FILE, Origin, OutcomeRecord, read_record
 from windtunnel.runtime.credentials import reason_of, without_credentials
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Registry:
             found_versions = [_as_version(v) for v in self.client.search_model_versions(query)]
         return sorted(found_versions, key=lambda v: int(v.number), reverse=True)
 
-    def record(self, version: Version) -> Record:
+    def record(self, version: Version) -> OutcomeRecord:
         """The outcomes of a version's own assessment, as a gate reads them; without any where its run holds none (any more)."""
         origin = Origin(model=version.model, version=version.number, run_id=version.run_id)
         outcomes_path = (SUMMARY / OUTCOMES_FILE).relative_to(REPORTS)
@@ -103,11 +103,11 @@ class Registry:
             if (
                 outcomes_path.as_posix() not in uploaded
             ):  # the gate then asks for a reassessment, and a retraining makes it
-                return Record(version.tags.get("windtunnel.model_digest", ""), (), {}, origin)
+                return OutcomeRecord(version.tags.get("windtunnel.model_digest", ""), (), {}, origin)
             outcomes = read_record(
                 Path(self.client.download_artifacts(version.run_id, outcomes_path.as_posix(), folder))
             )
-        return Record(outcomes.model_digest, outcomes.samples, outcomes.outcomes, origin)
+        return OutcomeRecord(outcomes.model_digest, outcomes.samples, outcomes.outcomes, origin)
 
     def register(self, state: State, model: Path, gate: GateResult, reasons: list[str]) -> Version:
         """Log an assessed state and keep its model; a state is registered once, however often this is called.

@@ -19,21 +19,21 @@ from windtunnel.reporting.compare.curves import CurvePoint
 from windtunnel.reporting.compare.document import document, title
 from windtunnel.reporting.compare.paired import Pair
 from windtunnel.reporting.compare.runs import Run
-from windtunnel.reporting.report.model import Block, Chart, Finding, Front, Report, Section, Table, Text
+from windtunnel.reporting.report.model import Block, Chart, Front, Highlight, ReportContent, Section, Table, Text
 from windtunnel.reporting.report.phrases import class_name
 
 MOST_PICTURES = 8  # of one way of flipping: a page that opens at once
 _LEVEL = 0.05
 
 
-def page(comparison: Comparison) -> Report:
-    """The comparison as a Report: its front says what became worse, a section per run what it means and what flipped."""
+def page(comparison: Comparison) -> ReportContent:
+    """The comparison as a `ReportContent`: its front says what became worse, a section per run what it means and what flipped."""
     parts = document(comparison)
     details = [Section(part.title, (*map(Text, part.lines), *part.tables), detail=True) for part in parts[1:]]
     sections = [_against(comparison.runs[0], against) for against in comparison.against]
     runs = Section(parts[0].title, (*map(Text, parts[0].lines), *parts[0].tables))
     refused = tuple(
-        Finding("warning", f"Not paired: {line}.") for against in comparison.against for line in against.refused
+        Highlight("warning", f"Not paired: {line}.") for against in comparison.against for line in against.refused
     )
     front = Front(
         subtitle="The same samples in both runs; losses come first",
@@ -48,7 +48,7 @@ def page(comparison: Comparison) -> Report:
         findings=(),
         caveats=refused,
     )
-    return Report(title(comparison), front, (*sections, runs, *details), None, ())
+    return ReportContent(title(comparison), front, (*sections, runs, *details), None, ())
 
 
 def _by_loss(against: Against) -> list[tuple[Pair, float]]:

@@ -1,4 +1,4 @@
-"""From the artifacts on disk to a Report. Works on any set of directories; what is missing is said."""
+"""From the artifacts on disk to a `ReportContent`. Works on any set of directories; what is missing is said."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 
 from windtunnel.assessments.figures.pictures import pictures_as
-from windtunnel.params.results import Report as Options
+from windtunnel.params.results import Report
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.reporting.report.collect import ReportInputs, collect
-from windtunnel.reporting.report.model import ODD_METADATA, Report, Section, Table, Text, guarded
+from windtunnel.reporting.report.model import ODD_METADATA, ReportContent, Section, Table, Text, guarded
 from windtunnel.reporting.report.phrases import number, percent
 from windtunnel.reporting.report.sections.assessment import assessment_section, caveat_blocks, essential_blocks
 from windtunnel.reporting.report.sections.families import family_sections
@@ -22,19 +22,19 @@ from windtunnel.reporting.report.sections.sanity import SANITY, checks_appendix,
 
 
 def build_report(
-    reports: Path, options: Options | None = None, names: Iterable[str] | None = None, *, dated: bool = False
-) -> Report:
+    reports: Path, options: Report | None = None, names: Iterable[str] | None = None, *, dated: bool = False
+) -> ReportContent:
     """The report on the artifacts below `reports`, of the assessments `names` (all where absent; see `collect`).
 
     `dated`: with the date, the commit and the run times of the results, where runtime.json has them; without, equal artifacts
     give equal files.
     """
-    options = options or Options()
+    options = options or Report()
     with pictures_as((options.pictures,)):
         return _build(reports, options, names, dated)
 
 
-def _build(reports: Path, options: Options, names: Iterable[str] | None, dated: bool) -> Report:
+def _build(reports: Path, options: Report, names: Iterable[str] | None, dated: bool) -> ReportContent:
     inputs = collect(reports, names, named=options.show_sample_names, measured=dated)
     try:
         return _report(inputs, options)
@@ -44,8 +44,8 @@ def _build(reports: Path, options: Options, names: Iterable[str] | None, dated: 
         return _report(replace(inputs, summary=None, problems=(*inputs.problems, line)), options)
 
 
-def _report(inputs: ReportInputs, options: Options) -> Report:
-    return Report(
+def _report(inputs: ReportInputs, options: Report) -> ReportContent:
+    return ReportContent(
         title=options.title,
         front=front(inputs),
         sections=tuple(_sections(inputs, options)),
@@ -56,7 +56,7 @@ def _report(inputs: ReportInputs, options: Options) -> Report:
     )
 
 
-def _sections(inputs: ReportInputs, options: Options) -> Iterator[Section]:
+def _sections(inputs: ReportInputs, options: Report) -> Iterator[Section]:
     """A section per question that a reader asks, in the order of asking."""
     clean, checks, gate = inputs.clean, inputs.checks, inputs.gate
     if clean is not None:
@@ -107,7 +107,7 @@ GLOSSARY: tuple[tuple[str, str], ...] = (
 CLEAN = "How accurate is it on clean inputs?"
 
 
-def clean_section(clean: Artifacts, inputs: ReportInputs, options: Options) -> Section:
+def clean_section(clean: Artifacts, inputs: ReportInputs, options: Report) -> Section:
     """The section of the clean evaluation."""
     metrics = clean.metrics
     cells = [("accuracy", percent(metrics, "clean_accuracy")), ("samples", str(len(clean.sample_names)))]

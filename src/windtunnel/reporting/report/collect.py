@@ -39,7 +39,7 @@ _SUMMARY_TENSORS = ("verdicts", "worst_by", "certified_verdicts", "certified_by"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunOrigin:
     """When the results were made, in UTC, and from which commit; `commit` is empty where it was not kept."""
 
     date: str
@@ -68,7 +68,7 @@ class ReportInputs:
     curves: tuple[SecurityCurve, ...] = ()
     figures: Mapping[str, tuple[Drawn, ...]] = field(default_factory=dict)
     confidence: Mapping[str, float] = field(default_factory=dict)
-    run: Run | None = None
+    run: RunOrigin | None = None
 
     @property
     def base(self) -> Artifacts | None:
@@ -173,13 +173,13 @@ def _confidence_when_wrong(artifacts: Artifacts) -> float | None:
     return median(logits[broken].softmax(1).amax(1).tolist())
 
 
-def _run(summary: Artifacts) -> Run | None:
+def _run(summary: Artifacts) -> RunOrigin | None:
     """Read runtime.json where it belongs to the present tensors: it is no DVC output, so it may be of others."""
     measured = read_runtime(summary.directory)
     if measured is None or measured.data_digest != summary.digest() or not measured.started:
         return None
     when = datetime.fromtimestamp(measured.started, UTC)
-    return Run(f"{when:%Y-%m-%d %H:%M} UTC", measured.commit)
+    return RunOrigin(f"{when:%Y-%m-%d %H:%M} UTC", measured.commit)
 
 
 def _slim(artifacts: Artifacts) -> Artifacts:

@@ -18,10 +18,10 @@ from windtunnel.assessments.figures.axes import HALF
 from windtunnel.assessments.figures.pictures import data_uri
 from windtunnel.assessments.figures.scene import PALETTE
 from windtunnel.records.files import replacing
-from windtunnel.reporting.report.model import Report, Samples
+from windtunnel.reporting.report.model import ReportContent, SampleAppendix
 
 
-def render_html(report: Report, path: Path) -> None:
+def render_html(report: ReportContent, path: Path) -> None:
     """Write `report` as HTML."""
     environment = Environment(
         loader=PackageLoader("windtunnel.reporting.report"),
@@ -60,7 +60,7 @@ def _round(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def _samples(samples: Samples) -> dict[str, object]:
+def _samples(samples: SampleAppendix) -> dict[str, object]:
     """Return the data for report.js: each text once in `words`, the cells as numbers of words."""
     word_index: dict[str, int] = {}
 

@@ -22,7 +22,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Highlight:
     """One sentence a reader must not miss."""
 
     severity: Severity
@@ -55,7 +55,7 @@ class Chart:
     caption: str
 
 
-Block: TypeAlias = Text | Finding | Table | Figure | Chart | PictureGrid
+Block: TypeAlias = Text | Highlight | Table | Figure | Chart | PictureGrid
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Sprite:
 
 
 @dataclass(frozen=True, slots=True)
-class Samples:
+class SampleAppendix:
     """The per-sample appendix."""
 
     note: str
@@ -135,25 +135,25 @@ class Front:
 
     subtitle: str
     facts: tuple[tuple[str, str], ...]
-    alarms: tuple[Finding, ...]
+    alarms: tuple[Highlight, ...]
     statement: str
-    gate: Finding | None
-    sanity: Finding | None
+    gate: Highlight | None
+    sanity: Highlight | None
     tiles: tuple[Tile, ...]
     sandwich: Chart | None
     threat: tuple[Block, ...]
-    findings: tuple[Finding, ...]
-    caveats: tuple[Finding, ...]
+    findings: tuple[Highlight, ...]
+    caveats: tuple[Highlight, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReportContent:
     """Content of a report for the renderers. `full`: details belong on paper too; `paper`: A4 or Letter."""
 
     title: str
     front: Front
     sections: tuple[Section, ...]
-    samples: Samples | None
+    samples: SampleAppendix | None
     glossary: tuple[tuple[str, str], ...]
     full: bool = False
     paper: str = "A4"
@@ -168,5 +168,5 @@ def guarded(title: str, build: Callable[[], Section]) -> Section:
         return build()
     except ODD_METADATA as error:
         return Section(
-            title, (Finding("warning", f"Cannot be shown: its metadata is of another version ({error!r})."),)
+            title, (Highlight("warning", f"Cannot be shown: its metadata is of another version ({error!r})."),)
         )

@@ -28,7 +28,16 @@ from windtunnel.assessments.figures.axes import HALF
 from windtunnel.assessments.figures.pictures import PictureGrid
 from windtunnel.assessments.figures.scene import clipped
 from windtunnel.records.files import replacing
-from windtunnel.reporting.report.model import Block, Chart, Figure, Report, SampleRow, Samples, Section, Tile
+from windtunnel.reporting.report.model import (
+    Block,
+    Chart,
+    Figure,
+    ReportContent,
+    SampleAppendix,
+    SampleRow,
+    Section,
+    Tile,
+)
 from windtunnel.reporting.report.pdf_parts import (
     BODY,
     BOLD,
@@ -74,7 +83,7 @@ _NO_TAGS = (
 )
 
 
-def render_pdf(report: Report, path: Path) -> None:
+def render_pdf(report: ReportContent, path: Path) -> None:
     """Write `report` as PDF. Details are on paper in the full layout alone."""
     register_fonts()
     with replacing(path) as temporary:
@@ -90,7 +99,7 @@ def _canvas(*args: object, **kwargs: object) -> Canvas:
 
 
 class _Document(BaseDocTemplate):  # type: ignore[misc]  # reportlab is untyped
-    def __init__(self, path: str, report: Report, paper: tuple[float, float]) -> None:
+    def __init__(self, path: str, report: ReportContent, paper: tuple[float, float]) -> None:
         # One text width on all paper: what is laid out is the same, only the margins differ.
         side, above = (paper[0] - WIDTH) / 2, 15 * mm
         super().__init__(
@@ -129,7 +138,7 @@ class _Document(BaseDocTemplate):  # type: ignore[misc]  # reportlab is untyped
         self._section = ""
 
 
-def _story(report: Report) -> Iterator[Flowable]:
+def _story(report: ReportContent) -> Iterator[Flowable]:
     yield from _front(report)
     contents = TableOfContents(dotsMinLevel=1)
     contents.levelStyles = [style("toc1", 8.6, spaceBefore=1), style("toc2", 7.6, "soft", leftIndent=14)]
@@ -152,7 +161,7 @@ def _story(report: Report) -> Iterator[Flowable]:
     yield Paragraph(_NO_TAGS, style("tags", 7.4, "soft", spaceBefore=6))
 
 
-def _front(report: Report) -> Iterator[Flowable]:
+def _front(report: ReportContent) -> Iterator[Flowable]:
     """Page one: the answer."""
     front = report.front
     yield Paragraph(escape(report.title), _TITLE)
@@ -261,7 +270,7 @@ def _in_short(r: SampleRow) -> tuple[str, ...]:
     )
 
 
-def _samples(samples: Samples) -> Iterator[Flowable]:
+def _samples(samples: SampleAppendix) -> Iterator[Flowable]:
     """Every sample in several columns; the order goes down each of them."""
     rows = samples.rows[:MOST_SAMPLES]
     more = len(samples.rows) - len(rows)

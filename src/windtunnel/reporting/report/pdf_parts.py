@@ -25,7 +25,7 @@ from reportlab.platypus import Table as PdfTable
 from windtunnel.assessments.figures.pictures import Picture, PictureGrid
 from windtunnel.assessments.figures.scene import PALETTE, Area, Dot, Label, Line, Mark, Rect, Scene
 from windtunnel.assessments.figures.split import split_scene
-from windtunnel.reporting.report.model import Block, Chart, Figure, Finding, Table, Text
+from windtunnel.reporting.report.model import Block, Chart, Figure, Highlight, Table, Text
 
 WIDTH = A4[0] - 36 * mm
 FONT, BOLD, MONO = "DejaVuSans", "DejaVuSans-Bold", "DejaVuSansMono"
@@ -98,7 +98,7 @@ def block_parts(block: Block) -> list[Flowable]:
     return _PARTS[type(block)](block)
 
 
-def finding_part(finding: Finding) -> Flowable:
+def finding_part(finding: Highlight) -> Flowable:
     """A sentence in a box with a coloured edge."""
     text = escape(finding.text)
     box = PdfTable(
@@ -253,7 +253,7 @@ def _text_parts(text: Text) -> list[Flowable]:
 
 _PARTS: dict[type[Block], Callable[..., list[Flowable]]] = {
     Text: _text_parts,
-    Finding: lambda finding: [finding_part(finding)],
+    Highlight: lambda finding: [finding_part(finding)],
     Table: table_parts,
     Figure: _figure_parts,
     Chart: chart_parts,

@@ -37,7 +37,7 @@ EXTRAS = {
 
 
 @dataclass(frozen=True)
-class Source:
+class PageAssessment:
     """One assessment of one run. `places`: for each sample of the page its row in the tensors, -1 where it has none.
 
     `pictures`: its row in the images, -1 where they were not kept.
@@ -70,7 +70,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Samples:
+class PageSamples:
     """All samples of the page: names, classes, targets and clean answers int64 (N,), and every assessment of every run."""
 
     names: tuple[str, ...]
@@ -78,16 +78,16 @@ class Samples:
     targets: NDArray[np.int64]
     clean: NDArray[np.int64]
     runs: tuple[str, ...]
-    summaries: Mapping[str, Source]
-    sources: tuple[Source, ...]
-    base: Source
+    summaries: Mapping[str, PageAssessment]
+    sources: tuple[PageAssessment, ...]
+    base: PageAssessment
 
 
-def collect(runs: Sequence[Run]) -> Samples:
+def collect(runs: Sequence[Run]) -> PageSamples:
     """The samples of the first run, with what every run found of them, matched by name. Raises UserError for none."""
-    sources: list[Source] = []
-    summaries: dict[str, Source] = {}
-    base: tuple[tuple[str, ...], tuple[str, ...], Source] | None = None
+    sources: list[PageAssessment] = []
+    summaries: dict[str, PageAssessment] = {}
+    base: tuple[tuple[str, ...], tuple[str, ...], PageAssessment] | None = None
     index: dict[str, int] = {}
     for run in runs:
         for name, directory in run.assessments().items():
@@ -101,7 +101,7 @@ def collect(runs: Sequence[Run]) -> Samples:
                 if sample in index:
                     places[index[sample]] = row
             region, pictures = _region(metadata.semantics.perturbation), _in_images(places, data)
-            source = Source(run.label, name, metadata.assessment_kind, region, data, places, pictures)
+            source = PageAssessment(run.label, name, metadata.assessment_kind, region, data, places, pictures)
             if base is None:
                 base = (names, classes, source)
             if name == "summary":
@@ -114,7 +114,7 @@ def collect(runs: Sequence[Run]) -> Samples:
     targets, clean = (tensor_in(first.data, key).numpy() for key in ("targets", "clean_predictions"))
     shown = [f"sample {i + 1}" for i in range(len(names))] if _hidden(runs[0]) else names
     labels = tuple(run.label for run in runs)
-    return Samples(tuple(shown), tuple(classes), targets, clean, labels, summaries, tuple(sources), first)
+    return PageSamples(tuple(shown), tuple(classes), targets, clean, labels, summaries, tuple(sources), first)
 
 
 def _in_images(places: NDArray[np.int64], data: Tensors) -> NDArray[np.int64]:
@@ -141,7 +141,7 @@ def _region(region: Region) -> str:
     return region.corruption_name or ""
 
 
-def statuses(samples: Samples, run: str) -> NDArray[np.uint8]:
+def statuses(samples: PageSamples, run: str) -> NDArray[np.uint8]:
     """Return the state of each sample in a run, as an index into STATUSES; 0 where there is no summary."""
     indices = np.zeros(len(samples.names), np.uint8)
     source = samples.summaries.get(run)
@@ -152,7 +152,7 @@ def statuses(samples: Samples, run: str) -> NDArray[np.uint8]:
     return np.where(source.places >= 0, states[source.places.clip(0)] + 1, 0).astype(np.uint8)
 
 
-def core(samples: Samples) -> dict[str, object]:
+def core(samples: PageSamples) -> dict[str, object]:
     """Return the data of the first view: who the samples are and their status in each run."""
     images = samples.base.images("clean_inputs")
     return {
@@ -178,7 +178,7 @@ def core(samples: Samples) -> dict[str, object]:
     }
 
 
-def column(source: Source) -> dict[str, object]:
+def column(source: PageAssessment) -> dict[str, object]:
     """Return the results of one assessment for each sample: verdict, answer, distance, confidence in the answer, and what else it knows."""
     n = len(source.places)
     verdicts, answers = source.spread("verdicts", 0), source.spread("perturbed_predictions", -1)
@@ -197,7 +197,7 @@ def column(source: Source) -> dict[str, object]:
     }
 
 
-def _confidence(source: Source) -> NDArray[np.uint16] | None:
+def _confidence(source: PageAssessment) -> NDArray[np.uint16] | None:
     """The confidence in the answer under the perturbation, in thousandths; of the clean input where that is all there is."""
     logits = source.data.get("perturbed_logits")
     if isinstance(logits, Tensor) and logits.ndim == 2:
@@ -211,7 +211,7 @@ def _confidence(source: Source) -> NDArray[np.uint16] | None:
     return thousandths
 
 
-def changed_images(source: Source) -> Tensor | None:
+def changed_images(source: PageAssessment) -> Tensor | None:
     """The perturbed images of an assessment; averages over corruptions and decoded images are no changed clean images."""
     if source.kind == AssessmentKind.STATISTICAL_SAMPLING or "latents" in source.data:
         return None
@@ -229,7 +229,7 @@ def _packed(values: NDArray[np.generic]) -> str:
     return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
 
 
-def rows_at(source: Source, key: str, start: int, stop: int) -> Tensor | None:
+def rows_at(source: PageAssessment, key: str, start: int, stop: int) -> Tensor | None:
     """The images of the samples start to stop of the page, NaN where there are none; None where the assessment has none."""
     images = source.images(key)
     if images is None:

@@ -17,7 +17,16 @@ from windtunnel.assessments.figures.pictures import allowed, pictures_as, pixels
 from windtunnel.boundary.writing import writing
 from windtunnel.records.files import read_own
 from windtunnel.reporting.compare.runs import Run
-from windtunnel.reporting.view.columns import Samples, Source, changed_images, collect, column, core, rows_at, tile_of
+from windtunnel.reporting.view.columns import (
+    PageAssessment,
+    PageSamples,
+    changed_images,
+    collect,
+    column,
+    core,
+    rows_at,
+    tile_of,
+)
 
 BLOCK = 256  # samples of a sheet of pictures, 16 across
 ACROSS = 16
@@ -85,23 +94,23 @@ def _script(name: str, *values: object) -> bytes:
     return f"windtunnel.{name}({text});".replace("\u2028", "\\u2028").replace("\u2029", "\\u2029").encode()
 
 
-def _span(samples: Samples, block: int) -> tuple[int, int]:
+def _span(samples: PageSamples, block: int) -> tuple[int, int]:
     return block * BLOCK, min(len(samples.names), (block + 1) * BLOCK)
 
 
-def _clean_sheet(samples: Samples, block: int) -> bytes:
+def _clean_sheet(samples: PageSamples, block: int) -> bytes:
     images = rows_at(samples.base, "clean_inputs", *_span(samples, block))
     assert images is not None  # only blocks of images have a sheet
     return _laid(pixels_of(_small(images.nan_to_num(1.0))))
 
 
-def _sheet(samples: Samples, source: Source, block: int) -> bytes:
+def _sheet(samples: PageSamples, source: PageAssessment, block: int) -> bytes:
     images = rows_at(source, "perturbed_inputs", *_span(samples, block))
     assert images is not None
     return _laid(pixels_of(_small(images.nan_to_num(1.0))))
 
 
-def _change_sheet(samples: Samples, source: Source, block: int) -> bytes:
+def _change_sheet(samples: PageSamples, source: PageAssessment, block: int) -> bytes:
     """The change of each sample on its own scale: red brighter, blue darker, white none."""
     from matplotlib import colormaps
 

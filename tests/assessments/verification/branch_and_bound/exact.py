@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network, improve_network
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
-from windtunnel.assessments.verification.regions import Region
+from windtunnel.assessments.verification.regions import BallRegions
 
 
 class Choice(nn.Module):
@@ -143,7 +143,7 @@ def exact_margin(module: nn.Module, low: Tensor, high: Tensor, target: int) -> f
     return float(smallest)
 
 
-def improved(net: Network, region: Region, iterations: int) -> Bounded:
+def improved(net: Network, region: BallRegions, iterations: int) -> Bounded:
     """CROWN bounds of every layer, then alpha-CROWN bounds of every unit."""
     bounded = bound_network(net, region, 64)
     every = [torch.ones(2, len(region), layer.size, dtype=torch.bool) for layer in net.layers]

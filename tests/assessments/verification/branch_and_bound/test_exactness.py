@@ -10,7 +10,7 @@ from torch import nn
 from windtunnel.assessments.verification.branch_and_bound.decide import decide
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.search import Limits
-from windtunnel.assessments.verification.regions import Region
+from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.contracts import Norm
 from windtunnel.core.errors import IncompatibleError
 
@@ -27,7 +27,7 @@ def verdict(module, x, target, epsilon, norm=Norm.LINF):
         logits = net.logits(points.view(-1, *x.shape))
         return logits.scatter(1, torch.full((len(points), 1), target), -torch.inf).amax(1) > logits[:, target] + 1e-6
 
-    region = Region.around(x[None], norm, epsilon, CPU)
+    region = BallRegions.around(x[None], norm, epsilon, CPU)
     found = decide(net, region, torch.tensor([target]), torch.tensor([1e-6]), check, LIMITS, lambda: False)
     if found.examples:
         return False, found.examples[0]
@@ -142,7 +142,7 @@ def test_random_points_of_a_region_lie_within_the_bounds_of_every_layer(name, no
     ).eval()  # fmt: skip
     module[0].weight.data.mul_(3)
     x, net = torch.rand(2, 1, 4, 4), Network(module, (1, 4, 4), CPU)
-    region = Region.around(x, norm, {Norm.LINF: 0.1, Norm.L2: 0.4, Norm.L1: 1.0}[norm], CPU)
+    region = BallRegions.around(x, norm, {Norm.LINF: 0.1, Norm.L2: 0.4, Norm.L1: 1.0}[norm], CPU)
     bounded = improved(net, region, 5)
     for i in range(2):
         noise = torch.randn(2000, 16, dtype=torch.float64)

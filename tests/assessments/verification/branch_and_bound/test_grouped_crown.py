@@ -18,7 +18,7 @@ from windtunnel.assessments.verification.branch_and_bound.neuron_scores import i
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
 from windtunnel.assessments.verification.branch_and_bound.receptive_fields import groups_of, rows_of
 from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs
-from windtunnel.assessments.verification.regions import Region
+from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.contracts import Norm
 
 CPU = torch.device("cpu")
@@ -60,8 +60,10 @@ def network(name: str) -> Network:
     return Network(NETS[name]().eval(), SHAPE, CPU)
 
 
-def region(norm: Norm) -> Region:
-    return Region.around(torch.rand(2, *SHAPE, generator=torch.Generator().manual_seed(1)), norm, EPSILON[norm], CPU)
+def region(norm: Norm) -> BallRegions:
+    return BallRegions.around(
+        torch.rand(2, *SHAPE, generator=torch.Generator().manual_seed(1)), norm, EPSILON[norm], CPU
+    )
 
 
 def nothing_known(bounded: Bounded, j: int) -> list[Tensor]:
@@ -190,7 +192,7 @@ def test_the_box_of_what_an_activation_gives_holds_it(before):
         first.weight.mul_(2.5)
         module = nn.Sequential(nn.Flatten(), first, before, nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
         net = Network(module.requires_grad_(False), (1, 4, 4), CPU)
-        region = Region.around(torch.rand(1, 1, 4, 4), Norm.LINF, 0.3, CPU)
+        region = BallRegions.around(torch.rand(1, 1, 4, 4), Norm.LINF, 0.3, CPU)
         middle, radius = bound_network(net, region, 64).box(1, torch.zeros(1, dtype=torch.int64))
         points = region.low + (region.high - region.low) * torch.rand(4000, 16, dtype=torch.float64)
         given = before(points @ first.weight.double().T + first.bias.double())

@@ -6,7 +6,7 @@ from torch import nn
 from windtunnel.assessments.verification.branch_and_bound.decide import decide
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.search import Limits
-from windtunnel.assessments.verification.regions import Region
+from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.contracts import Norm
 from windtunnel.core.errors import OutOfTimeError
 
@@ -30,7 +30,7 @@ def interrupted(at):
             raise OutOfTimeError
         return torch.zeros(len(points), dtype=torch.bool)
 
-    region, target = Region.around(x, Norm.LINF, EPSILON, CPU), module(x).argmax(1)
+    region, target = BallRegions.around(x, Norm.LINF, EPSILON, CPU), module(x).argmax(1)
     return decide(Network(module, (8,), CPU), region, target, torch.tensor([1e-6]), check, LIMITS, lambda: False), calls
 
 

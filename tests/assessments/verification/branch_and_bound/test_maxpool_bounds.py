@@ -15,7 +15,7 @@ from windtunnel.assessments.verification.branch_and_bound.intermediate import bo
 from windtunnel.assessments.verification.branch_and_bound.maxpool_bounds import best_weights, value_of
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.optimise import improved, optimise
-from windtunnel.assessments.verification.regions import Region
+from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.contracts import Norm
 
 CPU = torch.device("cpu")
@@ -71,7 +71,7 @@ class LargestLessMean(nn.Module):
 def largest_less_mean():
     """(the network over all that its pixels can be, its margin as a row)."""
     network = Network(LargestLessMean(), (1, 2, 2), CPU)
-    bounded = bound_network(network, Region.around(torch.full((1, 1, 2, 2), 0.5), Norm.LINF, 0.5, CPU), 64)
+    bounded = bound_network(network, BallRegions.around(torch.full((1, 1, 2, 2), 0.5), Norm.LINF, 0.5, CPU), 64)
     spec = torch.tensor([[1.0, -1.0]])
     return bounded, bounded.start(len(network.layers), spec, torch.zeros(1, dtype=torch.int64))
 
@@ -94,7 +94,7 @@ class ReLULess(nn.Module):
 def test_a_relu_before_or_after_makes_nothing_one_more_of_the_numbers(first):
     """Pixels that know nothing of each other: the best plane is the game's, and with its weights it is met at a corner."""
     generator = torch.Generator().manual_seed(0)
-    region = Region.around(torch.full((1, 1, 2, 2), 0.5), Norm.LINF, 0.5, CPU)
+    region = BallRegions.around(torch.full((1, 1, 2, 2), 0.5), Norm.LINF, 0.5, CPU)
     for _ in range(5):
         shifts = torch.rand(4, generator=generator, dtype=torch.float64) - 0.5
         low, up = torch.cat([shifts - 1, torch.zeros(1)]), torch.cat([shifts + 1, torch.zeros(1)])
@@ -217,7 +217,7 @@ def test_no_point_lies_below_a_bound_with_splits_and_without(name, norm, planes)
     module = NETS[name]().eval().requires_grad_(False)
     network = Network(module, shape, CPU)
     assert network.has_windows == (name not in {"columns that overlap", "channels in the place of samples"})
-    region = Region.around(torch.rand(2, *shape), norm, 0.1 if norm is Norm.LINF else 0.7, CPU)
+    region = BallRegions.around(torch.rand(2, *shape), norm, 0.1 if norm is Norm.LINF else 0.7, CPU)
     bounded = bound_network(network, region, 64)
     generator = torch.Generator().manual_seed(1)
     columns, m, end = bounded.below(len(network.layers)), 200, len(network.layers)
@@ -253,7 +253,7 @@ def test_no_point_lies_below_a_bound_with_splits_and_without(name, norm, planes)
 
 
 def test_a_subdomain_that_is_empty_has_a_bound_too():
-    region = Region.around(torch.full((1, 1, 2, 2), 0.5), Norm.LINF, 0.5, CPU)
+    region = BallRegions.around(torch.full((1, 1, 2, 2), 0.5), Norm.LINF, 0.5, CPU)
     network = Network(nn.Sequential(nn.Conv2d(1, 1, 1), LargestLessMean()), (1, 2, 2), CPU)
     bounded = bound_network(network, region, 64)
     every = torch.tensor(list(product([-1, 0, 1], repeat=3)), dtype=torch.int8)
@@ -294,7 +294,7 @@ def test_bounds_with_any_multipliers_hold_in_every_subdomain_of_a_window(relu, p
     generator = torch.Generator().manual_seed(0)
     # The least value over a subdomain is at one of these: all ties of pixels, and of pixels with 0.5, meet the box there.
     corners = torch.tensor(list(product([0.0, 0.5, 1.0], repeat=4)), dtype=torch.float64)
-    region = Region.around(torch.full((1, 1, 2, 2), 0.5), Norm.LINF, 0.5, CPU)
+    region = BallRegions.around(torch.full((1, 1, 2, 2), 0.5), Norm.LINF, 0.5, CPU)
     kinks = 3 + relu
     splits = torch.tensor(list(product([-1, 0, 1], repeat=kinks)), dtype=torch.int8)
     close = 0
@@ -331,7 +331,7 @@ def pooled_twice():
         nn.Linear(24, 3),
     )  # fmt: skip
     network = Network(module.requires_grad_(False), (1, 14, 14), CPU)
-    bounded = bound_network(network, Region.around(torch.rand(2, 1, 14, 14), Norm.LINF, 0.3, CPU), 64)
+    bounded = bound_network(network, BallRegions.around(torch.rand(2, 1, 14, 14), Norm.LINF, 0.3, CPU), 64)
     sample = torch.arange(2).repeat_interleave(3)
     return network, bounded, bounded.start(len(network.layers), torch.randn(6, 3), sample)
 
@@ -380,7 +380,7 @@ def test_units_that_are_carried_together_with_planes_keep_apart_what_each_sees(s
     module[0].bias.copy_(-torch.rand(3) * 0.1)
     module[3].weight.mul_(3)
     network = Network(module, (1, 20, 20), CPU)
-    region = Region.around(torch.rand(1, 1, 20, 20) * 0.1 + 0.85, Norm.LINF, 0.05, CPU)
+    region = BallRegions.around(torch.rand(1, 1, 20, 20) * 0.1 + 0.85, Norm.LINF, 0.05, CPU)
     bounded = bound_network(network, region, 64)
     every = [torch.ones(2, 1, layer.size, dtype=torch.bool) for layer in network.layers]
     improve_network(bounded, every, 10, 64, 2**30, lambda: False)

@@ -14,7 +14,7 @@ from windtunnel.assessments.verification.branch_and_bound.neuron_scores import i
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
 from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs
-from windtunnel.assessments.verification.regions import Region
+from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.contracts import Norm
 
 CPU = torch.device("cpu")
@@ -27,7 +27,7 @@ def bounded_margins(seed: int = 0) -> tuple[Bounded, LinearSpecs]:
     sizes = [20, 40, 40, 40, 3]
     layers = [part for a, b in itertools.pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU())][:-1]
     net = Network(nn.Sequential(*layers), (20,), CPU)
-    bounded = bound_network(net, Region.around(torch.rand(2, 20), Norm.LINF, 0.3, CPU), 64)
+    bounded = bound_network(net, BallRegions.around(torch.rand(2, 20), Norm.LINF, 0.3, CPU), 64)
     spec = torch.eye(3)[0] - torch.eye(3)[1:]
     rows = bounded.start(len(net.layers), spec.repeat(2, 1), torch.arange(2).repeat_interleave(2))
     return bounded, optimise(bounded, rows, 20, torch.inf)[1]

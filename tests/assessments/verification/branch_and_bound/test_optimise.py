@@ -8,7 +8,7 @@ from torch import nn
 
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
-from windtunnel.assessments.verification.regions import Region
+from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.contracts import Norm
 
 CPU = torch.device("cpu")
@@ -19,7 +19,7 @@ def test_twelve_steps_find_the_multipliers_of_splits_that_matter():
     sizes = [20, 40, 40, 40, 3]
     layers = [part for a, b in itertools.pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU())][:-1]
     net = Network(nn.Sequential(*layers), (20,), CPU)
-    bounded = improved(net, Region.around(torch.rand(1, 20), Norm.LINF, 0.4, CPU), 10)
+    bounded = improved(net, BallRegions.around(torch.rand(1, 20), Norm.LINF, 0.4, CPU), 10)
     spec = torch.tensor([[1.0, -1.0, 0.0]])
     before, root = optimise(bounded, bounded.start(len(net.layers), spec, torch.zeros(1, dtype=torch.int64)), 60, 1e9)
     back = bounded.backward(root, bounded.relaxation(root, torch.float32), torch.float32)

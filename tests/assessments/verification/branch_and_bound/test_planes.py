@@ -8,7 +8,7 @@ from windtunnel.assessments.verification.branch_and_bound.fit_planes import with
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
 from windtunnel.assessments.verification.branch_and_bound.tighten import TighteningBudget, tighten
-from windtunnel.assessments.verification.regions import Region
+from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.contracts import Norm
 
 CPU = torch.device("cpu")
@@ -19,7 +19,7 @@ def margins(kind, seed, epsilon=0.3, norm=Norm.LINF):
     """(network, what is known of it, its region, rows of the margins of class 0 with chords, the same with planes)."""
     net = Network(network(kind, seed), (1, 4, 4), CPU)
     x = torch.rand(1, 1, 4, 4, generator=torch.Generator().manual_seed(seed))
-    region = Region.around(x, norm, epsilon, CPU)
+    region = BallRegions.around(x, norm, epsilon, CPU)
     bounded = improved(net, region, 10)
     spec = torch.eye(net.num_outputs)[0] - torch.eye(net.num_outputs)[1:]
     rows = bounded.start(len(net.layers), spec, torch.zeros(len(spec), dtype=torch.int64))

@@ -11,7 +11,7 @@ from windtunnel.assessments.verification.branch_and_bound import session as sear
 from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.cascade import search_radii
-from windtunnel.assessments.verification.regions import Region
+from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.contracts import Norm
 
 CPU = torch.device("cpu")
@@ -167,7 +167,7 @@ def test_bounds_of_a_larger_ball_are_taken_over_where_they_are_tighter(digits_su
     subject = first(digits_subject, 2)
     net = Network(subject.classifier.module, subject.classifier.input_shape, CPU)
     alone, wide = (
-        bound_network(net, Region.around(subject.dataset.inputs, Norm.LINF, epsilon, CPU), 64)
+        bound_network(net, BallRegions.around(subject.dataset.inputs, Norm.LINF, epsilon, CPU), 64)
         for epsilon in (0.03, 0.1)
     )
     tight = [(low.clone(), up - 0.25 * (up - low)) for low, up in zip(alone.low, alone.up, strict=True)]

@@ -12,7 +12,7 @@ from windtunnel.assessments.verification.branch_and_bound.intermediate import bo
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.search import Limits
 from windtunnel.assessments.verification.branch_and_bound.tighten import TighteningBudget, tighten
-from windtunnel.assessments.verification.regions import Region
+from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.contracts import Norm
 
 CPU = torch.device("cpu")
@@ -22,7 +22,7 @@ KINDS = ["dense", "max pooling", "residual"]
 def taken_apart(kind, seed, epsilon=0.3):
     net = Network(network(kind, seed), (1, 4, 4), CPU)
     x = torch.rand(1, 1, 4, 4, generator=torch.Generator().manual_seed(seed))
-    return net, Region.around(x, Norm.LINF, epsilon, CPU)
+    return net, BallRegions.around(x, Norm.LINF, epsilon, CPU)
 
 
 def tightened(net, region, splits, memory=10**9):
@@ -101,7 +101,7 @@ def test_rounds_follow_while_bounds_gain_and_the_search_may_be_long(
     x = torch.full((1, 1, 6, 6), 0.5)
     target = net.logits(x).argmin(1)  # this class holds nowhere, so nothing is ever verified
     never = lambda points, sample: torch.zeros(len(points), dtype=torch.bool)  # noqa: E731
-    region = Region.around(x, Norm.LINF, 0.3, CPU)
+    region = BallRegions.around(x, Norm.LINF, 0.3, CPU)
     decide(net, region, target, torch.zeros(1), never, Limits(domains, 3, 16, 2**30, 64), lambda: False)
     assert rounds == splits
 
@@ -112,7 +112,7 @@ def test_later_layers_are_bounded_again_once_earlier_ones_are_tighter():
     sizes = [5, 12, 12, 12]
     inner = [nn.Sequential(nn.Linear(a, b), nn.ReLU()) for a, b in zip(sizes, sizes[1:], strict=False)]
     net = Network(nn.Sequential(*inner, nn.Linear(12, 3)), (5,), CPU)
-    bounded = bound_network(net, Region.around(torch.rand(1, 5), Norm.LINF, 0.4, CPU), 64)
+    bounded = bound_network(net, BallRegions.around(torch.rand(1, 5), Norm.LINF, 0.4, CPU), 64)
     which = [torch.full((2, 1, 12), j < 2) for j in range(3)]
     before = (bounded.up[2] - bounded.low[2]).clone()
     tighten(bounded, which, TighteningBudget(8, False), 64, 2**30, lambda: False)

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.vnnlib import instance
 from windtunnel.assessments.verification.vnnlib.export import export_instances
-from windtunnel.assessments.verification.vnnlib.instance import Decision, decide_instance
+from windtunnel.assessments.verification.vnnlib.instance import InstanceResult, decide_instance
 from windtunnel.boundary.models.backends import OnnxModule
 from windtunnel.boundary.vnnlib_text import read_specifications
 from windtunnel.cli.verify import verify
@@ -90,7 +90,7 @@ def test_seconds_that_are_given_are_the_only_limit(column, tmp_path, monkeypatch
     asked = []
     monkeypatch.setattr(
         "windtunnel.assessments.verification.vnnlib.instance.decide_instance",
-        lambda *given, deadline: asked.append((given[2], deadline - time.monotonic())) or Decision("unknown"),
+        lambda *given, deadline: asked.append((given[2], deadline - time.monotonic())) or InstanceResult("unknown"),
     )
     monkeypatch.setattr("windtunnel.cli.verify._process_start", lambda: time.monotonic() - 10)
     given = ["--vnnlib", str(specification(tmp_path, 0.6, 2.0)), "--onnx", str(column)]
@@ -110,7 +110,7 @@ def test_the_boxes_of_a_specification_share_the_seconds(column, tmp_path, monkey
     def decided(network, reference, asked, entry, seed):
         budgets.append(entry.time_budget)
         time.sleep(0.3)
-        return Decision("unsat")
+        return InstanceResult("unsat")
 
     monkeypatch.setattr(instance, "_decide", decided)
     found = decide_instance(column, path, ENTRY, deadline=time.monotonic() + 30)

@@ -14,10 +14,10 @@ from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.neuron_scores import influential
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
-from windtunnel.assessments.verification.branch_and_bound.search import Limits, Search
+from windtunnel.assessments.verification.branch_and_bound.search import BranchAndBoundSearch, Limits
 from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs
 from windtunnel.assessments.verification.branch_and_bound.tighten import TighteningBudget, tighten
-from windtunnel.assessments.verification.regions import Region
+from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.errors import OutOfTimeError
 
 # Iterations: of the margins at first, of the margins later, of the planes.
@@ -66,7 +66,7 @@ class Decided:
 
 def decide(
     network: Network,
-    region: Region,
+    region: BallRegions,
     targets: Tensor,
     goals: Tensor,
     check: Check,
@@ -80,20 +80,20 @@ def decide(
     An OutOfTimeError of the caller's own limit, in between, ends it too: what is known by then stands.
     larger: what is known to hold inside in larger regions, by sample.
     """
-    work = _Work(network, region, targets, goals, check, limits, expired, larger)
+    work = _MarginBounds(network, region, targets, goals, check, limits, expired, larger)
     with suppress(OutOfTimeError):
         work.quickly()
         work.thoroughly()
     return work.decided()
 
 
-class _Work:
+class _MarginBounds:
     """The margins of all other classes of n samples, Q = n (K - 1) linear functions, and how far they are bounded."""
 
     def __init__(
         self,
         network: Network,
-        region: Region,
+        region: BallRegions,
         targets: Tensor,
         goals: Tensor,
         check: Check,
@@ -251,13 +251,15 @@ class _Work:
         if not len(remaining):
             return
         open_, rows = open_[remaining], rows.at(remaining)
-        tree = Search(bounded, rows, self._bounds[open_], self._goal[open_], replace(self._limits, domains=domains))
+        tree = BranchAndBoundSearch(
+            bounded, rows, self._bounds[open_], self._goal[open_], replace(self._limits, domains=domains)
+        )
         try:
             tree.run(lambda points, at: self._check(points, members[at]), self._expired)
         finally:  # out of time in the middle: what was found by then stands
             self._enter(tree, open_, members)
 
-    def _enter(self, tree: Search, open_: Tensor, members: Tensor) -> None:
+    def _enter(self, tree: BranchAndBoundSearch, open_: Tensor, members: Tensor) -> None:
         """Write down what a search over the margins `open_` of `members` has found."""
         at = members.cpu()
         self._domains[at] += tree.domains

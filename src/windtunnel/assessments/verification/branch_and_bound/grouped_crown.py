@@ -40,7 +40,7 @@ def bound_together(
     """
     parts = [group.part(units) for group in groups for units in group.units.split(_at_once(bounded, rows))]
     for i in range(len(bounded.region)):
-        layer = _Layer(bounded, j, i, ends, which)
+        layer = _SampleLayer(bounded, j, i, ends, which)
         if not iterations:
             for part in parts:
                 layer.bound(part)
@@ -74,7 +74,7 @@ class _Begun:
     owners: list[Tensor]
 
 
-class _Layer:
+class _SampleLayer:
     """Layer j in the region of sample i. Its bounds are raised in place."""
 
     def __init__(self, bounded: Bounded, j: int, i: int, ends: list[Tensor], which: Tensor) -> None:

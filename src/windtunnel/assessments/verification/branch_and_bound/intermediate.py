@@ -12,11 +12,11 @@ from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.optimise import improved
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
 from windtunnel.assessments.verification.branch_and_bound.receptive_fields import groups_of
-from windtunnel.assessments.verification.regions import Region
+from windtunnel.assessments.verification.regions import BallRegions
 
 
 def bound_network(
-    network: Network, region: Region, rows: int, initial_bounds: Sequence[tuple[Tensor, Tensor]] = ()
+    network: Network, region: BallRegions, rows: int, initial_bounds: Sequence[tuple[Tensor, Tensor]] = ()
 ) -> Bounded:
     """CROWN bounds of every layer; in float64, `rows` at a time.
 

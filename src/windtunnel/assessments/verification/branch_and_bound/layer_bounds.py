@@ -6,7 +6,7 @@ from torch import Tensor
 from windtunnel.assessments.verification.branch_and_bound.activations import Kink, Observed, Smooth
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.relaxations import Lines, smooth_lines
-from windtunnel.assessments.verification.regions import Region
+from windtunnel.assessments.verification.regions import BallRegions
 
 
 class LayerBounds:
@@ -17,7 +17,7 @@ class LayerBounds:
     layer, its columns.
     """
 
-    def __init__(self, network: Network, region: Region) -> None:
+    def __init__(self, network: Network, region: BallRegions) -> None:
         self.network, self.region = network, region
         self.low: list[Tensor] = []
         self.up: list[Tensor] = []

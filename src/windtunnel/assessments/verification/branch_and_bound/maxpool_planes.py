@@ -19,7 +19,7 @@ from torch import Tensor
 
 from windtunnel.assessments.verification.branch_and_bound.layer_bounds import LayerBounds
 from windtunnel.assessments.verification.branch_and_bound.maxpool_bounds import Windows, in_windows
-from windtunnel.assessments.verification.branch_and_bound.planes import BLUR, Box, Fitted, Plane, widened_box
+from windtunnel.assessments.verification.branch_and_bound.planes import BLUR, Fitted, InputBoxes, Plane, widened_box
 from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs
 
 _WINDOWS, _MEMORY = 64, 2**30  # whose weights are written out at a time, and bytes that this may take
@@ -30,7 +30,7 @@ RATES, SLOPES = (1.0, 0.85), (0.2, 0.9)
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class UnstableWindows:
     """Inputs of windows whose ReLU is unstable: int64 `units` (U,), and their four numbers and 0, K = 5 in all, as maps of a few inputs.
 
     seen: int64 (U, P), which inputs, and others where w is 0. w: float64 (U, K, P), b (U, K).
@@ -41,10 +41,10 @@ class Numbers:
     w: Tensor
     b: Tensor
 
-    def at(self, units: Tensor) -> Numbers:
+    def at(self, units: Tensor) -> UnstableWindows:
         """Select some of the units, in their order."""
         position = torch.searchsorted(self.units, units)
-        return Numbers(units, self.seen[position], self.w[position], self.b[position])
+        return UnstableWindows(units, self.seen[position], self.w[position], self.b[position])
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,13 @@ class Pieces:
     between what the largest can be.
     """
 
-    numbers: Numbers
+    numbers: UnstableWindows
     weights: Tensor
     out: Tensor
     spread: Tensor
 
 
-def numbers_of(bounded: LayerBounds, j: int) -> Numbers | None:
+def numbers_of(bounded: LayerBounds, j: int) -> UnstableWindows | None:
     """Return the numbers of the windows of layer j's columns.
 
     None where it does not follow windows of numbers that are affine in a small part of the input.
@@ -82,10 +82,10 @@ def numbers_of(bounded: LayerBounds, j: int) -> Numbers | None:
         parts.append((inputs, w.gather(2, inputs[:, None].expand(-1, 4, -1)), b))
     most = max(inputs.shape[1] for inputs, _, _ in parts)
     inputs, w = (torch.cat([F.pad(part[k], (0, most - part[k].shape[-1])) for part in parts]) for k in (0, 1))
-    return Numbers(units, inputs, F.pad(w, (0, 0, 0, 1)), F.pad(torch.cat([b for _, _, b in parts]), (0, 1)))
+    return UnstableWindows(units, inputs, F.pad(w, (0, 0, 0, 1)), F.pad(torch.cat([b for _, _, b in parts]), (0, 1)))
 
 
-def pieces_of(bounded: LayerBounds, j: int, numbers: Numbers, windows: Windows) -> Pieces:
+def pieces_of(bounded: LayerBounds, j: int, numbers: UnstableWindows, windows: Windows) -> Pieces:
     """Return the weights and ranges of layer j's columns."""
     units = bounded.units[j]
     weights, out = windows.game_with_zero(units)
@@ -107,7 +107,7 @@ class OfLargest(Fitted):
         weights, out, spread = (t[rows.sample] for t in (pieces.weights, pieces.out, pieces.spread))
         self._pieces, self._out, self._blur = (w, b), out, (BLUR * spread).float()
         self._single = (w.float(), b.float())
-        self._box = Box(middle.float(), radius.float(), self._unit.float())
+        self._box = InputBoxes(middle.float(), radius.float(), self._unit.float())
         self._columns = torch.arange(len(numbers.seen), device=middle.device).expand(len(rows), -1)
         super().__init__(((weights[..., None] * w).sum(2).float(),), (numbers.w != 0).any(1), *RATES)
 

@@ -39,7 +39,7 @@ _FINAL = {"softmax", "log_softmax"}  # at the end of a network they change no or
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class PreactivationLayer:
     """The inputs of one activation: their shape without the batch, how many they are."""
 
     activation: Activation
@@ -183,7 +183,9 @@ class Network:
         ends = list(accumulate(z[0].numel() for z in tape.pre))
         self.sizes = [z[0].numel() for z in tape.pre]
         self.layers = [
-            Layer(activation, tuple(z.shape[1:]), z[0].numel(), direct=self._leaves_of(tape, j) in ([], [0]))
+            PreactivationLayer(
+                activation, tuple(z.shape[1:]), z[0].numel(), direct=self._leaves_of(tape, j) in ([], [0])
+            )
             for j, (activation, z) in enumerate(zip(self._activations, tape.pre, strict=True))
         ]
         self.num_outputs = tape.out.shape[1]

@@ -18,7 +18,7 @@ BLUR = 0.005  # of a unit's range: offsets so near to each other count as equal 
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class InputBoxes:
     """Input boxes of Q linear functions: middle, radius (Q, d); and the unit (Q, K) of the weights of K columns."""
 
     middle: Tensor
@@ -38,7 +38,7 @@ class Plane:
     columns: Tensor
     weights: Tensor
     offset: Tensor
-    box: Box | None = None
+    box: InputBoxes | None = None
     seen: Tensor | None = None
     inputs: int = 0
 

@@ -14,11 +14,16 @@ from torch import Tensor
 from windtunnel.assessments.verification.branch_and_bound.activations import Kink, Observed
 from windtunnel.assessments.verification.branch_and_bound.layer_bounds import LayerBounds
 from windtunnel.assessments.verification.branch_and_bound.maxpool_bounds import Windows
-from windtunnel.assessments.verification.branch_and_bound.maxpool_planes import Numbers, Pieces, numbers_of, pieces_of
+from windtunnel.assessments.verification.branch_and_bound.maxpool_planes import (
+    Pieces,
+    UnstableWindows,
+    numbers_of,
+    pieces_of,
+)
 from windtunnel.assessments.verification.branch_and_bound.network import Network, gather
 from windtunnel.assessments.verification.branch_and_bound.relaxations import Kinks, Lines, kinks
 from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs
-from windtunnel.assessments.verification.regions import Region
+from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.contracts import Norm
 
 _LARGEST = 2**20  # weights of a layer that are written out
@@ -55,11 +60,13 @@ class BackwardBound:
 class Bounded(LayerBounds):
     """Bounds of the layers, and the passes that carry linear functions to the input with them."""
 
-    def __init__(self, network: Network, region: Region) -> None:
+    def __init__(self, network: Network, region: BallRegions) -> None:
         self._affine: dict[int, tuple[Tensor, Tensor] | None] = {}
         self._windows: dict[tuple[int, bool], Windows] = {}
         self._pieces: dict[int, Pieces | None] = {}
-        self._numbers: dict[int, Numbers | None] = {}  # of the columns that were open first: later ones are among them
+        self._numbers: dict[
+            int, UnstableWindows | None
+        ] = {}  # of the columns that were open first: later ones are among them
         super().__init__(network, region)
 
     def part(self, members: Tensor) -> Bounded:

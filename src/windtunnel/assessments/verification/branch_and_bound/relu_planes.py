@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.verification.branch_and_bound.planes import BLUR, Box, Fitted, Plane, widened_box
+from windtunnel.assessments.verification.branch_and_bound.planes import BLUR, Fitted, InputBoxes, Plane, widened_box
 
 if TYPE_CHECKING:
     from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
@@ -33,19 +33,19 @@ RATES = (0.1, 0.95)
 
 
 @dataclass(frozen=True, slots=True)
-class _Units:
+class _PlaneNeurons:
     """The columns of a layer that get planes, for Q functions: z = unit <w, x> + b in [low, up]; w (Q, K, d), else (Q, K); x in the box."""
 
     w: Tensor
     b: Tensor
     low: Tensor
     up: Tensor
-    box: Box
+    box: InputBoxes
 
-    def single(self) -> _Units:
+    def single(self) -> _PlaneNeurons:
         """The same in float32."""
-        box = Box(self.box.middle.float(), self.box.radius.float(), self.box.unit.float())
-        return _Units(self.w.float(), self.b.float(), self.low.float(), self.up.float(), box)
+        box = InputBoxes(self.box.middle.float(), self.box.radius.float(), self.box.unit.float())
+        return _PlaneNeurons(self.w.float(), self.b.float(), self.low.float(), self.up.float(), box)
 
     def offsets(self, g: Tensor, mu: Tensor, nu: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """(offsets at the middle, the corners (Q, K, d) that attain them, their derivatives by mu and nu, where the first case does)."""
@@ -77,7 +77,7 @@ class OfReLUs(Fitted):
         w = w * radius[:, None]
         is_visible = w != 0
         unit = (w.abs().sum(2) / is_visible.sum(2).clamp(min=1)).clamp(min=1e-30)
-        self._units = _Units(w / unit[:, :, None], at_middle, low, up, Box(middle, radius, unit))
+        self._units = _PlaneNeurons(w / unit[:, :, None], at_middle, low, up, InputBoxes(middle, radius, unit))
         self._single = self._units.single()
         slope = self._single.up / (self._single.up - self._single.low)
         start = (slope[:, :, None] * self._single.w, slope, 1 - slope)  # the weights, mu and nu

@@ -29,7 +29,7 @@ class Limits:
     rows: int
 
 
-class Search:
+class BranchAndBoundSearch:
     """Which of Q linear functions exceed their goals everywhere in their regions.
 
     bounds: float64 (Q,) of the roots. domains: int64 (n,), subdomains bounded so far for each sample. given_up: bool (n,),

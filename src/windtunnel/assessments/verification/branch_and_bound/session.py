@@ -15,7 +15,7 @@ from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.search import Limits
 from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.falsification.falsifier import confirmed
-from windtunnel.assessments.verification.regions import Region
+from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.batches import out_of_memory
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm
@@ -111,13 +111,13 @@ class Session:
         """Return whether what is not decided is so for want of time."""
         return self.interrupted or self.expired.over or time.monotonic() > self.expired.late
 
-    def region(self, at: Tensor, epsilon: float | Tensor) -> Region:
+    def region(self, at: Tensor, epsilon: float | Tensor) -> BallRegions:
         """The balls around the group's samples `at` (m,), of `epsilon`, one for all or one for each of them."""
         subject = self.searcher.subject
         inputs = subject.dataset.inputs[self.indices[at]]
-        return Region.around(inputs, self.searcher.norm, epsilon, subject.classifier.device)
+        return BallRegions.around(inputs, self.searcher.norm, epsilon, subject.classifier.device)
 
-    def decide(self, at: Tensor, region: Region, larger: Mapping[int, Inner] = NOTHING) -> Decided | None:
+    def decide(self, at: Tensor, region: BallRegions, larger: Mapping[int, Inner] = NOTHING) -> Decided | None:
         """Branch and bound of the group's samples `at` in their `region`; `larger` as `decide` takes it.
 
         None where time or memory is out in the middle of something, so that nothing is known.

@@ -11,7 +11,7 @@ from torch import Tensor
 from windtunnel.assessments.verification.cascade.ledger import Ledger
 from windtunnel.assessments.verification.cascade.step import Step
 from windtunnel.assessments.verification.cascade.steps import ATTACK_BATCH
-from windtunnel.assessments.verification.cascade.task import Task
+from windtunnel.assessments.verification.cascade.task import VerificationTask
 from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.falsification import falsifier
 from windtunnel.core.batches import Batch
@@ -39,13 +39,13 @@ _ROUNDS = {
 }
 
 
-def attack(step: str, ledger: Ledger, task: Task) -> None:
+def attack(step: str, ledger: Ledger, task: VerificationTask) -> None:
     """Break what can be broken of the undecided samples."""
     for number, attack_round in enumerate(_ROUNDS[step]):
         undecided = ledger.undecided
         if not len(undecided):
             return
-        work = _Search(task.subject, task.norm, task.epsilon, attack_round, Deadline(task.deadline))
+        work = _FalsificationRound(task.subject, task.norm, task.epsilon, attack_round, Deadline(task.deadline))
         batches = [
             Batch(i, part, derive_seed(task.subject.seed, task.name, step, int(part[0])))
             for i, part in enumerate(undecided.split(ATTACK_BATCH))
@@ -61,7 +61,7 @@ def attack(step: str, ledger: Ledger, task: Task) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class _FalsificationRound:
     """A unit of work: one round of searches on a batch."""
 
     subject: Subject
@@ -86,7 +86,7 @@ class _Search:
         return {"found": torch.zeros(n, dtype=torch.bool), "examples": examples, "seconds": torch.zeros(n)}
 
 
-def _call(step: str, task: Task) -> Mapping[str, object]:
+def _call(step: str, task: VerificationTask) -> Mapping[str, object]:
     data, (first, *more) = task.subject.dataset, _ROUNDS[step]
     return {
         "inputs": data.inputs,

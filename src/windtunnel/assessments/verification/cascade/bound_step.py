@@ -9,14 +9,14 @@ from windtunnel.assessments.verification.bound_propagation.distributed import bo
 from windtunnel.assessments.verification.bound_propagation.lirpa import call_of_bounds, load_lirpa
 from windtunnel.assessments.verification.cascade.ledger import UNDECIDED, Ledger
 from windtunnel.assessments.verification.cascade.step import Step, Trial
-from windtunnel.assessments.verification.cascade.task import Task
+from windtunnel.assessments.verification.cascade.task import VerificationTask
 from windtunnel.assessments.verification.falsification.falsifier import ROUNDING
 from windtunnel.core.chunks import of_shape_for
 
 PROBE = 20
 
 
-def bound(step: str, ledger: Ledger, task: Task, indices: Tensor | None = None) -> None:
+def bound(step: str, ledger: Ledger, task: VerificationTask, indices: Tensor | None = None) -> None:
     """Verify by bounds what can be verified of the undecided samples, or of those at `indices` alone."""
     indices = ledger.undecided if indices is None else indices
     # Before a stronger bound, a cheap one saves nothing where all samples are one batch of the stronger one; and one that
@@ -44,7 +44,7 @@ def attempt(step: str, trial: Trial) -> None:
     list(trial.bounder.bound(step, torch.arange(1), torch.tensor([trial.epsilon]), logits=False))
 
 
-def _call(step: str, task: Task) -> Mapping[str, object]:
+def _call(step: str, task: VerificationTask) -> Mapping[str, object]:
     data, classes = task.subject.dataset, task.subject.classifier.num_classes
     # Tensors are recorded by their shapes: the boxes and specifications of all samples at once would need three times their memory.
     call = call_of_bounds(data.inputs[:1], data.targets[:1], classes, task.norm, task.epsilon, step)

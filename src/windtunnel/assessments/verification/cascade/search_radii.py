@@ -13,7 +13,7 @@ from windtunnel.assessments.verification.branch_and_bound.session import WEAKER,
 from windtunnel.assessments.verification.cascade.ledger import Ledger
 from windtunnel.assessments.verification.cascade.radius import RadiusBounds, certified_radius, raise_radius
 from windtunnel.assessments.verification.cascade.steps import proves
-from windtunnel.assessments.verification.cascade.task import Task
+from windtunnel.assessments.verification.cascade.task import VerificationTask
 from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.falsification.falsifier import ROUNDING
 from windtunnel.core.batches import Batch
@@ -25,7 +25,7 @@ from windtunnel.params.verification import Radius
 from windtunnel.runtime.batch_runner import each_batch
 
 
-def search_radii(step: str, radii: RadiusBounds, ledger: Ledger, task: Task) -> Tensor:
+def search_radii(step: str, radii: RadiusBounds, ledger: Ledger, task: VerificationTask) -> Tensor:
     """Raise the lower ends of `radii` for correctly classified samples; return (N,) bool, whose search was not finished.
 
     What has no bound for an operator here, or too little memory, gives way to the next method down, as where verdicts are sought.
@@ -45,7 +45,7 @@ def search_radii(step: str, radii: RadiusBounds, ledger: Ledger, task: Task) -> 
     return unfinished
 
 
-def _search(step: str, radii: RadiusBounds, ledger: Ledger, task: Task) -> tuple[Tensor, Tensor]:
+def _search(step: str, radii: RadiusBounds, ledger: Ledger, task: VerificationTask) -> tuple[Tensor, Tensor]:
     """(whose search was not finished, for whom memory was too short), both (N,) bool."""
     subject, entry, radius = task.subject, task.entry, task.entry.radius
     assert radius is not None

@@ -12,7 +12,7 @@ from windtunnel.assessments.verification.cascade.bound_step import bound
 from windtunnel.assessments.verification.cascade.ledger import Ledger
 from windtunnel.assessments.verification.cascade.search_radii import search_radii
 from windtunnel.assessments.verification.cascade.step import Step, Trial
-from windtunnel.assessments.verification.cascade.task import Task
+from windtunnel.assessments.verification.cascade.task import VerificationTask
 from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.falsification.falsifier import ROUNDING
 from windtunnel.core.batches import Batch
@@ -24,7 +24,7 @@ from windtunnel.runtime.batch_runner import each_batch
 _FLAGS = ("verified", "exhausted", "late", "undecidable", "short")
 
 
-def search_or_bound(step: str, ledger: Ledger, task: Task) -> None:
+def search_or_bound(step: str, ledger: Ledger, task: VerificationTask) -> None:
     """Search; what has no bound for an operator here gives way to the next method down, as among the bound methods."""
     try:
         search(step, ledger, task)
@@ -34,7 +34,7 @@ def search_or_bound(step: str, ledger: Ledger, task: Task) -> None:
         bound(WEAKER, ledger, task)
 
 
-def search(step: str, ledger: Ledger, task: Task) -> None:
+def search(step: str, ledger: Ledger, task: VerificationTask) -> None:
     """Let branch and bound decide the undecided samples until the task's deadline.
 
     Raises IncompatibleError for a model that it has no bounds for, OutOfTimeError where none is left to take it apart.
@@ -137,7 +137,7 @@ def _attempt(step: str, trial: Trial) -> None:
         network_of(trial.canonical.subject.classifier)
 
 
-def _call(step: str, task: Task) -> Mapping[str, object]:
+def _call(step: str, task: VerificationTask) -> Mapping[str, object]:
     data, limits = task.subject.dataset, task.entry.branch_and_bound.model_dump(mode="json")
     return {"inputs": data.inputs, "targets": data.targets, "epsilon": task.epsilon, **limits}
 

@@ -10,7 +10,7 @@ import torch
 from windtunnel.assessments.verification.canonical.subject import MEASURED, Canonical
 from windtunnel.assessments.verification.cascade.ledger import Ledger
 from windtunnel.assessments.verification.cascade.step import Step, Trial
-from windtunnel.assessments.verification.cascade.task import Task
+from windtunnel.assessments.verification.cascade.task import VerificationTask
 from windtunnel.assessments.verification.marabou import onnx_graph
 from windtunnel.assessments.verification.marabou.queries import (
     CLEAR_LEAD,
@@ -21,7 +21,7 @@ from windtunnel.assessments.verification.marabou.queries import (
     replay,
     solve_all,
 )
-from windtunnel.assessments.verification.marabou.worker import Answer, Query
+from windtunnel.assessments.verification.marabou.worker import Query, SolverAnswer
 from windtunnel.boundary.models.load import export_onnx
 from windtunnel.core.chunks import of_shape_for
 from windtunnel.core.classifier import Classifier
@@ -35,7 +35,7 @@ LATE = frozenset({"time-out", "time budget"})
 _LEAST = 1.0  # seconds that are worth a query: Marabou counts whole ones
 
 
-def solve(step: str, ledger: Ledger, task: Task) -> None:
+def solve(step: str, ledger: Ledger, task: VerificationTask) -> None:
     """Let Marabou decide the undecided samples until the task's deadline.
 
     Raises IncompatibleError where the graph it is given is not the model, or has values that its tolerances cannot tell;
@@ -66,7 +66,7 @@ def solve(step: str, ledger: Ledger, task: Task) -> None:
         queries = {query.index: query for query in all_queries}
         shape = tuple(data.inputs.shape[1:])
 
-        def ask(queries: list[Query], what: str) -> list[Answer]:
+        def ask(queries: list[Query], what: str) -> list[SolverAnswer]:
             checkpoint = task.checkpoint(ledger, step, what)  # what is decided stands, whoever else is asked about
             return solve_all(onnx, queries, entry.solver_timeout, task.deadline, task.name, checkpoint)
 
@@ -82,13 +82,13 @@ def solve(step: str, ledger: Ledger, task: Task) -> None:
             _enter(answer, step, ledger, subject, onnx, queries[answer.index])
 
 
-def _tie(answer: Answer) -> Answer:
+def _tie(answer: SolverAnswer) -> SolverAnswer:
     if answer.verdict is not Verdict.VERIFIED:
         return answer
     return replace(answer, verdict=Verdict.UNKNOWN, reason=f"another class draws level within {CLEAR_LEAD:g}")
 
 
-def _enter(answer: Answer, step: str, ledger: Ledger, subject: Subject, onnx: Path, query: Query) -> None:
+def _enter(answer: SolverAnswer, step: str, ledger: Ledger, subject: Subject, onnx: Path, query: Query) -> None:
     """Write one answer of the solver into the ledger; a counter-example only after both runtimes confirm it."""
     sample, shape = (subject.dataset.ids[answer.index],), tuple(subject.dataset.inputs.shape[1:])
     at = torch.tensor([answer.index])
@@ -152,7 +152,7 @@ def _attempt(step: str, trial: Trial) -> None:
         graph_for_marabou(trial.canonical, trial.given, Path(folder))
 
 
-def _call(step: str, task: Task) -> Mapping[str, object]:
+def _call(step: str, task: VerificationTask) -> Mapping[str, object]:
     data = task.subject.dataset
     lower, upper = box(data.inputs[:1], task.epsilon)
     return {

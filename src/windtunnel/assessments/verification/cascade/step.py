@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from windtunnel.assessments.verification.canonical.subject import Canonical
     from windtunnel.assessments.verification.cascade.ledger import Ledger
     from windtunnel.assessments.verification.cascade.radius import RadiusBounds
-    from windtunnel.assessments.verification.cascade.task import Task
+    from windtunnel.assessments.verification.cascade.task import VerificationTask
     from windtunnel.core.classifier import Classifier
     from windtunnel.params.verification import VerificationEntry
 
@@ -51,13 +51,13 @@ class Step:
     options: the keys of the entry that the step reads, beside `params`; `metadata.json` records these alone.
     """
 
-    decide: Callable[[str, Ledger, Task], None]
-    call: Callable[[str, Task], Mapping[str, object]]
+    decide: Callable[[str, Ledger, VerificationTask], None]
+    call: Callable[[str, VerificationTask], Mapping[str, object]]
     tolerance: float
     attempt: Callable[[str, Trial], None] | None = None
     bounds: bool = False
     cheap: bool = False
-    radii: Callable[[str, RadiusBounds, Ledger, Task], Tensor] | None = None
+    radii: Callable[[str, RadiusBounds, Ledger, VerificationTask], Tensor] | None = None
     load: Callable[[], object] | None = None
     options: frozenset[str] = frozenset()
 

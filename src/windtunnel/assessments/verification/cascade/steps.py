@@ -11,7 +11,7 @@ from windtunnel.assessments.verification.bound_propagation.distributed import bo
 from windtunnel.assessments.verification.canonical.trace import load_tracer
 from windtunnel.assessments.verification.cascade.ledger import Ledger
 from windtunnel.assessments.verification.cascade.step import step_of
-from windtunnel.assessments.verification.cascade.task import Task
+from windtunnel.assessments.verification.cascade.task import VerificationTask
 from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.falsification.falsifier import falsify
 from windtunnel.assessments.verification.rows import VerifierRow
@@ -37,7 +37,7 @@ def options_read(row: VerifierRow, steps: Sequence[str]) -> set[str]:
     return of_steps | {"time_budget", "radius"} | ({"steps"} if row.of_entry else set())
 
 
-def run_steps(steps: tuple[str, ...], ledger: Ledger, task: Task) -> None:
+def run_steps(steps: tuple[str, ...], ledger: Ledger, task: VerificationTask) -> None:
     """Let one step after the other decide what it can of the samples that are undecided, while there is time.
 
     A step that cannot run on the model is left out with a caveat, but where it is the only one: then IncompatibleError.
@@ -73,7 +73,7 @@ def load_steps(steps: Sequence[str]) -> None:
                 load()
 
 
-def called_with(steps: Sequence[str], task: Task) -> Mapping[str, object]:
+def called_with(steps: Sequence[str], task: VerificationTask) -> Mapping[str, object]:
     """The arguments of every step by its name; of a single verifier the arguments themselves.
 
     Tensors are those of all samples: a step cuts them into batches, and leaves out what is decided.
@@ -96,7 +96,7 @@ def radius_steps(radius: Radius, steps: Sequence[str]) -> tuple[str | None, str 
     return bounds, searching[-1] if searching else None
 
 
-def proves(method: str, task: Task) -> Callable[[Tensor, Tensor], Tensor]:
+def proves(method: str, task: VerificationTask) -> Callable[[Tensor, Tensor], Tensor]:
     """Return whether `method` proves each of some samples at its own epsilon; when time is over it proves no more."""
 
     def decide(indices: Tensor, epsilons: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ def proves(method: str, task: Task) -> Callable[[Tensor, Tensor], Tensor]:
     return decide
 
 
-def breaks(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
+def breaks(task: VerificationTask) -> Callable[[Tensor, Tensor], Tensor]:
     """Return whether the falsifier breaks each of some samples at its own epsilon; when time is over it breaks no more."""
     subject = task.subject
 

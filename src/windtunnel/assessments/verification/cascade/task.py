@@ -13,7 +13,7 @@ from windtunnel.runtime.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class VerificationTask:
     """The task that every step gets: the assessment's name, the subject, the region, the entry's options.
 
     canonical: the subject with a network of our own, whose logits are of unit scale; the user's model is the ledger's.

@@ -11,7 +11,7 @@ import time
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.verification.regions import Region
+from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Norm
 
@@ -70,9 +70,12 @@ def falsify(
 
 def _unbroken(
     inputs: Tensor, epsilon: float | Tensor, seed: int, norm: Norm
-) -> tuple[Tensor, Tensor, torch.Generator, Region]:
+) -> tuple[Tensor, Tensor, torch.Generator, BallRegions]:
     """Return the state before a search: no sample is broken, examples are the inputs; with its generator and region."""
-    generator, region = torch.Generator().manual_seed(seed), Region.around(inputs, norm, epsilon, torch.device("cpu"))
+    generator, region = (
+        torch.Generator().manual_seed(seed),
+        BallRegions.around(inputs, norm, epsilon, torch.device("cpu")),
+    )
     return torch.zeros(len(inputs), dtype=torch.bool), inputs.clone(), generator, region
 
 
@@ -140,7 +143,7 @@ def _keep(
     is_broken[indices[hit]] = True
 
 
-def _random_points(region: Region, indices: Tensor, generator: torch.Generator) -> Tensor:
+def _random_points(region: BallRegions, indices: Tensor, generator: torch.Generator) -> Tensor:
     """(m, d) points of the regions `indices`: uniform in the box, moved into the ball."""
     low, high = region.low[indices], region.high[indices]
     return region.points(low + (high - low) * torch.rand(low.shape, generator=generator), indices)
@@ -150,7 +153,7 @@ def _descend(
     classifier: Classifier,
     start: Tensor,
     targets: Tensor,
-    region: Region,
+    region: BallRegions,
     indices: Tensor,
     others: Tensor | None,
     steps: int,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.falsification.falsifier import ROUNDING
-from windtunnel.assessments.verification.marabou.worker import Answer, Query, Solve
+from windtunnel.assessments.verification.marabou.worker import Query, Solve, SolverAnswer
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import IncompatibleError
@@ -73,7 +73,7 @@ def solve_all(
     deadline: float,
     name: str,
     checkpoint: Checkpoint | None = None,
-) -> list[Answer]:
+) -> list[SolverAnswer]:
     """Answer every query wherever the executor says, never in this process: a solver that hangs can be ended.
 
     A crash or a kill of one solver costs that sample alone, which is tried again. Samples left, or at work, at `deadline`
@@ -103,24 +103,26 @@ def solve_all(
     return sorted(answers, key=lambda answer: answer.index)
 
 
-def _tensors(answer: Answer) -> dict[str, Tensor]:
+def _tensors(answer: SolverAnswer) -> dict[str, Tensor]:
     """A decided answer as it is kept."""
     arrays = {"example": answer.counter_example, "lower": answer.lower, "upper": answer.upper}
     numbers = torch.tensor([int(answer.verdict), answer.seconds], dtype=torch.float64)
     return {"numbers": numbers, **{key: torch.from_numpy(a) for key, a in arrays.items() if a is not None}}
 
 
-def _answer(index: int, cached: Mapping[str, Tensor]) -> Answer:
+def _answer(index: int, cached: Mapping[str, Tensor]) -> SolverAnswer:
     verdict, seconds = cached["numbers"].tolist()
     example, lower, upper = (cached[key].numpy() if key in cached else None for key in ("example", "lower", "upper"))
-    return Answer(index, Verdict(int(verdict)), seconds, example, "", lower, upper)
+    return SolverAnswer(index, Verdict(int(verdict)), seconds, example, "", lower, upper)
 
 
-def _given_up(query: Query, lost: Lost, timeout: float, deadline: float) -> Answer:
+def _given_up(query: Query, lost: Lost, timeout: float, deadline: float) -> SolverAnswer:
     if not lost.hung:
-        return Answer(query.index, Verdict.ERROR, 0.0, reason=f"the solver ended without an answer: {lost.reason}")
+        return SolverAnswer(
+            query.index, Verdict.ERROR, 0.0, reason=f"the solver ended without an answer: {lost.reason}"
+        )
     reason = "time budget" if time.monotonic() > deadline else "time-out"
-    return Answer(query.index, Verdict.UNKNOWN, min(timeout, query.seconds), reason=reason)
+    return SolverAnswer(query.index, Verdict.UNKNOWN, min(timeout, query.seconds), reason=reason)
 
 
 def check_equivalence(classifier: Classifier, onnx: Path, inputs: Tensor, tolerance: float = 1e-4) -> None:

@@ -44,7 +44,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SolverAnswer:
     """The solver's word on one sample. counter_example: float32, flat, for FALSIFIED; reason: why not decided.
 
     lower, upper: float32 (1, K), verified bounds of the logits where they were asked for; NaN where none was verified.
@@ -67,7 +67,7 @@ class Solve:
     timeout: float
     deadline: Deadline
 
-    def __call__(self, query: Query) -> Answer:
+    def __call__(self, query: Query) -> SolverAnswer:
         """The answer; whatever Marabou raises is this sample's error, with its reason, and no other's.
 
         Works in a folder of its own: Marabou leaves `failedMarabouQuery.ipq` in the current one.
@@ -75,7 +75,7 @@ class Solve:
         started, before = time.monotonic(), Path.cwd()
         ends = min(started + min(self.timeout, query.seconds), self.deadline.here())
         if ends <= started:
-            return Answer(query.index, Verdict.UNKNOWN, 0.0, reason="time budget")
+            return SolverAnswer(query.index, Verdict.UNKNOWN, 0.0, reason="time budget")
         lower = upper = None
         with tempfile.TemporaryDirectory() as folder:
             graph = Path(folder, "model.onnx")
@@ -92,7 +92,7 @@ class Solve:
                 os.chdir(before)
         if verdict is Verdict.UNKNOWN and time.monotonic() > self.deadline.here():
             reason = "time budget"
-        return Answer(query.index, verdict, time.monotonic() - started, example, reason, lower, upper)
+        return SolverAnswer(query.index, verdict, time.monotonic() - started, example, reason, lower, upper)
 
 
 def _reason(error: Exception) -> str:

@@ -33,7 +33,7 @@ _HALF = 0.5  # the box is the Linf ball of this radius around the middle of the 
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class InstanceResult:
     """`sat`, `unsat`, `timeout` or `unknown`; for sat a point (d,) of the box and the graph's outputs (K,) there, float64."""
 
     word: str
@@ -92,7 +92,7 @@ class _Margins(nn.Module):
 
 def decide_instance(
     onnx: Path, specification: Path, entry: VerificationEntry, seed: int = 0, deadline: float = math.inf
-) -> Decision:
+) -> InstanceResult:
     """Decide one instance. `entry`: which steps, with which limits. deadline: of `time.monotonic`, for all boxes of the
     specification, of which each may take what those before it have left.
 
@@ -117,7 +117,7 @@ def decide_instance(
         if decision.word == "sat":
             return decision
         notes.append(decision.word)
-    return Decision(next((word for word in ("timeout", "unknown") if word in notes), "unsat"))
+    return InstanceResult(next((word for word in ("timeout", "unknown") if word in notes), "unsat"))
 
 
 def _within(entry: VerificationEntry, seconds: float) -> VerificationEntry:
@@ -152,7 +152,7 @@ def _check(onnx: Path, network: OnnxNetwork, reference: OnnxModule, specificatio
 
 def _decide(
     network: OnnxNetwork, reference: OnnxModule, specification: Specification, entry: VerificationEntry, seed: int
-) -> Decision:
+) -> InstanceResult:
     inner = network.input_shape
     shape = inner if len(inner) == 3 else (1, 1, len(specification.low))  # verifiers take images
     module = _Margins(network, specification, shape, inner).eval().requires_grad_(False)
@@ -162,11 +162,11 @@ def _decide(
     result = assess("vnnlib", entry, Budget(norm=Norm.LINF, epsilon=_HALF), subject_of(classifier, middle, seed))
     verdict = int(tensor_in(result.data, "verdicts")[0])
     if verdict == Verdict.VERIFIED:
-        return Decision("unsat")
+        return InstanceResult("unsat")
     if verdict == Verdict.FALSIFIED:
         unit = tensor_in(result.data, "perturbed_inputs").double().flatten()
         x = torch.lerp(specification.low, specification.high, unit).clamp(specification.low, specification.high)
         # The competition's judge runs the graph in float32, and so does the last word here.
         outputs = reference(x.float().view(1, *inner)).flatten()
-        return Decision("sat", x, outputs) if specification.holds_at(outputs) else Decision("unknown")
-    return Decision("timeout" if bool(tensor_in(result.data, "timed_out")[0]) else "unknown")
+        return InstanceResult("sat", x, outputs) if specification.holds_at(outputs) else InstanceResult("unknown")
+    return InstanceResult("timeout" if bool(tensor_in(result.data, "timed_out")[0]) else "unknown")

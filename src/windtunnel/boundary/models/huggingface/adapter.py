@@ -42,7 +42,7 @@ _DROPPED = ("auto_map", "_attn_implementation", "_attn_implementation_internal",
             "_experts_implementation", "quantization_config")  # fmt: skip
 
 
-class _Kept(OfLibrary):
+class _HuggingFaceFile(OfLibrary):
     config: dict[str, Value]
 
 
@@ -75,12 +75,12 @@ def _keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
         "config": json.loads(config.to_json_string(use_diff=False)),
         "mean": mean, "std": std, "original": Path(model.path).name if model.path else str(model.name),
     }  # fmt: skip
-    return keep_network(network, directory, model, _Kept, facts)
+    return keep_network(network, directory, model, _HuggingFaceFile, facts)
 
 
 def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     """The model that `keep` kept, built from its configuration by a class of transformers' own."""
-    record = fitting(_Kept, facts, MODEL_JSON, "what `train` wrote")
+    record = fitting(_HuggingFaceFile, facts, MODEL_JSON, "what `train` wrote")
     content = {k: v for k, v in record.config.items() if k not in _DROPPED}
     kind = str(content.pop("model_type", ""))
     transformers = _library()

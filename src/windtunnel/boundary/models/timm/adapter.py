@@ -34,7 +34,7 @@ _MAX_CLASSES = 1_000_000
 _HUB = ("hf-hub:", "hf_hub:")
 
 
-class _Kept(OfLibrary):
+class _TimmFile(OfLibrary):
     name: str
     num_classes: int
 
@@ -74,12 +74,12 @@ def _keep(model: Model, name: str, directory: Path, seed: int) -> dict[str, Json
         "mean": list(config["mean"]), "std": list(config["std"]), "original": original,
         "num_classes": int(network.num_classes),  # type: ignore[arg-type]
     }  # fmt: skip
-    return keep_network(network, directory, model, _Kept, facts)
+    return keep_network(network, directory, model, _TimmFile, facts)
 
 
 def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     """The model that `keep` kept; its architecture by its name, which no file can make anything else of."""
-    record = fitting(_Kept, facts, MODEL_JSON, "what `train` wrote")
+    record = fitting(_TimmFile, facts, MODEL_JSON, "what `train` wrote")
     if record.name.startswith(_HUB):  # a name that model.json is not to have: nothing is fetched for a file's sake
         raise UserError(f"model.json: name: '{record.name}' is a place on a hub, not an architecture of timm")
     with offline(f"{trust.key}: timm's {record.name}", trust.time_limit, trust.key):

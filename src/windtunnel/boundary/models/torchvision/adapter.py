@@ -33,7 +33,7 @@ from windtunnel.registry.image_view import View, distinct
 _AUXILIARY = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}
 
 
-class _Kept(OfLibrary):
+class _TorchvisionFile(OfLibrary):
     name: str
     transform_input: bool | None = None
 
@@ -70,12 +70,12 @@ def _keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
     else:
         network, original = _downloaded(name, row, model.kwargs), f"{name} ({row.name})"
         facts["transform_input"] = bool(getattr(network, "transform_input", False))
-    return keep_network(network, directory, model, _Kept, {**facts, "original": original})
+    return keep_network(network, directory, model, _TorchvisionFile, {**facts, "original": original})
 
 
 def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     """The model that `keep` kept; its architecture by its name, which no file can make anything else of."""
-    kept = fitting(_Kept, facts, MODEL_JSON, "what `train` wrote")
+    kept = fitting(_TorchvisionFile, facts, MODEL_JSON, "what `train` wrote")
     with offline(f"{trust.key}: torchvision's {kept.name}", trust.time_limit, trust.key):
         network = architecture(kept.name, trust.kwargs)
         if kept.transform_input is not None and hasattr(network, "transform_input"):

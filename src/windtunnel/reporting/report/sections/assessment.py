@@ -12,7 +12,7 @@ from windtunnel.records.files import is_tensor_summary
 from windtunnel.records.metadata import limits
 from windtunnel.records.tables import table
 from windtunnel.reporting.report.collect import ReportInputs
-from windtunnel.reporting.report.model import Block, Finding, Section, Table, Text
+from windtunnel.reporting.report.model import Block, Highlight, Section, Table, Text
 from windtunnel.reporting.report.phrases import class_name, kwargs, listed, number, region_words, short
 from windtunnel.reporting.report.sections.classifiers import classifier_tables
 from windtunnel.reporting.report.sections.side_by_side import attack_by_attack, shown_side_by_side
@@ -65,7 +65,7 @@ def _further_figures(artifacts: Artifacts, inputs: ReportInputs, options: Option
 
 def caveat_blocks(artifacts: Artifacts) -> list[Block]:
     """The caveats of an assessment, with how many samples they concern."""
-    return [Finding("warning", text) for text in _caveats(artifacts)]
+    return [Highlight("warning", text) for text in _caveats(artifacts)]
 
 
 def limits_table(mine: Sequence[Artifacts]) -> list[Table]:

@@ -15,7 +15,7 @@ from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.metadata import corruption_pairs, number, numbers, rate
 from windtunnel.records.sandwich import Layer, options_of_summary
 from windtunnel.reporting.report.collect import ReportInputs
-from windtunnel.reporting.report.model import Chart, Finding, Front, Tile
+from windtunnel.reporting.report.model import Chart, Front, Highlight, Tile
 from windtunnel.reporting.report.phrases import (
     bracket,
     class_name,
@@ -40,7 +40,7 @@ def front(inputs: ReportInputs) -> Front:
     return Front(
         subtitle=_subtitle(inputs),
         facts=tuple(_facts(inputs)),
-        alarms=tuple(Finding("invalid", f"This number is not valid: {line}") for line in hard_failures(summary)),
+        alarms=tuple(Highlight("invalid", f"This number is not valid: {line}") for line in hard_failures(summary)),
         statement=statement(summary, len(inputs.assessments)),
         gate=gate_line(inputs.gate),
         sanity=sanity_line(inputs.checks),
@@ -104,14 +104,14 @@ def _sandwich_chart(summary: Artifacts | None) -> Chart | None:
     return Chart(sandwich(budget_bars(summary)), alt)
 
 
-def _findings(inputs: ReportInputs) -> tuple[Finding, ...]:
+def _findings(inputs: ReportInputs) -> tuple[Highlight, ...]:
     """The most damaging facts, each with what was seen, and the weakest class."""
     lines = [line for line, _ in _damage(inputs)][:FINDINGS]
     weakest = [_weakest_class(inputs.summary), _weakest_slice(inputs.summary)] if inputs.summary else []
-    return tuple(Finding("info", line) for line in [*lines, *filter(None, weakest)])
+    return tuple(Highlight("info", line) for line in [*lines, *filter(None, weakest)])
 
 
-def _caveats(inputs: ReportInputs) -> tuple[Finding, ...]:
+def _caveats(inputs: ReportInputs) -> tuple[Highlight, ...]:
     """List the limits of the numbers and of the findings, and what is missing."""
     general = [c.text for c in (inputs.summary.caveats if inputs.summary else ()) if c.code != "hard_failure"]
     named = [a for _, a in list(_damage(inputs))[:FINDINGS] if a]
@@ -129,7 +129,7 @@ def _caveats(inputs: ReportInputs) -> tuple[Finding, ...]:
                 own_caveats.setdefault(c.text, []).append(a.name)
     lines = [*general, *(f"{listed([*dict.fromkeys(names)], 6)}: {text}" for text, names in own_caveats.items())]
     lines = list(dict.fromkeys((*lines, *warnings_of(inputs.checks)[:3], *inputs.problems)))
-    return tuple(Finding("warning", line) for line in lines)
+    return tuple(Highlight("warning", line) for line in lines)
 
 
 def _damage(inputs: ReportInputs) -> Iterator[Candidate]:

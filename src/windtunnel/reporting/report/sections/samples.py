@@ -12,7 +12,7 @@ from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.metadata import names_in
 from windtunnel.records.sandwich import options_of_summary
 from windtunnel.reporting.report.collect import ReportInputs
-from windtunnel.reporting.report.model import SampleResult, SampleRow, Samples
+from windtunnel.reporting.report.model import SampleAppendix, SampleResult, SampleRow
 from windtunnel.reporting.report.phrases import class_name, region_words
 from windtunnel.reporting.report.pictures import thumbnails_note
 from windtunnel.reporting.report.sections.statement import layers
@@ -20,7 +20,7 @@ from windtunnel.reporting.report.sections.statement import layers
 _VERDICT = {int(v): v.label.replace("_", " ") for v in Verdict}
 
 
-def samples_appendix(inputs: ReportInputs) -> Samples | None:
+def samples_appendix(inputs: ReportInputs) -> SampleAppendix | None:
     """Every sample of the run; None where nothing says which samples there were."""
     base = inputs.base
     if base is None:
@@ -47,7 +47,7 @@ def samples_appendix(inputs: ReportInputs) -> Samples | None:
             )
         )
     sprites = tuple(inputs.pictures.sprites) if inputs.pictures else ()
-    return Samples(
+    return SampleAppendix(
         _note(inputs, len(rows)), tuple(rows), tuple((a.name, region_words(a)) for a in inputs.assessments), sprites
     )
 

@@ -8,7 +8,7 @@ from windtunnel.evaluation.gate.table import NO_CONDITION, SIGN
 from windtunnel.records.findings import FindingRecord, Status, counts, in_words
 from windtunnel.records.findings import Severity as Level
 from windtunnel.records.gate import ConditionStatus, Decision, GateResult
-from windtunnel.reporting.report.model import Block, Finding, Section, Severity, Table, Text
+from windtunnel.reporting.report.model import Block, Highlight, Section, Severity, Table, Text
 from windtunnel.reporting.report.phrases import listed, short
 
 SANITY = "Can I trust these numbers?"
@@ -44,15 +44,15 @@ def warnings_of(checks: tuple[FindingRecord, ...] | None) -> list[str]:
     ]
 
 
-def sanity_line(checks: tuple[FindingRecord, ...] | None) -> Finding:
+def sanity_line(checks: tuple[FindingRecord, ...] | None) -> Highlight:
     """All checks in one line, for page one."""
     if checks is None:
-        return Finding("warning", "Sanity: no checks ran, so the evaluation itself is not checked.")
+        return Highlight("warning", "Sanity: no checks ran, so the evaluation itself is not checked.")
     flagged = [row for row in checks if is_flagged(row)]
     named = ", ".join(f"{row.id} {row.title[:1].lower()}{row.title[1:]}" for row in flagged)
     hard = any(row.severity is Level.HARD for row in flagged)
     severity: Severity = "invalid" if hard else "warning" if flagged else "info"
-    return Finding(severity, f"Sanity: {in_words(counts(checks))}{f'; flagged: {named}' if named else ''}.")
+    return Highlight(severity, f"Sanity: {in_words(counts(checks))}{f'; flagged: {named}' if named else ''}.")
 
 
 def sanity_section(checks: tuple[FindingRecord, ...], found_gate: GateResult | None) -> Section:
@@ -122,10 +122,10 @@ def _result(row: FindingRecord) -> str:
     return _MARK.get(row.status, "") + row.status.replace("_", " ")
 
 
-def gate_line(gate: GateResult | None) -> Finding:
+def gate_line(gate: GateResult | None) -> Highlight:
     """Return the gate's decision in one line, for page one."""
     if gate is None:
-        return Finding("warning", "Gate: not decided yet.")
+        return Highlight("warning", "Gate: not decided yet.")
     severity, sentence = _decision(gate)
     named: dict[ConditionStatus | None, list[str]] = {}
     for row in gate.conditions:
@@ -141,7 +141,7 @@ def gate_line(gate: GateResult | None) -> Finding:
     ]
     if ConditionStatus.HOLDS in named and not {ConditionStatus.REFUSED, ConditionStatus.FAILS} & named.keys():
         parts.insert(0, f"{len(named[ConditionStatus.HOLDS])} conditions hold.")
-    return Finding(severity, " ".join((f"Gate: {gate.decision}.", sentence, *parts)))
+    return Highlight(severity, " ".join((f"Gate: {gate.decision}.", sentence, *parts)))
 
 
 def _decision(gate: GateResult) -> tuple[Severity, str]:
@@ -163,7 +163,7 @@ def _decision(gate: GateResult) -> tuple[Severity, str]:
 def gate_section(gate: GateResult) -> Section:
     """The decision in sentence, and every condition."""
     severity, sentence = _decision(gate)
-    blocks: list[Block] = [Finding(severity, sentence)]
+    blocks: list[Block] = [Highlight(severity, sentence)]
     if gate.conditions:
         with_reason = any(row.reason for row in gate.conditions)
         header = ("condition", "of", "value", "interval", "threshold", "result", *(["reason"] if with_reason else []))
