@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from benchmarks.gallery import masks
 from tests.conftest import classifier_of
 from windtunnel.assessments.attacks import assess as attacks
+from windtunnel.assessments.attacks.adaptive import adapt
 from windtunnel.assessments.attacks.adaptive.obstacles import Diagnosis, ObstacleKind, diagnose
 from windtunnel.assessments.attacks.adaptive.search import remedies_for
 from windtunnel.assessments.attacks.adaptive.surrogates import GradientRemedy, Remedied
@@ -245,7 +246,7 @@ def test_a_model_without_gradients_is_attacked_by_queries(
     digits_subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No run takes its gradient, and the report says that it has none; the student is as good as one can be."""
-    monkeypatch.setattr(attacks, "distilled", lambda *_: digits_subject.classifier.module)
+    monkeypatch.setattr(adapt, "distilled", lambda *_: digits_subject.classifier.module)
     hidden = _hidden(Elsewhere, digits_subject, 6)
     blind = replace(hidden, classifier=replace(hidden.classifier, capabilities=frozenset({Capability.FORWARD})))
     preflight(
@@ -262,8 +263,8 @@ def test_a_model_without_gradients_is_attacked_by_queries(
 @pytest.mark.usefixtures("cheap_standard")
 def test_no_boundary_is_walked_where_answers_change(digits_subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     """The walk starts from points that must stay misclassified, which those of another batch do not; the library raises."""
-    monkeypatch.setattr(attacks, "STUDENT_ABOVE", -1.0)
-    monkeypatch.setattr(attacks, "distilled", lambda *_: digits_subject.classifier.module)
+    monkeypatch.setattr(adapt, "STUDENT_ABOVE", -1.0)
+    monkeypatch.setattr(adapt, "distilled", lambda *_: digits_subject.classifier.module)
     result = _attacked(_hidden(masks.BatchStatistics, digits_subject, 12))
     assert any("student" in run for run in result.kwargs["runs"])
     assert not any("boundary" in run for run in result.kwargs["runs"])

@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 
 from windtunnel.core.errors import UserError
+from windtunnel.operations.resolve import dependencies
 from windtunnel.operations.resolve.closure import Code, draws
 from windtunnel.operations.resolve.memory import Memory
 from windtunnel.operations.resolve.source import read_source
+from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.schema import Params
 
+PARAMS = {"data": {"source": "digits"}, "model": {"source": "train"}, "budget": {"norm": "Linf", "epsilon": 0.1}}
 ROOT = Path(__file__).parents[3]
 
 
@@ -67,6 +71,16 @@ def test_a_closure_has_late_imports_named_imports_and_files_beside_and_none_for_
 def test_what_a_use_does_not_reach_is_left_out_with_all_behind_it(project):
     found = Code(project, Memory(project / "memory.json")).closure(["own.net"], frozenset({"own.late"}))
     assert set(found.code) == {"own", "own.net", "own.layers"}
+
+
+@pytest.mark.parametrize(("algorithm", "is_code"), [("standard", False), ("adaptive", True)])
+def test_only_an_adaptive_entry_depends_on_the_adaptive_attack(tmp_path, algorithm, is_code):
+    entry = AttackEntry(library="windtunnel", algorithm=algorithm)
+    options = dependencies.of_family("attacks").options(entry, Params.model_validate(PARAMS))
+    without, _ = dependencies.not_reached(options)
+    code = Code(tmp_path, Memory(tmp_path / "memory.json")).closure(["windtunnel.assessments.attacks.assess"], without)
+    adaptive = {name for name in code.code if name.startswith("windtunnel.assessments.attacks.adaptive.")}
+    assert bool(adaptive) is is_code
 
 
 def test_an_entry_point_that_is_not_there_is_one_line(project):

@@ -7,37 +7,22 @@ that those before it did not break.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.adapters import CountedModel, Request, adapter_of, call_of, perturb_by_label
-from windtunnel.assessments.attacks.adaptive.obstacles import SAMPLES, Diagnosis, Obstacle, ObstacleKind, diagnose
-from windtunnel.assessments.attacks.adaptive.search import (
-    BOUNDARY,
-    CHANGING,
-    STUDENTS,
-    Configuration,
-    Outcome,
-    candidates_of,
-    finals,
-    halve,
-    probe_of,
-    remedies_for,
-)
-from windtunnel.assessments.attacks.adaptive.surrogates import FreshCopies, GradientRemedy, Remedied
 from windtunnel.assessments.attacks.calls import Invoke, invoker_of
 from windtunnel.assessments.attacks.caveats import caveats_of
 from windtunnel.assessments.attacks.evaluate import Evaluation, evaluate
-from windtunnel.assessments.attacks.fresh_draws import DRAWS, fresh_caveats, fresh_metrics
-from windtunnel.assessments.attacks.gradients import MeanOverDraws, adapted, averaged, searched_in, surrogate_of
+from windtunnel.assessments.attacks.fresh_draws import fresh_caveats, fresh_metrics
+from windtunnel.assessments.attacks.gradients import adapted, averaged, searched_in, surrogate_of
 from windtunnel.assessments.attacks.metrics import attack_metrics, transfer_metrics
-from windtunnel.assessments.attacks.plan import PlannedAttack, adapted_run, plan_of
+from windtunnel.assessments.attacks.plan import PlannedAttack, plan_of
 from windtunnel.assessments.attacks.rows import AttackRow, Invoker
-from windtunnel.assessments.attacks.settings import settle
-from windtunnel.assessments.attacks.standins import distilled
 from windtunnel.assessments.attacks.survivors import Prior, entry_digest, prior_of, read_prior
 from windtunnel.assessments.attacks.table import row_of
 from windtunnel.assessments.attacks.targets import has_aim, reached_without_attack, target_summary, targets_for
@@ -73,8 +58,9 @@ from windtunnel.registry.plugins import library_of
 from windtunnel.runtime.batch_runner import each_batch
 from windtunnel.runtime.checkpoint import Checkpoint
 
-WEAK_SHARE = 0.1  # of the samples left by gradients, broken at random, above which gradients are weak
-STUDENT_SAMPLES, STUDENT_ABOVE = 500, 0.5  # trained where more of the compared samples than this share stand
+if TYPE_CHECKING:
+    from windtunnel.assessments.attacks.adaptive.search import Outcome
+
 NOT_BROKEN, MISCLASSIFIED_CLEAN = -1, -2  # codes of `broken_by` beside the index of a run
 
 
@@ -103,7 +89,7 @@ def assess(
     Raises UserError where the prior results are missing, or for targets that cannot be.
     """
     attack = _attack_of(name, entry, budget, subject, prior or {})
-    state = _BestResults.start(subject, attack.aims, attack.before, attack.budget.norm)
+    state = BestResults.start(subject, attack.aims, attack.before, attack.budget.norm)
     calls = attack.search(state)
     fresh = fresh_metrics(subject, state.perturbed, state.succeeded & state.attacked)
     data = {
@@ -164,7 +150,7 @@ def _calls(runs: Sequence[PlannedAttack], calls: list[dict[str, Json]]) -> dict[
 
 
 @dataclass(frozen=True, slots=True)
-class _Attack:
+class PreparedAttack:
     """One entry, settled: its runs, on whom, and on which model they search."""
 
     name: str
@@ -181,24 +167,24 @@ class _Attack:
     outcome: list[Outcome] = field(default_factory=list)
     students: list[nn.Module] = field(default_factory=list)
 
-    def search(self, state: _BestResults) -> list[dict[str, Json]]:
+    def search(self, state: BestResults) -> list[dict[str, Json]]:
         """Run after run, each on what is left; how the library was called for the first batch of each."""
         identity, checkpoints = self._identity(), []
-        diagnosis = self._diagnosed(state) if self.row.invoker is Invoker.ADAPTIVE else None
         calls: list[dict[str, Json]] = []
 
-        def attack(run: PlannedAttack, indices: Tensor, judge: Classifier) -> Tensor:
+        def launch(run: PlannedAttack, indices: Tensor, judge: Classifier) -> Tensor:
             checkpoints.append(Checkpoint(f"{self.name}.{len(calls)}", self.subject.resolved, identity))
             margins, call = self._attacked(len(calls), run, indices, judge, state, checkpoints[-1])
             calls.append(call)
             return margins
 
-        if diagnosis is not None and diagnosis.is_cut:
-            self.runs[:] = [replace(run, remedy=GradientRemedy("no gradient")) for run in self.runs]
-        for run in tuple(self.runs):
-            attack(run, state.living, self.subject.classifier)
-        if diagnosis is not None:
-            self._adapt(diagnosis, state, attack)
+        if self.row.invoker is Invoker.ADAPTIVE:
+            from windtunnel.assessments.attacks.adaptive.adapt import adapt
+
+            self.outcome.append(adapt(self, state, launch))
+        else:
+            for run in self.runs:
+                launch(run, state.living, self.subject.classifier)
         for checkpoint in checkpoints:
             checkpoint.clear()
         return calls
@@ -209,7 +195,7 @@ class _Attack:
         run: PlannedAttack,
         indices: Tensor,
         judge: Classifier,
-        state: _BestResults,
+        state: BestResults,
         checkpoint: Checkpoint,
     ) -> tuple[Tensor, dict[str, Json]]:
         """Attack the samples at `indices` (n,); `judge` evaluates.
@@ -235,101 +221,12 @@ class _Attack:
             )
         return margins[indices], self._first_call(run, batches)
 
-    def _diagnosed(self, state: _BestResults) -> Diagnosis:
-        """Return the obstacles of the model; the passes are charged to the samples that are attacked."""
-        data, device = self.subject.dataset, self.subject.classifier.device
-        shown = self.subject.clean_correct.nonzero().flatten()[:SAMPLES]
-        if not len(shown):
-            return Diagnosis(())
-        diagnosis = diagnose(
-            self.model,
-            self.subject.classifier.criterion,
-            data.inputs[shown].to(device),
-            data.targets[shown].to(device),
-            self._element_epsilon,
-            self.subject.seed,
-        )
-        n_attacked = max(1, int(state.attacked.sum()))
-        state.forwards[state.attacked] += diagnosis.forwards / n_attacked
-        state.backwards[state.attacked] += diagnosis.backwards / n_attacked
-        return diagnosis
-
-    @property
-    def _element_epsilon(self) -> float:
-        """The largest change of an element under Linf; under L2 that of all elements by the same amount."""
-        epsilon, size = self.budget.epsilon or 0.0, self.subject.dataset.inputs[0].numel()
-        return epsilon if self.budget.norm is Norm.LINF else epsilon / size**0.5
-
-    def _adapt(
-        self, diagnosis: Diagnosis, state: _BestResults, attack: Callable[[PlannedAttack, Tensor, Classifier], Tensor]
-    ) -> None:
-        """Choose what answers the obstacles on a few unbroken samples, and attack the rest with it."""
-        diagnosis = _with_weak_gradients(diagnosis, state, self.runs)
-        first, before, passes_before = len(self.runs), self._accuracy(state), state.passes
-        judge = self._judge(diagnosis)
-        unbroken = state.living if judge is self.subject.classifier else self._unconfirmed(state, judge)
-        remedies = remedies_for(diagnosis, self._element_epsilon, may_rewrite=self.entry.adapt is None)
-        if len(unbroken) and diagnosis.obstacles:
-            where, classes = f"attacks.{self.name}", self.subject.classifier.num_classes
-            passes = settle(where, self.row, self.entry.params, self.budget).effective["passes"]
-            allowance = int(str(passes)) * len(unbroken)
-            is_robust = torch.ones(len(self.subject.dataset), dtype=torch.bool)
-
-            def attempt(configuration: Configuration, indices: Tensor) -> Tensor:
-                nonlocal allowance
-                before = state.passes
-                self.runs.append(adapted_run(where, configuration, self.budget))
-                margins = attack(self.runs[-1], indices, judge)
-                allowance -= int(state.passes - before)
-                is_robust[indices[margins > 0]] = False
-                return margins
-
-            probe, searches = probe_of(unbroken), list[Configuration]()
-            ranked = halve(candidates_of(remedies, classes), probe, attempt)
-            if float(is_robust[probe].double().mean()) > STUDENT_ABOVE:
-                self.students.append(self._student(judge))
-                ranked = halve([*ranked[:1], *candidates_of(STUDENTS, classes)], probe, attempt)
-                searches = [] if diagnosis.has(*CHANGING) else [BOUNDARY]
-            for configuration in (*finals(ranked, classes), *searches):
-                rest = unbroken[is_robust[unbroken]]
-                if len(rest) and configuration.passes <= allowance / len(rest):
-                    attempt(configuration, rest)
-        winners = state.broken_by[state.broken_by >= first]
-        winner = self.runs[int(winners.mode().values)].name if len(winners) else ""
-        share = (state.passes - passes_before) / max(1.0, state.passes)
-        self.outcome.append(Outcome(diagnosis, before, self._accuracy(state), winner, share))
-
-    def _judge(self, diagnosis: Diagnosis) -> Classifier:
-        """Return the model as it counts: the mean of fresh draws of a random model, a fresh copy of one that keeps state."""
-        classifier = self.subject.classifier
-        if diagnosis.has(ObstacleKind.RANDOM):
-            return replace(classifier, module=MeanOverDraws(classifier.module, DRAWS))
-        if diagnosis.has(ObstacleKind.STATE):
-            return replace(classifier, module=FreshCopies(classifier.module))
-        return classifier
-
-    def _unconfirmed(self, state: _BestResults, judge: Classifier) -> Tensor:
-        """Indices of the attacked samples whose example does not hold before `judge`."""
-        broken = (state.attacked & state.succeeded).nonzero().flatten()
-        with seeded(self.subject.seed):
-            logits = judge.logits(scratch.samples_at(state.perturbed, broken))
-        holds = torch.zeros_like(state.succeeded)
-        holds[broken] = ~judge.criterion.is_correct(logits, self.subject.dataset.targets[broken])
-        return (state.attacked & ~holds).nonzero().flatten()
-
-    def _accuracy(self, state: _BestResults) -> float:
-        """Return the share of all samples that is right and not broken."""
-        return float((self.subject.clean_correct & ~state.succeeded).double().mean())
-
-    def _student(self, judge: Classifier) -> nn.Module:
-        """Return a network that learned the model's answers to the assessed samples."""
-        with seeded(self.subject.seed):
-            return distilled(self.subject.dataset.inputs[:STUDENT_SAMPLES].to(judge.device), judge.module)
-
     def _perturbed(self, run: PlannedAttack, batch: Batch) -> dict[str, Tensor]:
         """Perturb one batch with the library and count the passes; all tensors (n, ...)."""
         searched = self.model
         if run.remedy is not None:
+            from windtunnel.assessments.attacks.adaptive.surrogates import Remedied
+
             searched = Remedied(searched, run.remedy, self.students[0] if run.remedy.student else None)
         counted = CountedModel(searched)
         adapter = adapter_of(run.row.algorithm.library)
@@ -356,7 +253,7 @@ class _Attack:
 
     def first_calls(self) -> dict[str, Json]:
         """Return the library call of the first batch, without calling it; by run where there are several."""
-        living = _BestResults.start(self.subject, self.aims, self.before, self.budget.norm).living
+        living = BestResults.start(self.subject, self.aims, self.before, self.budget.norm).living
         batches = batches_of(living, self.entry.batch_size, self.subject.seed, self.name)
         return _calls(self.runs, [self._first_call(run, batches) for run in self.runs])
 
@@ -406,7 +303,7 @@ class _Attack:
 
 def _attack_of(
     name: str, entry: AttackEntry, budget: Budget, subject: Subject, prior: Mapping[str, Artifacts]
-) -> _Attack:
+) -> PreparedAttack:
     where, effective = f"attacks.{name}", entry.budget.over(budget)
     algorithm = find_algorithm(entry.library, entry.algorithm, where, "attacks")
     aims = targets_for(where, entry.target_classes, subject, name)
@@ -417,7 +314,7 @@ def _attack_of(
         algorithm = replace(algorithm, threat_model=ThreatModel.BLACK_BOX_SCORE)
     if len({run.row.algorithm.key for run in runs}) == 1:
         algorithm = replace(algorithm, randomness=runs[0].row.randomness(runs[0].settings.effective))
-    return _Attack(
+    return PreparedAttack(
         name=name,
         entry=entry,
         algorithm=algorithm,
@@ -434,20 +331,8 @@ def _attack_of(
     )
 
 
-def _with_weak_gradients(diagnosis: Diagnosis, state: _BestResults, runs: Sequence[PlannedAttack]) -> Diagnosis:
-    """Return the diagnosis with what the attacks of standard show: gradients that miss what random search finds."""
-    searches = [i for i, run in enumerate(runs) if run.row.algorithm.threat_model is not ThreatModel.WHITE_BOX]
-    by_search = sum(int((state.broken_by == i).sum()) for i in searches)
-    surviving = by_search + len(state.living)
-    if by_search < 2 or by_search <= WEAK_SHARE * surviving:
-        return diagnosis
-    sentence = f"random search breaks {by_search} of the {surviving} samples that gradient attacks left"
-    weak = Obstacle(ObstacleKind.WEAK_GRADIENT, sentence)
-    return replace(diagnosis, obstacles=(*diagnosis.obstacles, weak))
-
-
 @dataclass
-class _BestResults:
+class BestResults:
     """The best result so far of each of N samples; every run updates the samples it attacked."""
 
     attacked: Tensor
@@ -466,7 +351,8 @@ class _BestResults:
     incidents: Incidents
 
     @classmethod
-    def start(cls, subject: Subject, aims: Tensor | None, before: Prior, norm: Norm) -> _BestResults:
+    def start(cls, subject: Subject, aims: Tensor | None, before: Prior, norm: Norm) -> BestResults:
+        """Return the state before any attack, with what the attacks of `before` broke."""
         n = len(subject.dataset)
         attacked = subject.clean_correct & ~before.broken & has_aim(subject, aims)
         flags = [torch.zeros(n, dtype=torch.bool) for _ in range(5)]
@@ -516,7 +402,7 @@ class _BestResults:
         self.backwards[indices] += backwards
 
 
-def _data(subject: Subject, state: _BestResults, aims: Tensor | None) -> Tensors:
+def _data(subject: Subject, state: BestResults, aims: Tensor | None) -> Tensors:
     predictions = subject.classifier.criterion.predict(state.logits, subject.dataset.targets)
     verdicts = torch.where(state.succeeded, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))
     lost = state.incidents.lost_samples
@@ -539,12 +425,12 @@ def _data(subject: Subject, state: _BestResults, aims: Tensor | None) -> Tensors
     return data
 
 
-def _parameters(norm: Norm, state: _BestResults) -> Tensors:
+def _parameters(norm: Norm, state: BestResults) -> Tensors:
     transformation = transformation_of(norm)
     return {PARAMETERS: transformation.table(state.parameters)} if transformation else {}
 
 
-def _without_images(subject: Subject, state: _BestResults, before: Prior) -> Tensors:
+def _without_images(subject: Subject, state: BestResults, before: Prior) -> Tensors:
     """The distances of all examples where some images are not known: of these as the earlier attack measured them."""
     if before.pictured.all():
         return {}
@@ -556,7 +442,7 @@ def _without_images(subject: Subject, state: _BestResults, before: Prior) -> Ten
     }
 
 
-def _tried_on(others: Mapping[str, Classifier], subject: Subject, state: _BestResults) -> Tensors:
+def _tried_on(others: Mapping[str, Classifier], subject: Subject, state: BestResults) -> Tensors:
     """Return the predictions of further models on the finished examples, and to the clean inputs; int64 (M, N)."""
     if not others:
         return {}

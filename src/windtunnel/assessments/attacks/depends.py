@@ -19,7 +19,8 @@ def _options(attack: AttackEntry, params: Params) -> frozenset[str]:
 
         norm = attack.budget.over(params.budget).norm
         libraries = {member.library for member in PROFILES[attack.algorithm].get(norm, ())}
-    return frozenset({"any attack", *libraries}) | remote(attack.transfer_to.values())
+    adaptive = {attack.algorithm} & {"adaptive"}
+    return frozenset({"any attack", *libraries, *adaptive}) | remote(attack.transfer_to.values())
 
 
 def _code(attack: AttackEntry) -> Iterator[str]:

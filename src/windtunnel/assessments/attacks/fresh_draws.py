@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.attacks.adaptive.obstacles import differs
 from windtunnel.core.binomial import BinomialRate, binomial_interval
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Caveat, Json
@@ -15,7 +14,13 @@ from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.core.subject import Subject
 
 DRAWS = 15
+SAME = 1e-4  # of the largest logit: differences below are rounding
 PROBED = 16  # samples on which two calls are compared
+
+
+def differs(first: Tensor, second: Tensor, share: float = SAME) -> bool:
+    """Return True if logits (n, K) differ by more than a share of the largest of their sample."""
+    return bool(((first - second).abs().amax(1) > share * second.abs().amax(1).clamp(min=1e-12)).any())
 
 
 def is_random(classifier: Classifier, inputs: Tensor) -> bool:

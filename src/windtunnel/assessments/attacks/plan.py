@@ -1,9 +1,10 @@
 """From an entry of params.yaml to the runs it stands for."""
 
-from dataclasses import dataclass, replace
+from __future__ import annotations
 
-from windtunnel.assessments.attacks.adaptive.search import Configuration
-from windtunnel.assessments.attacks.adaptive.surrogates import GradientRemedy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
 from windtunnel.assessments.attacks.ensembles.profiles import profile_members
 from windtunnel.assessments.attacks.rows import AttackRow, Invoker
 from windtunnel.assessments.attacks.settings import Settings, members_of, settle
@@ -11,6 +12,9 @@ from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.core.contracts import PerturbationBudget, ThreatModel
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.params.attacks import AttackEntry
+
+if TYPE_CHECKING:
+    from windtunnel.assessments.attacks.adaptive.surrogates import GradientRemedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +28,6 @@ class PlannedAttack:
     row: AttackRow
     settings: Settings
     remedy: GradientRemedy | None = None
-
-
-def adapted_run(where: str, configuration: Configuration, budget: PerturbationBudget) -> PlannedAttack:
-    """Return the run of a configuration that the adaptive attack chose."""
-    row = ROWS[configuration.library, configuration.algorithm]
-    return PlannedAttack(
-        configuration.name, row, settle(where, row, configuration.params, budget), configuration.remedy
-    )
 
 
 def plan_of(

@@ -39,6 +39,9 @@ class Option:
 # that a stage imports, each of its uses needs.
 OPTIONS: dict[str, Option] = {
     "any attack": Option(modules=frozenset({"windtunnel.assessments.attacks.assess"})),
+    "adaptive": Option(
+        modules=frozenset(f"windtunnel.assessments.attacks.adaptive.{name}" for name in ("adapt", "surrogates"))
+    ),
     "ONNX model": Option(frozenset({"onnxruntime"}), frozenset({"windtunnel.boundary.models.onnx_gradients"})),
     "safetensors": Option(frozenset({"safetensors"})),
     "MLflow model": Option(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.adaptive.operations import ForwardTrace, Operation, trace_of
 from windtunnel.assessments.attacks.adaptive.surrogates import SATURATING
+from windtunnel.assessments.attacks.fresh_draws import SAME, differs
 from windtunnel.core.contracts import Json
 from windtunnel.core.criterion import Criterion
 from windtunnel.core.medians import median
@@ -21,7 +22,6 @@ FEW = 4  # samples of the test for state between calls
 CALLS = 12  # of the same test
 HAIR = 1e-3  # of the range: the step of numerical differences
 TINY = 1e-5  # a change that no picture shows
-SAME = 1e-4  # of the largest logit: differences below are rounding
 NEAR_COPY = 0.5  # correlation with the input above which a tensor of its shape is a copy of it
 MANY = 0.5  # share of elements or samples that makes a measurement an obstacle
 LARGE_MARGIN, SMALL_MARGIN = 30.0, 1e-2  # of logits: cross entropy in float32 underflows above, and is flat below
@@ -336,11 +336,6 @@ def copied(module: nn.Module | None) -> nn.Module | None:
     with suppress(Exception):  # a session, a lock or a handle inside, of whatever library
         return copy.deepcopy(module)
     return None
-
-
-def differs(first: Tensor, second: Tensor, share: float = SAME) -> bool:
-    """Return True if logits (n, K) differ by more than a share of the largest of their sample."""
-    return bool(((first - second).abs().amax(1) > share * second.abs().amax(1).clamp(min=1e-12)).any())
 
 
 def _median_margin(criterion: Criterion, logits: Tensor, labels: Tensor) -> float:

@@ -1,0 +1,179 @@
+"""Attack a model with the attacks of standard, then with what answers the obstacles that its diagnosis names.
+
+Imported for entries of `algorithm: adaptive` alone, so that a change of this package re-runs no other attack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from windtunnel.assessments.attacks.adaptive.obstacles import SAMPLES, Diagnosis, Obstacle, ObstacleKind, diagnose
+from windtunnel.assessments.attacks.adaptive.search import (
+    BOUNDARY,
+    CHANGING,
+    STUDENTS,
+    Configuration,
+    Outcome,
+    candidates_of,
+    finals,
+    halve,
+    probe_of,
+    remedies_for,
+)
+from windtunnel.assessments.attacks.adaptive.surrogates import FreshCopies, GradientRemedy
+from windtunnel.assessments.attacks.fresh_draws import DRAWS
+from windtunnel.assessments.attacks.gradients import MeanOverDraws
+from windtunnel.assessments.attacks.plan import PlannedAttack
+from windtunnel.assessments.attacks.settings import settle
+from windtunnel.assessments.attacks.standins import distilled
+from windtunnel.assessments.attacks.table import ROWS
+from windtunnel.core import scratch
+from windtunnel.core.classifier import Classifier
+from windtunnel.core.contracts import Norm, PerturbationBudget, ThreatModel
+from windtunnel.core.seeds import seeded
+
+if TYPE_CHECKING:
+    from windtunnel.assessments.attacks.assess import BestResults, PreparedAttack
+
+WEAK_SHARE = 0.1  # of the samples left by gradients, broken at random, above which gradients are weak
+STUDENT_SAMPLES, STUDENT_ABOVE = 500, 0.5  # trained where more of the compared samples than this share stand
+
+# Attacks the samples at indices (n,) by a run; returns the margin losses of the examples before a classifier, float (n,),
+# positive where a sample is broken.
+Launch = Callable[[PlannedAttack, Tensor, Classifier], Tensor]
+
+
+def adapt(attack: PreparedAttack, state: BestResults, launch: Launch) -> Outcome:
+    """Diagnose the model, run the attacks of standard, choose remedies on a few unbroken samples, attack the rest with them.
+
+    Args:
+        attack: The entry; the runs that are chosen are added to its `runs`.
+        state: Results so far of all samples; changed.
+        launch: See `Launch`.
+
+    """
+    diagnosis = _diagnosed(attack, state)
+    if diagnosis.is_cut:
+        attack.runs[:] = [replace(run, remedy=GradientRemedy("no gradient")) for run in attack.runs]
+    for run in tuple(attack.runs):
+        launch(run, state.living, attack.subject.classifier)
+    diagnosis = _with_weak_gradients(diagnosis, state, attack.runs)
+    n_standard, before, passes_before = len(attack.runs), _accuracy(attack, state), state.passes
+    _search(attack, diagnosis, state, launch)
+    winners = state.broken_by[state.broken_by >= n_standard]
+    winner = attack.runs[int(winners.mode().values)].name if len(winners) else ""
+    share = (state.passes - passes_before) / max(1.0, state.passes)
+    return Outcome(diagnosis, before, _accuracy(attack, state), winner, share)
+
+
+def adapted_run(where: str, configuration: Configuration, budget: PerturbationBudget) -> PlannedAttack:
+    """Return the run of a configuration."""
+    row = ROWS[configuration.library, configuration.algorithm]
+    return PlannedAttack(
+        configuration.name, row, settle(where, row, configuration.params, budget), configuration.remedy
+    )
+
+
+def _search(attack: PreparedAttack, diagnosis: Diagnosis, state: BestResults, launch: Launch) -> None:
+    judge = _judge(attack.subject.classifier, diagnosis)
+    unbroken = state.living if judge is attack.subject.classifier else _unconfirmed(attack, state, judge)
+    if not len(unbroken) or not diagnosis.obstacles:
+        return
+    remedies = remedies_for(diagnosis, _element_epsilon(attack), may_rewrite=attack.entry.adapt is None)
+    where, classes = f"attacks.{attack.name}", attack.subject.classifier.num_classes
+    passes = settle(where, attack.row, attack.entry.params, attack.budget).effective["passes"]
+    allowance = int(str(passes)) * len(unbroken)
+    is_robust = torch.ones(len(attack.subject.dataset), dtype=torch.bool)
+
+    def attempt(configuration: Configuration, indices: Tensor) -> Tensor:
+        nonlocal allowance
+        before = state.passes
+        attack.runs.append(adapted_run(where, configuration, attack.budget))
+        margins = launch(attack.runs[-1], indices, judge)
+        allowance -= int(state.passes - before)
+        is_robust[indices[margins > 0]] = False
+        return margins
+
+    probe, searches = probe_of(unbroken), list[Configuration]()
+    ranked = halve(candidates_of(remedies, classes), probe, attempt)
+    if float(is_robust[probe].double().mean()) > STUDENT_ABOVE:
+        attack.students.append(_student(attack, judge))
+        ranked = halve([*ranked[:1], *candidates_of(STUDENTS, classes)], probe, attempt)
+        searches = [] if diagnosis.has(*CHANGING) else [BOUNDARY]
+    for configuration in (*finals(ranked, classes), *searches):
+        rest = unbroken[is_robust[unbroken]]
+        if len(rest) and configuration.passes <= allowance / len(rest):
+            attempt(configuration, rest)
+
+
+def _diagnosed(attack: PreparedAttack, state: BestResults) -> Diagnosis:
+    """Return the obstacles of the model; the passes are charged to the samples that are attacked."""
+    data, device = attack.subject.dataset, attack.subject.classifier.device
+    shown = attack.subject.clean_correct.nonzero().flatten()[:SAMPLES]
+    if not len(shown):
+        return Diagnosis(())
+    diagnosis = diagnose(
+        attack.model,
+        attack.subject.classifier.criterion,
+        data.inputs[shown].to(device),
+        data.targets[shown].to(device),
+        _element_epsilon(attack),
+        attack.subject.seed,
+    )
+    n_attacked = max(1, int(state.attacked.sum()))
+    state.forwards[state.attacked] += diagnosis.forwards / n_attacked
+    state.backwards[state.attacked] += diagnosis.backwards / n_attacked
+    return diagnosis
+
+
+def _element_epsilon(attack: PreparedAttack) -> float:
+    """Return the largest change of an element under Linf; under L2 that of all elements by the same amount."""
+    epsilon, size = attack.budget.epsilon or 0.0, attack.subject.dataset.inputs[0].numel()
+    return epsilon if attack.budget.norm is Norm.LINF else epsilon / size**0.5
+
+
+def _with_weak_gradients(diagnosis: Diagnosis, state: BestResults, runs: list[PlannedAttack]) -> Diagnosis:
+    """Return the diagnosis with what the attacks of standard show: gradients that miss what random search finds."""
+    searches = [i for i, run in enumerate(runs) if run.row.algorithm.threat_model is not ThreatModel.WHITE_BOX]
+    by_search = sum(int((state.broken_by == i).sum()) for i in searches)
+    surviving = by_search + len(state.living)
+    if by_search < 2 or by_search <= WEAK_SHARE * surviving:
+        return diagnosis
+    sentence = f"random search breaks {by_search} of the {surviving} samples that gradient attacks left"
+    weak = Obstacle(ObstacleKind.WEAK_GRADIENT, sentence)
+    return replace(diagnosis, obstacles=(*diagnosis.obstacles, weak))
+
+
+def _judge(classifier: Classifier, diagnosis: Diagnosis) -> Classifier:
+    """Return the model as it counts: the mean of fresh draws of a random model, a fresh copy of one that keeps state."""
+    if diagnosis.has(ObstacleKind.RANDOM):
+        return replace(classifier, module=MeanOverDraws(classifier.module, DRAWS))
+    if diagnosis.has(ObstacleKind.STATE):
+        return replace(classifier, module=FreshCopies(classifier.module))
+    return classifier
+
+
+def _unconfirmed(attack: PreparedAttack, state: BestResults, judge: Classifier) -> Tensor:
+    """Return the indices of the attacked samples whose example does not hold before `judge`."""
+    broken = (state.attacked & state.succeeded).nonzero().flatten()
+    with seeded(attack.subject.seed):
+        logits = judge.logits(scratch.samples_at(state.perturbed, broken))
+    holds = torch.zeros_like(state.succeeded)
+    holds[broken] = ~judge.criterion.is_correct(logits, attack.subject.dataset.targets[broken])
+    return (state.attacked & ~holds).nonzero().flatten()
+
+
+def _accuracy(attack: PreparedAttack, state: BestResults) -> float:
+    """Return the share of all samples that is right and not broken."""
+    return float((attack.subject.clean_correct & ~state.succeeded).double().mean())
+
+
+def _student(attack: PreparedAttack, judge: Classifier) -> nn.Module:
+    """Return a network that learned the model's answers to the assessed samples."""
+    with seeded(attack.subject.seed):
+        return distilled(attack.subject.dataset.inputs[:STUDENT_SAMPLES].to(judge.device), judge.module)
