@@ -25,7 +25,8 @@ from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.summary.summarise import SUMMARY, summarise
 from windtunnel.params.results import Clean
-from windtunnel.records.artifacts import AssessmentResult, base_data, base_kwargs, write_artifacts
+from windtunnel.records.artifacts import base_data, base_kwargs, write_artifacts
+from windtunnel.records.result import AssessmentResult
 
 BUDGET = PerturbationBudget(Norm.LINF, 8 / 255)
 

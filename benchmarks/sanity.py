@@ -21,10 +21,11 @@ from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.boundary.params import load_params
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, collect
 from windtunnel.evaluation.sanity.run import registry, run_checks
-from windtunnel.records.artifacts import Artifacts, Tensors, read_artifacts
+from windtunnel.records.artifacts import Artifacts, read_artifacts
 from windtunnel.records.files import RUNTIME_FILE, read_json
 from windtunnel.records.layout import CLEAN, REPORTS, ROBUSTNESS
 from windtunnel.records.metadata import parse_metadata
+from windtunnel.records.result import Tensors
 
 LIMITS = {"stored": 15.0, "standard": 60.0}
 MASKING = ("A22", "A23", "A24", "C8", "C13", "D15")  # of the default profile: those that attack, or ask around

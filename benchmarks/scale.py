@@ -44,7 +44,7 @@ from windtunnel.params.attacks import AttackEntry, QueryEntry
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.entry import Budget
 from windtunnel.params.verification import VerificationEntry
-from windtunnel.records.artifacts import AssessmentResult
+from windtunnel.records.result import AssessmentResult
 from windtunnel.runtime.batch_runner import run_batches
 from windtunnel.runtime.placement import VARIABLE
 

@@ -25,7 +25,8 @@ from windtunnel.evaluation.validate import validate
 from windtunnel.params.entry import Entry
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
-from windtunnel.records.artifacts import Artifacts, AssessmentResult, read_artifacts, write_artifacts
+from windtunnel.records.artifacts import Artifacts, read_artifacts, write_artifacts
+from windtunnel.records.result import AssessmentResult
 
 EPSILON = 0.1
 STEP = EPSILON / 8

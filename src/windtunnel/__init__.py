@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from windtunnel.core.subject import Subject, subject_of
     from windtunnel.operations.api.result import Result
     from windtunnel.operations.api.run import assess, attack, autoattack, corrupt, read, verify
-    from windtunnel.records.artifacts import Artifacts, AssessmentResult, read_artifacts, write_artifacts
+    from windtunnel.records.artifacts import Artifacts, read_artifacts, write_artifacts
+    from windtunnel.records.result import AssessmentResult
 
 _HOME = {
     "Artifacts": "records.artifacts",
-    "AssessmentResult": "records.artifacts",
+    "AssessmentResult": "records.result",
     "Classifier": "core.classifier",
     "Dataset": "core.dataset",
     "Result": "operations.api.result",

@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     )
     from windtunnel.core.dataset import Dataset
     from windtunnel.core.errors import UserError
-    from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
-    from windtunnel.evaluation.sanity.evidence import Evidence
+    from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check
+    from windtunnel.evaluation.sanity.evidence import Evidence, NotApplicable, NotRun
     from windtunnel.params.entry import Entry
-    from windtunnel.records.artifacts import Artifacts, AssessmentResult, base_data, base_kwargs
+    from windtunnel.records.artifacts import Artifacts, base_data, base_kwargs
+    from windtunnel.records.result import AssessmentResult
     from windtunnel.registry.image_view import View
     from windtunnel.registry.plugins import Family, Lazy, Library, ModelSource
 
@@ -50,7 +51,8 @@ _HOME = {
     "assessments.reported": ("Column", "Question", "Reported"),
     "assessments.verification.rows": ("VerifierRow",),
     "assessments.verification.cascade.step": ("Step",),
-    "records.artifacts": ("Artifacts", "AssessmentResult", "base_data", "base_kwargs"),
+    "records.artifacts": ("Artifacts", "base_data", "base_kwargs"),
+    "records.result": ("AssessmentResult",),
     "core.binomial": ("binomial_rate",),
     "core.contracts": (
         "Algorithm", "AssessmentKind", "Capability", "Norm", "PerturbationBudget", "PerturbationDistribution", "Randomness",
@@ -60,8 +62,8 @@ _HOME = {
     "core.errors": ("UserError",),
     "registry.plugins": ("Family", "Lazy", "Library", "ModelSource"),
     "registry.image_view": ("View",),
-    "evaluation.sanity.check": ("CheckResult", "NotApplicable", "NotRun", "Severity", "Tier", "check"),
-    "evaluation.sanity.evidence": ("Evidence",),
+    "evaluation.sanity.check": ("CheckResult", "Severity", "Tier", "check"),
+    "evaluation.sanity.evidence": ("Evidence", "NotApplicable", "NotRun"),
     "boundary.models.loaders": ("Loaded",),
     "params.entry": ("Entry",),
 }  # fmt: skip

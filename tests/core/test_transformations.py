@@ -10,8 +10,7 @@ import torch
 from torch.nn.functional import affine_grid, grid_sample
 
 from windtunnel.core.contracts import Norm
-from windtunnel.core.epsilons import budget_text
-from windtunnel.core.transformations import Transformation, parameter_words, transformation_of
+from windtunnel.core.transformations import Transformation, budget_text, parameter_words, transformation_of
 from windtunnel.core.transformed import parameter_distances, transform
 from windtunnel.params.entry import Budget
 

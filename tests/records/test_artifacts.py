@@ -12,7 +12,6 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.subject import subject_of
 from windtunnel.evaluation.summary.summarise import SUMMARY
 from windtunnel.records.artifacts import (
-    AssessmentResult,
     base_data,
     base_kwargs,
     load_tensors,
@@ -22,6 +21,7 @@ from windtunnel.records.artifacts import (
 )
 from windtunnel.records.files import file_digest
 from windtunnel.records.metadata import FigureRecord
+from windtunnel.records.result import AssessmentResult
 
 
 @pytest.fixture

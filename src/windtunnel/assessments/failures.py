@@ -14,8 +14,9 @@ from windtunnel.core.contracts import AssessmentKind, PerturbationBudget, Pertur
 from windtunnel.core.errors import InfrastructureError, PrerequisiteError, UserError
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Entry
-from windtunnel.records.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.records.artifacts import base_data, base_kwargs
 from windtunnel.records.metadata import Failure
+from windtunnel.records.result import AssessmentResult, Tensors
 from windtunnel.records.run_times import RUN_TIMES
 from windtunnel.registry.plugins import libraries
 from windtunnel.runtime.console import warn

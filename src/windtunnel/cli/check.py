@@ -15,8 +15,8 @@ from rich.markup import escape
 from windtunnel.boundary.params import load_params
 from windtunnel.boundary.params_file import read_params
 from windtunnel.cli.needs import NO_ESTIMATE, Measurement
-from windtunnel.core.epsilons import place_text
 from windtunnel.core.errors import UserError
+from windtunnel.core.transformations import place_text
 from windtunnel.evaluation.sanity.check import Status
 from windtunnel.evaluation.validate import validate
 from windtunnel.operations.dvc_files import missing_references, require_whole_files

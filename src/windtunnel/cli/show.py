@@ -14,9 +14,9 @@ from windtunnel.assessments.latent.tables import ClassifierMetrics
 from windtunnel.assessments.sweeps.report import print_report
 from windtunnel.cli.tables import headings, print_table, table_console
 from windtunnel.core.contracts import Json
-from windtunnel.core.epsilons import place_text
 from windtunnel.core.errors import UserError
 from windtunnel.core.sample_states import SampleState
+from windtunnel.core.transformations import place_text
 from windtunnel.evaluation.gate.table import sentence
 from windtunnel.evaluation.sanity.findings import with_caveats
 from windtunnel.evaluation.summary.class_rows import ENDS, MOST_CLASSES, gap_words, weakest_first

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import unknown_word
 
 if TYPE_CHECKING:
@@ -22,6 +21,16 @@ if TYPE_CHECKING:
 
 MOST_KINDS = 4
 PARAMETERS = "transformation_parameters"  # key of robustness_data.pt: {parameter: float32 (N,)}
+
+
+def epsilon_text(value: float) -> str:
+    """`0.06`, or `8/255` for a whole or half number of grey levels that no short decimal is; else four digits."""
+    plain, levels = f"{value:.4g}", value * 255
+    if abs(float(plain) - value) <= 1e-9 * max(1.0, value) or not value:
+        return plain
+    halves = round(2 * levels) / 2
+    # Params hold doubles, tensors on disk floats: 1e-5 grey levels is beyond the rounding of both.
+    return f"{halves:g}/255" if 0 < halves <= 64 and abs(halves - levels) < 1e-5 else plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,3 +203,15 @@ def transformation_of(norm: str) -> Transformation | None:
         return Transformation.of({pair[1]: float(pair[2]) for pair in pairs if pair}) if all(pairs) else None
     except ValueError:
         return None
+
+
+def budget_text(norm: str, epsilon: float) -> str:
+    """`Linf ≤ 0.06` or `rotation ≤ 10°`, on one line."""
+    if transformation := transformation_of(norm):
+        return transformation.words(epsilon)
+    return f"{norm}\N{NO-BREAK SPACE}≤\N{NO-BREAK SPACE}{epsilon_text(epsilon)}"
+
+
+def place_text(norm: str, epsilon: float) -> str:
+    """`Linf 8/255` or `rotation ≤ 10°`: a budget within a sentence."""
+    return budget_text(norm, epsilon) if transformation_of(norm) else f"{norm} {epsilon_text(epsilon)}"

@@ -20,8 +20,8 @@ from windtunnel.core.subject import subject_of
 from windtunnel.operations.api.pipeline import resolved_directly
 from windtunnel.params.entry import Entry, Storage
 from windtunnel.params.schema import Params
-from windtunnel.records.artifacts import AssessmentResult
 from windtunnel.records.layout import Layout
+from windtunnel.records.result import AssessmentResult
 from windtunnel.registry.plugins import families
 
 _SAMPLED = 0.005  # seconds between looks at the memory

@@ -8,7 +8,6 @@ under the keys of `KEYS`. `write_artifacts` is the one place that stores a resul
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,9 +18,7 @@ from windtunnel.core.contracts import AssessmentKind, PerturbationBudget, Semant
 from windtunnel.core.distances import DISTANCE, within
 from windtunnel.core.errors import UnsoundError
 from windtunnel.core.transformations import transformation_of
-
-if TYPE_CHECKING:
-    from windtunnel.records.artifacts import Tensors
+from windtunnel.records.result import Tensors, plain_tensors
 
 SAMPLES, INPUTS = "any_distance_samples", "any_distance_inputs"
 # key of robustness_data.pt: (where the points are stored, the value of a sample that was not changed)
@@ -36,7 +33,7 @@ KEYS = (SAMPLES, INPUTS, *(stored for stored, _ in _OF_SAMPLES.values()))
 def require_inside(data: Tensors, semantics: Semantics) -> None:
     """Raise UnsoundError where a sample counts as broken by an example outside the epsilon."""
     if (epsilon := _epsilon(data, semantics, of_transformations=True)) is not None:
-        table = {key: value for key, value in data.items() if isinstance(value, Tensor)}
+        table = plain_tensors(data)
         outside = _is_broken(table) & ~within(table["perturbation_distance"], epsilon)
         if outside.any():
             raise UnsoundError(
@@ -69,7 +66,7 @@ def stored_form(data: Tensors, semantics: Semantics) -> Tensors:
     require_inside(data, semantics)
     if _epsilon(data, semantics) is None:
         return data
-    table = {key: value for key, value in data.items() if isinstance(value, Tensor)}
+    table = plain_tensors(data)
     broken = _is_broken(table)
     image_indices = table.get("kept", torch.arange(len(broken)))
     moved = ~broken & (table["perturbation_distance"] != 0)
@@ -96,7 +93,7 @@ def search_form(stored: Tensors) -> Tensors:
     if not isinstance(samples, Tensor):
         return stored
     data: Tensors = {key: value for key, value in stored.items() if key not in KEYS}
-    table = {key: value for key, value in stored.items() if isinstance(value, Tensor)}
+    table = plain_tensors(stored)
     image_indices = table.get("kept", torch.arange(len(table["targets"])))
     moved = torch.zeros(len(table["targets"]), dtype=torch.bool)
     moved[samples] = True

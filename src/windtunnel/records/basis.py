@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from windtunnel.core.contracts import Norm
-from windtunnel.core.epsilons import place_text
+from windtunnel.core.transformations import place_text
 from windtunnel.records.metadata import Metadata, Rate
 from windtunnel.records.sandwich import Layer, layers_in
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import Field
 
 from windtunnel.core.contracts import Norm
-from windtunnel.core.epsilons import budget_text
+from windtunnel.core.transformations import budget_text
 from windtunnel.records.files import METADATA_FILE, read_block
 from windtunnel.records.metadata import Metadata, Options, Rate, Record, Value, fitting
 

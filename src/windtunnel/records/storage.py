@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,9 +18,7 @@ from windtunnel.core.contracts import Caveat, Norm
 from windtunnel.core.distances import DISTANCE
 from windtunnel.core.transformations import PARAMETERS, transformation_of
 from windtunnel.core.transformed import parameter_distances
-
-if TYPE_CHECKING:
-    from windtunnel.records.artifacts import AssessmentResult, Tensors
+from windtunnel.records.result import AssessmentResult, Tensors, tensor_in
 
 KEPT = "kept"
 DISTANCES = "perturbation_distances"
@@ -44,13 +42,13 @@ def keep_images(result: AssessmentResult, wanted: Wanted) -> AssessmentResult:
     Unchanged where that is every sample.
     """
     data = result.data
-    n = len(_tensor(data, "targets"))
+    n = len(tensor_in(data, "targets"))
     image_indices = evenly(n, wanted)
     if result.pictured is not None:
         image_indices = image_indices[result.pictured[image_indices]]
     if len(image_indices) == n:
         return result
-    images = {key: scratch.samples_at(_tensor(data, key), image_indices) for key in IMAGES if key in data}
+    images = {key: scratch.samples_at(tensor_in(data, key), image_indices) for key in IMAGES if key in data}
     caveat = Caveat(
         "images_not_kept",
         f"Of {n} samples the images of {len(image_indices)} are kept (storage.inputs): everything was computed before the others were "
@@ -80,12 +78,12 @@ def distances_of(data: Mapping[str, Tensor | dict[str, Tensor]], norm: Norm) -> 
     stored = data.get(DISTANCES)
     if stored is not None and not isinstance(stored, Tensor):
         return stored[norm.value]
-    return DISTANCE[norm](_tensor(data, PERTURBED), _tensor(data, CLEAN))
+    return DISTANCE[norm](tensor_in(data, PERTURBED), tensor_in(data, CLEAN))
 
 
 def of_samples(data: Tensors, indices: Tensor) -> Tensors:
     """Select from `data` the samples at `indices`, whose images are all of those that it has; without tables over several models."""
-    n = len(_tensor(data, "targets"))
+    n = len(tensor_in(data, "targets"))
     selected: Tensors = {}
     for key, value in data.items():
         if key == DISTANCES:
@@ -104,9 +102,3 @@ def _measured(data: Tensors) -> Tensors:
     if PERTURBED not in data or DISTANCES in data:
         return {}
     return {DISTANCES: {norm.value: distances_of(data, norm) for norm in DISTANCE}}
-
-
-def _tensor(data: Mapping[str, Tensor | dict[str, Tensor]], key: str) -> Tensor:
-    value = data[key]
-    assert isinstance(value, Tensor)
-    return value

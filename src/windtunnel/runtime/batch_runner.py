@@ -13,7 +13,8 @@ from windtunnel.core.batches import HALVED, Batch, HalvingWork, Incidents, join_
 from windtunnel.core.errors import InfrastructureError
 from windtunnel.runtime.checkpoint import Checkpoint
 from windtunnel.runtime.console import warn
-from windtunnel.runtime.executors import Lost, executor
+from windtunnel.runtime.executors import executor
+from windtunnel.runtime.executors.interface import Lost
 from windtunnel.runtime.progress import progress_bar
 
 WORTH_KEEPING = 1.0  # seconds: what takes less in all is sooner done again than written

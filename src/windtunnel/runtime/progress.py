@@ -24,7 +24,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from windtunnel.runtime.executors import is_inside_a_unit
+from windtunnel.runtime.executors.interface import is_inside_a_unit
 from windtunnel.runtime.placement import PROGRESS_FILE
 
 T = TypeVar("T")

@@ -24,7 +24,8 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
-from windtunnel.records.artifacts import AssessmentResult, write_artifacts
+from windtunnel.records.artifacts import write_artifacts
+from windtunnel.records.result import AssessmentResult
 from windtunnel.reporting.report.sections import front
 from windtunnel.reporting.report.sections.assessment import obstacle_tables
 

@@ -18,7 +18,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
-from windtunnel.records.artifacts import AssessmentResult
+from windtunnel.records.result import AssessmentResult
 
 HERE = "tests.assessments.attacks.own_attacks"
 BUDGET = Budget(norm="Linf", epsilon=0.1)

@@ -16,7 +16,7 @@ from windtunnel.core.transformations import transformation_of
 from windtunnel.core.transformed import parameter_distances, transform
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
-from windtunnel.records.artifacts import tensors_in
+from windtunnel.records.result import tensors_in
 
 LINF = Budget(norm=Norm.LINF, epsilon=0.1)
 

@@ -28,8 +28,9 @@ from windtunnel.params.entry import Budget
 from windtunnel.params.results import Clean
 from windtunnel.params.sweeps import SweepEntry
 from windtunnel.params.verification import VerificationEntry
-from windtunnel.records.artifacts import Artifacts, AssessmentResult, write_artifacts
+from windtunnel.records.artifacts import Artifacts, write_artifacts
 from windtunnel.records.files import RUNTIME_FILE, file_digest
+from windtunnel.records.result import AssessmentResult
 
 pytestmark = pytest.mark.slow
 register_figures()

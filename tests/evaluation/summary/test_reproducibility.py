@@ -15,8 +15,9 @@ from windtunnel.core.randomness import ONE_RANDOM_RUN
 from windtunnel.evaluation.summary.reproducibility import decisions_of_seed, reproducibility, reproducibility_caveat
 from windtunnel.evaluation.summary.summarise import summarise
 from windtunnel.params.schema import Params
-from windtunnel.records.artifacts import AssessmentResult, base_data, base_kwargs, write_artifacts
+from windtunnel.records.artifacts import base_data, base_kwargs, write_artifacts
 from windtunnel.records.findings import FindingRecord
+from windtunnel.records.result import AssessmentResult
 
 EVERY = (*ATTACKS, *CORRUPTIONS, *LATENT, *VERIFICATION)
 FOG = next(row for row in CORRUPTIONS if row.name == "fog")

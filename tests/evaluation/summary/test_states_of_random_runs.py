@@ -41,16 +41,10 @@ from windtunnel.evaluation.summary.sandwich_figure import ROLES, budget_bars, sa
 from windtunnel.evaluation.summary.security import security_curves, write_curves
 from windtunnel.evaluation.summary.summarise import summarise
 from windtunnel.operations.tracking.describe import describe
-from windtunnel.records.artifacts import (
-    Artifacts,
-    AssessmentResult,
-    base_data,
-    base_kwargs,
-    read_artifacts,
-    write_artifacts,
-)
+from windtunnel.records.artifacts import Artifacts, base_data, base_kwargs, read_artifacts, write_artifacts
 from windtunnel.records.files import read_block, write_json
 from windtunnel.records.layout import Layout
+from windtunnel.records.result import AssessmentResult
 from windtunnel.records.sandwich import layers_of
 from windtunnel.reporting.report.build import build_report
 

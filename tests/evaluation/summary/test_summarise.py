@@ -29,8 +29,9 @@ from windtunnel.core.subject import subject_of
 from windtunnel.evaluation.summary.headline import headline_metrics, write_series
 from windtunnel.evaluation.summary.summarise import summarise
 from windtunnel.evaluation.validate import metric_names, validate
-from windtunnel.records.artifacts import AssessmentResult, base_data, base_kwargs, write_artifacts
+from windtunnel.records.artifacts import base_data, base_kwargs, write_artifacts
 from windtunnel.records.findings import FindingRecord
+from windtunnel.records.result import AssessmentResult
 from windtunnel.records.sandwich import DrawRecord, Layer
 
 BUDGET = PerturbationBudget(Norm.LINF, 0.1)

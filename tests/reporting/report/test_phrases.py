@@ -10,7 +10,7 @@ from tests.reporting.report.conftest import metrics_of
 from windtunnel.assessments.corruptions.assess import _upsampled
 from windtunnel.assessments.figures.scene import Label, Line
 from windtunnel.assessments.verification.figures import CertifiedCurveVisualiser
-from windtunnel.core.epsilons import epsilon_text
+from windtunnel.core.transformations import epsilon_text
 from windtunnel.evaluation.summary.sandwich_figure import ROLES, BudgetBar, sandwich
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.model import Recipe

@@ -6,8 +6,9 @@ from itertools import islice
 import pytest
 
 from windtunnel.core.errors import UserError
-from windtunnel.runtime.executors import Lost, dispatcher
+from windtunnel.runtime.executors import dispatcher
 from windtunnel.runtime.executors.dispatcher import AHEAD, AT_MOST, DEATHS, Dispatcher, WorkerEvent
+from windtunnel.runtime.executors.interface import Lost
 
 
 class Worker:

@@ -25,8 +25,9 @@ from windtunnel.params.entry import Budget
 from windtunnel.params.load import validate_schema
 from windtunnel.runtime.batch_runner import each_batch, run_batches
 from windtunnel.runtime.checkpoint import Checkpoint
-from windtunnel.runtime.executors import SerialExecutor, executor
+from windtunnel.runtime.executors import executor
 from windtunnel.runtime.executors.dispatcher import DEATHS
+from windtunnel.runtime.executors.interface import SerialExecutor
 from windtunnel.runtime.executors.payload import require_equal, versions
 from windtunnel.runtime.executors.processes import ProcessExecutor
 from windtunnel.runtime.placement import LIMIT_VARIABLE, LOCAL_FILE, VARIABLE, batch_limit, require_placement

@@ -51,8 +51,9 @@ from windtunnel.core.transformations import PARAMETERS, transformation_of
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
 from windtunnel.params.resolved import read_resolved
-from windtunnel.records.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.records.artifacts import Artifacts, base_data, base_kwargs
 from windtunnel.records.files import plain_block
+from windtunnel.records.result import AssessmentResult, Tensors
 from windtunnel.records.storage import DISTANCES
 from windtunnel.registry.plugins import library_of
 from windtunnel.runtime.batch_runner import each_batch

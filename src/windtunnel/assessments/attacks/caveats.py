@@ -9,7 +9,7 @@ from windtunnel.assessments.attacks.rows import Invoker
 from windtunnel.assessments.attacks.survivors import Prior
 from windtunnel.core.contracts import Caveat, PerturbationBudget
 from windtunnel.core.subject import Subject
-from windtunnel.records.artifacts import Tensors
+from windtunnel.records.result import Tensors
 
 
 def caveats_of(

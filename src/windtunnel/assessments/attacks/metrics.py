@@ -9,7 +9,7 @@ from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import Algorithm, Json, Norm, Verdict
 from windtunnel.core.distances import DISTANCE
 from windtunnel.core.medians import median_metric
-from windtunnel.records.artifacts import tensor_in
+from windtunnel.records.result import tensor_in
 from windtunnel.records.storage import distances_of
 
 

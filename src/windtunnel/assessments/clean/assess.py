@@ -17,7 +17,8 @@ from windtunnel.core.contracts import Json, PerturbationDistribution, Semantics,
 from windtunnel.core.errors import UnsoundError
 from windtunnel.core.subject import Subject
 from windtunnel.params.results import Clean
-from windtunnel.records.artifacts import AssessmentResult, base_data, base_kwargs
+from windtunnel.records.artifacts import base_data, base_kwargs
+from windtunnel.records.result import AssessmentResult
 from windtunnel.records.tables import ClassShare, written
 
 

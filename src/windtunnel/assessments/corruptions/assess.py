@@ -28,9 +28,10 @@ from windtunnel.core.contracts import Caveat, Json, PerturbationDistribution, Se
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
 from windtunnel.params.corruptions import CorruptionEntry
-from windtunnel.records.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs, write_artifacts
+from windtunnel.records.artifacts import Artifacts, base_data, base_kwargs, write_artifacts
 from windtunnel.records.layout import Layout
 from windtunnel.records.metadata import number, numbers
+from windtunnel.records.result import AssessmentResult, Tensors
 from windtunnel.records.storage import keep_images
 from windtunnel.records.tables import table, write_csv
 from windtunnel.registry.plugins import library_of

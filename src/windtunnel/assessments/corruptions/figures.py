@@ -136,8 +136,9 @@ class CorruptionSheetVisualiser(Visualiser):
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """A grid; from the directories of the single corruptions, of which those that are not written are left out."""
         from windtunnel.assessments.figures.pictures import PictureGrid, picture
-        from windtunnel.records.artifacts import load_tensors, tensor_in
+        from windtunnel.records.artifacts import load_tensors
         from windtunnel.records.files import DATA_FILE
+        from windtunnel.records.result import tensor_in
 
         pairs, images, i = _pairs(artifacts), artifacts.tensor("clean_inputs"), self.sample
         if images.ndim != 4:

@@ -41,8 +41,9 @@ from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
 from windtunnel.params.latent import Conventional, Encoding, LatentEntry
 from windtunnel.params.model import OtherModel
-from windtunnel.records.artifacts import AssessmentResult, Tensors, base_data, base_kwargs, tensor_in, tensors_in
+from windtunnel.records.artifacts import base_data, base_kwargs
 from windtunnel.records.metadata import number
+from windtunnel.records.result import AssessmentResult, Tensors, tensor_in, tensors_in
 from windtunnel.records.tables import written
 from windtunnel.runtime.batch_runner import run_batches
 from windtunnel.runtime.checkpoint import Checkpoint

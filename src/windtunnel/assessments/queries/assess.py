@@ -25,7 +25,8 @@ from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import QueryEntry
 from windtunnel.params.entry import Budget
-from windtunnel.records.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.records.artifacts import base_data, base_kwargs
+from windtunnel.records.result import AssessmentResult, Tensors
 from windtunnel.registry.plugins import library_of
 from windtunnel.runtime.batch_runner import run_batches
 from windtunnel.runtime.checkpoint import Checkpoint

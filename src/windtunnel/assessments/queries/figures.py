@@ -12,7 +12,7 @@ from windtunnel.assessments.figures.axes import plain
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
 from windtunnel.assessments.figures.plots import Series, columns, lines
 from windtunnel.core.contracts import AssessmentKind, Verdict
-from windtunnel.core.epsilons import epsilon_text
+from windtunnel.core.transformations import epsilon_text
 from windtunnel.records.metadata import number, numbers
 
 if TYPE_CHECKING:

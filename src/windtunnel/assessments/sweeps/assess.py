@@ -24,9 +24,10 @@ from windtunnel.core.transformations import PARAMETERS, transformation_of
 from windtunnel.core.transformed import parameter_distances
 from windtunnel.params.entry import Budget
 from windtunnel.params.sweeps import SweepEntry
-from windtunnel.records.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.records.artifacts import Artifacts, base_data, base_kwargs
 from windtunnel.records.layout import Layout
 from windtunnel.records.metadata import numbers
+from windtunnel.records.result import AssessmentResult, Tensors
 from windtunnel.records.tables import write_csv
 from windtunnel.registry.plugins import library_of
 from windtunnel.runtime.batch_runner import run_batches

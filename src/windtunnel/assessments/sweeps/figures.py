@@ -11,8 +11,7 @@ from windtunnel.assessments.figures.axes import HALF, plain
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
 from windtunnel.assessments.figures.plots import Bar, Series, bars, columns, lines
 from windtunnel.core.contracts import AssessmentKind
-from windtunnel.core.epsilons import budget_text
-from windtunnel.core.transformations import transformation_of
+from windtunnel.core.transformations import budget_text, transformation_of
 from windtunnel.records.metadata import number, numbers
 from windtunnel.records.tables import Share, table
 

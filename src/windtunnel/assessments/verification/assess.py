@@ -41,16 +41,8 @@ from windtunnel.core.distances import distance
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget
 from windtunnel.params.verification import Radius, VerificationEntry
-from windtunnel.records.artifacts import (
-    Artifacts,
-    AssessmentResult,
-    Tensors,
-    base_data,
-    base_kwargs,
-    package_version,
-    tensor_in,
-    tensors_in,
-)
+from windtunnel.records.artifacts import Artifacts, base_data, base_kwargs, package_version
+from windtunnel.records.result import AssessmentResult, Tensors, tensor_in, tensors_in
 from windtunnel.registry.plugins import libraries, library_of
 
 # Of a time budget: one operation of torch or of a library cannot be interrupted, and what was found is still to be written.

@@ -16,8 +16,9 @@ from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget
 from windtunnel.params.verification import VerificationEntry
-from windtunnel.records.artifacts import Artifacts, tensor_in
+from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.metadata import names_in
+from windtunnel.records.result import tensor_in
 
 DOMAINS, SECONDS = 500, 10.0  # of the second opinion: subdomains of a search, seconds of the solver, for one sample
 _SUFFIX = {Norm.LINF: "", Norm.L2: "-l2", Norm.L1: "-l1"}

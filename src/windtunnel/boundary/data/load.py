@@ -19,9 +19,10 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset, select
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.params.data import MOST_CLASSES, Data
-from windtunnel.records.artifacts import load_tensors, save_tensors, tensor_in
+from windtunnel.records.artifacts import load_tensors, save_tensors
 from windtunnel.records.files import write_json
 from windtunnel.records.metadata import fitting
+from windtunnel.records.result import tensor_in
 from windtunnel.registry.image_view import View
 
 ASSESSED, TRAIN = "assessed.pt", "train.pt"

@@ -27,9 +27,10 @@ from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.references import FOREIGN, first_line, resolve
 from windtunnel.params.latent import Generators
-from windtunnel.records.artifacts import load_tensors, plain_tensors, save_tensors
+from windtunnel.records.artifacts import load_tensors, save_tensors
 from windtunnel.records.files import file_digest, replacing, write_json
 from windtunnel.records.metadata import Value, fitting
+from windtunnel.records.result import plain_tensors
 
 WEIGHTS = "weights.pt"
 PROBES = 4  # codes of each class that a model of the user's is tried on

@@ -13,8 +13,8 @@ from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.distances import within
 from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.sanity.attack import perturbing
-from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check, listing
-from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, numbers
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check, listing
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, NotApplicable, NotRun, numbers
 from windtunnel.evaluation.sanity.probes import onnx_logits
 from windtunnel.evaluation.sanity.undecided import blame
 from windtunnel.evaluation.summary.evidence import PerturbationBall, examples_of, in_latent_space, of_a_smoothed_model

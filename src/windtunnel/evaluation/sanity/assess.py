@@ -12,8 +12,9 @@ from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.run import Finding, run_checks
 from windtunnel.evaluation.sanity.witness import stored_examples
 from windtunnel.params.results import Sanity
-from windtunnel.records.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.records.artifacts import base_data, base_kwargs
 from windtunnel.records.findings import counts, overall
+from windtunnel.records.result import AssessmentResult, Tensors
 
 NECESSARY = (
     "Passing these checks is necessary, not sufficient: they find evaluations that went wrong in known ways, and prove "

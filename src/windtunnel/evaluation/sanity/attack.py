@@ -10,8 +10,8 @@ from windtunnel.core import scratch
 from windtunnel.core.chunks import by_samples, finite_samples
 from windtunnel.core.contracts import AssessmentKind, Norm, Objective, Verdict
 from windtunnel.core.distances import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, within
-from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check, largest, listing
-from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Assessment, Evidence, numbers
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check, largest, listing
+from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Assessment, Evidence, NotApplicable, numbers
 from windtunnel.evaluation.sanity.model import is_random
 from windtunnel.evaluation.sanity.probes import need_several_answers
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 from windtunnel.assessments.corruptions.reference import alexnet
-from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check, listing
-from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, numbers
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check, listing
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, NotApplicable, NotRun, numbers
 from windtunnel.evaluation.sanity.rates import significantly_more
 from windtunnel.records.metadata import corruption_pairs
 from windtunnel.records.tables import table

@@ -3,8 +3,8 @@
 from windtunnel.assessments.verification.audit import Audit, audit
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.agreement import balls
-from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check
-from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, NotApplicable
 from windtunnel.evaluation.summary.evidence import PerturbationBall
 
 ASKED = 8  # verdicts of each verification that another implementation is asked for

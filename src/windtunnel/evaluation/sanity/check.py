@@ -16,14 +16,6 @@ if TYPE_CHECKING:
     from windtunnel.evaluation.sanity.evidence import Evidence
 
 
-class NotApplicable(Exception):
-    """Raised by a check that has nothing to look at in this run; the text says why."""
-
-
-class NotRun(Exception):
-    """Raised by a check that ought to look at something that is not there; the text says why."""
-
-
 @dataclass(frozen=True, slots=True)
 class CheckResult:
     """Observation of a check.

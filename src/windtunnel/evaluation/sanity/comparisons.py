@@ -8,9 +8,9 @@ from torch import Tensor
 
 from windtunnel.core.contracts import Norm, Objective, ThreatModel
 from windtunnel.core.distances import within
-from windtunnel.core.epsilons import place_text
-from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check
-from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
+from windtunnel.core.transformations import place_text
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, NotApplicable
 from windtunnel.evaluation.sanity.rates import rate_interval, significantly_more
 from windtunnel.evaluation.summary.evidence import PerturbationBall
 from windtunnel.params.numbers import parse_number

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
-from windtunnel.records.artifacts import AssessmentResult, read_artifacts, tensor_in
+from windtunnel.records.artifacts import read_artifacts
+from windtunnel.records.result import AssessmentResult, tensor_in
 
 SAMPLES = 8
 

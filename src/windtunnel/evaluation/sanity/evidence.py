@@ -19,7 +19,6 @@ from windtunnel.core.contracts import AssessmentKind, Json, Norm, Objective, Thr
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
 from windtunnel.core.subject import Subject
-from windtunnel.evaluation.sanity.check import NotApplicable, NotRun
 from windtunnel.evaluation.summary.evidence import (
     PerturbationBall,
     RegionEvidence,
@@ -39,6 +38,14 @@ from windtunnel.registry.plugins import libraries
 T = TypeVar("T")
 GREY_LEVELS = 255
 FEW = 25
+
+
+class NotApplicable(Exception):
+    """Raised by a check that has nothing to look at in this run; the text says why."""
+
+
+class NotRun(Exception):
+    """Raised by a check that ought to look at something that is not there; the text says why."""
 
 
 @dataclass(frozen=True)

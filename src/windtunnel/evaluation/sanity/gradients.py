@@ -8,8 +8,8 @@ from windtunnel.core.classifier import forward_samples
 from windtunnel.core.medians import median
 from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.sanity import probes
-from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
-from windtunnel.evaluation.sanity.evidence import Evidence
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check
+from windtunnel.evaluation.sanity.evidence import Evidence, NotApplicable, NotRun
 from windtunnel.evaluation.sanity.model import is_random
 from windtunnel.evaluation.sanity.rates import significantly_more
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.core.medians import median
 from windtunnel.core.seeds import derive_seed
-from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
-from windtunnel.evaluation.sanity.evidence import Evidence
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check
+from windtunnel.evaluation.sanity.evidence import Evidence, NotApplicable, NotRun
 from windtunnel.evaluation.sanity.model import BATCH, is_random
 from windtunnel.evaluation.sanity.probes import largest_linf, uniform_in_ball
 

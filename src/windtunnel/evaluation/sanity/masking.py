@@ -3,8 +3,8 @@
 import torch
 
 from windtunnel.core.seeds import derive_seed
-from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
-from windtunnel.evaluation.sanity.evidence import Evidence
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check
+from windtunnel.evaluation.sanity.evidence import Evidence, NotApplicable, NotRun
 from windtunnel.evaluation.sanity.probes import need_gradients, need_several_answers, pgd
 from windtunnel.evaluation.sanity.rates import rate_interval
 

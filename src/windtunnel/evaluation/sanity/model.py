@@ -16,8 +16,8 @@ from windtunnel.core.medians import median
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.transformations import KINDS
 from windtunnel.evaluation.sanity import CONTROL_LIBRARY
-from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check, listing
-from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check, listing
+from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence, NotApplicable
 from windtunnel.evaluation.sanity.probes import input_gradients, need_gradients, onnx_logits, several_passes
 from windtunnel.evaluation.summary.evidence import PerturbationBall
 from windtunnel.registry.plugins import library_of

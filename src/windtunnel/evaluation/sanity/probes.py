@@ -11,11 +11,10 @@ from torch import Tensor
 from windtunnel.core.classifier import Classifier, forward_samples
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.seeds import derive_seed, seeded
-from windtunnel.evaluation.sanity.check import NotApplicable
-from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, NotApplicable
 from windtunnel.evaluation.summary.evidence import PerturbationBall
 from windtunnel.params.attacks import AttackEntry
-from windtunnel.records.artifacts import Tensors, tensor_in
+from windtunnel.records.result import Tensors, tensor_in
 
 NOISE = 64  # images of noise
 

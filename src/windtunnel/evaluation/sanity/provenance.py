@@ -4,11 +4,12 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from windtunnel.core.contracts import Randomness
-from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check, listing
-from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check, listing
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, NotApplicable, NotRun
 from windtunnel.evaluation.sanity.probes import rerun_attack
-from windtunnel.records.artifacts import package_version, tensor_in
+from windtunnel.records.artifacts import package_version
 from windtunnel.records.files import DATA_FILE, file_digest
+from windtunnel.records.result import tensor_in
 from windtunnel.records.tables import table
 
 FINGERPRINT = ("python", "packages", "seed", "device", "threads_deterministic", "dataset_digest", "model_digest")

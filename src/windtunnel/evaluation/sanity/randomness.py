@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from windtunnel.core.seeds import seeded
-from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check
-from windtunnel.evaluation.sanity.evidence import Evidence
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check
+from windtunnel.evaluation.sanity.evidence import Evidence, NotApplicable
 from windtunnel.evaluation.sanity.model import is_random
 from windtunnel.evaluation.sanity.probes import linf_ball, pgd, several_passes
 

@@ -12,13 +12,14 @@ from windtunnel.core.contracts import PerturbationDistribution, Semantics
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.subject import Subject
-from windtunnel.evaluation.sanity.check import CHECKS, Check, CheckResult, NotApplicable, NotRun, Severity, Status, Tier
-from windtunnel.evaluation.sanity.evidence import Evidence
+from windtunnel.evaluation.sanity.check import CHECKS, Check, CheckResult, Severity, Status, Tier
+from windtunnel.evaluation.sanity.evidence import Evidence, NotApplicable, NotRun
 from windtunnel.evaluation.sanity.model import BATCH, DRAWS
 from windtunnel.params.results import Sanity
 from windtunnel.params.schema import Params
-from windtunnel.records.artifacts import Artifacts, AssessmentResult, metadata_of
+from windtunnel.records.artifacts import Artifacts, metadata_of
 from windtunnel.records.findings import FindingRecord
+from windtunnel.records.result import AssessmentResult
 from windtunnel.registry.plugins import load_modules
 from windtunnel.runtime.progress import progress_bar
 

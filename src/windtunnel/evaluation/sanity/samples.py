@@ -8,8 +8,8 @@ from scipy.stats import fisher_exact, mannwhitneyu
 from torch import Tensor
 
 from windtunnel.core.chunks import sample_parts
-from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check
-from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check
+from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence, NotApplicable
 from windtunnel.evaluation.sanity.near_duplicates import copies, fine_images
 from windtunnel.evaluation.sanity.rates import significantly_more
 from windtunnel.records.storage import evenly

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import torch
 
 from windtunnel.core.binomial import binomial_interval
-from windtunnel.core.epsilons import budget_text
 from windtunnel.core.medians import median
-from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check, listing
-from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, numbers
+from windtunnel.core.transformations import budget_text
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check, listing
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, NotApplicable, NotRun, numbers
 from windtunnel.evaluation.sanity.rates import rate_interval
 
 RATE_ENDINGS = ("_accuracy", "_rate")

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from windtunnel.assessments.attacks.rows import Invoker
 from windtunnel.core.contracts import Norm
 from windtunnel.core.distances import distance, within
-from windtunnel.core.epsilons import place_text
 from windtunnel.core.seeds import derive_seed
-from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check, largest, listing
-from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
+from windtunnel.core.transformations import place_text
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check, largest, listing
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, NotApplicable
 from windtunnel.evaluation.sanity.model import differentiable, no_hidden_quantisation, no_optimisation_at_inference
 from windtunnel.evaluation.sanity.probes import Changes, need_gradients, pgd, rerun, rerun_attack
 from windtunnel.evaluation.sanity.rates import rate_interval, significantly_more

@@ -13,18 +13,18 @@ from windtunnel.boundary.models.others import named_classifier
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.distances import DISTANCE
-from windtunnel.core.epsilons import place_text
 from windtunnel.core.errors import UserError
 from windtunnel.core.sample_states import SampleState
 from windtunnel.core.seeds import derive_seed, seeded
-from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
-from windtunnel.evaluation.sanity.evidence import Evidence, witness_queries
+from windtunnel.core.transformations import place_text
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check
+from windtunnel.evaluation.sanity.evidence import Evidence, NotApplicable, NotRun, witness_queries
 from windtunnel.evaluation.sanity.model import is_random
 from windtunnel.evaluation.summary.evidence import PerturbationBall, region_evidence, region_of
 from windtunnel.evaluation.witness.balls import Ball
 from windtunnel.evaluation.witness.parameters import search_parameters
 from windtunnel.evaluation.witness.search import Target, WitnessResult, search, train_student, witness_passes
-from windtunnel.records.artifacts import Tensors
+from windtunnel.records.result import Tensors
 
 CHECK = "D15"
 NOT_VALID = 0.1  # share of the attacked samples: a worst case that is off by more is not valid

@@ -21,9 +21,9 @@ from windtunnel.core.contracts import (
     ThreatModel,
     Verdict,
 )
-from windtunnel.core.epsilons import budget_text, place_text
 from windtunnel.core.sample_states import STATE_CODES, SampleState, state_counts
 from windtunnel.core.subject import Subject
+from windtunnel.core.transformations import budget_text, place_text
 from windtunnel.evaluation.summary.evidence import (
     NOBODY,
     PerturbationBall,
@@ -36,8 +36,9 @@ from windtunnel.evaluation.summary.evidence import (
 )
 from windtunnel.evaluation.summary.reproducibility import is_randomised, reproducibility, reproducibility_caveat
 from windtunnel.evaluation.summary.slices import MEMBERS, slice_metrics
-from windtunnel.records.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.records.artifacts import Artifacts, base_data, base_kwargs
 from windtunnel.records.findings import FindingRecord, Severity, Status
+from windtunnel.records.result import AssessmentResult, Tensors
 from windtunnel.records.storage import DISTANCES
 from windtunnel.records.tables import ClassShare, written
 

@@ -23,8 +23,8 @@ from windtunnel.boundary.params import load_params
 from windtunnel.boundary.params_file import read_params
 from windtunnel.boundary.text import yaml_text
 from windtunnel.boundary.writing import check_output
-from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import UserError
+from windtunnel.core.transformations import epsilon_text
 from windtunnel.operations.dvc_lock import differing_results, read_lock
 from windtunnel.operations.evidence import verify
 from windtunnel.operations.evidence.clauses import CLAUSES, Run

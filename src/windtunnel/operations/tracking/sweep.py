@@ -13,7 +13,7 @@ from windtunnel.assessments.figures.axes import WIDTH
 from windtunnel.assessments.figures.plots import Bar, Series, bars, lines
 from windtunnel.assessments.figures.scene import Scene
 from windtunnel.boundary.mlflow_server import connect, store_lock
-from windtunnel.core.epsilons import epsilon_text
+from windtunnel.core.transformations import epsilon_text
 from windtunnel.operations.tracking.store import find_experiment
 from windtunnel.records.basis import Basis, stated
 from windtunnel.records.metadata import rate

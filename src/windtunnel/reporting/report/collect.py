@@ -21,11 +21,12 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.medians import median
 from windtunnel.evaluation.sanity.findings import with_caveats
 from windtunnel.evaluation.summary.security import SecurityCurve, read_curves
-from windtunnel.records.artifacts import Artifacts, Tensors, read_artifacts
+from windtunnel.records.artifacts import Artifacts, read_artifacts
 from windtunnel.records.files import METADATA_FILE
 from windtunnel.records.findings import FindingRecord, read_sanity
 from windtunnel.records.gate import GateResult, read_gate
 from windtunnel.records.metadata import Metadata, read_metadata
+from windtunnel.records.result import Tensors
 from windtunnel.records.run_times import read_runtime
 from windtunnel.records.sandwich import layers_of, options_of_summary
 from windtunnel.reporting.report.figures import Drawn, figures_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from windtunnel.core.contracts import Json
-from windtunnel.core.epsilons import budget_text
+from windtunnel.core.transformations import budget_text
 from windtunnel.records import metadata
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.metadata import Metrics, Region, rate, severities_of

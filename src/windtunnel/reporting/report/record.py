@@ -15,10 +15,11 @@ from torch import Tensor
 from windtunnel.core.contracts import Json
 from windtunnel.evaluation.sanity.findings import with_caveats
 from windtunnel.evaluation.summary.evidence import indices_of
-from windtunnel.records.artifacts import Artifacts, Tensors, read_artifacts, save_tensors
+from windtunnel.records.artifacts import Artifacts, read_artifacts, save_tensors
 from windtunnel.records.files import DATA_FILE, METADATA_FILE, RUNTIME_FILE, file_digest, read_json, write_json
 from windtunnel.records.findings import read_findings
 from windtunnel.records.metadata import read_metadata
+from windtunnel.records.result import Tensors
 from windtunnel.records.storage import DISTANCES, KEPT
 
 NOT_ASSESSED = 0  # no verdict has this code

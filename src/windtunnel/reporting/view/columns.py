@@ -17,12 +17,13 @@ from torch import Tensor
 
 from windtunnel.assessments.figures.pictures import picture_mode
 from windtunnel.core.contracts import AssessmentKind, Verdict
-from windtunnel.core.epsilons import budget_text
 from windtunnel.core.errors import UserError
 from windtunnel.core.sample_states import SampleState, states_of
-from windtunnel.records.artifacts import Tensors, load_tensors, tensor_in, with_run_times
+from windtunnel.core.transformations import budget_text
+from windtunnel.records.artifacts import load_tensors, with_run_times
 from windtunnel.records.files import DATA_FILE
 from windtunnel.records.metadata import Region, read_metadata
+from windtunnel.records.result import Tensors, tensor_in
 from windtunnel.records.storage import KEPT
 from windtunnel.reporting.compare.runs import Run
 

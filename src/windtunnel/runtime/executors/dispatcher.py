@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
 from windtunnel.core.errors import InfrastructureError
-from windtunnel.runtime.executors import Lost
+from windtunnel.runtime.executors.interface import Lost
 from windtunnel.runtime.executors.payload import Payload
 from windtunnel.runtime.placement import batch_limit
 

@@ -21,7 +21,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.machine import system_text
 from windtunnel.core.threads import compute_with_one_torch_thread
 from windtunnel.runtime.console import warn
-from windtunnel.runtime.executors import inside_a_unit, retain_freed_memory
+from windtunnel.runtime.executors.interface import inside_a_unit, retain_freed_memory
 from windtunnel.runtime.shutdown import as_user_error
 
 if TYPE_CHECKING:

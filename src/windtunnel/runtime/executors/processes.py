@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import TypeVar
 
-from windtunnel.runtime.executors import Lost, SerialExecutor
 from windtunnel.runtime.executors.dispatcher import Dispatcher, WorkerEvent
+from windtunnel.runtime.executors.interface import Lost, SerialExecutor
 from windtunnel.runtime.executors.payload import Payload, WorkerServer, pack_or_warn, unpickled
 from windtunnel.runtime.shutdown import deaf_children, no_main_module
 

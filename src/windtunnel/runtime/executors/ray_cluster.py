@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from windtunnel.core.errors import UserError
-from windtunnel.runtime.executors import Lost, SerialExecutor
 from windtunnel.runtime.executors.dispatcher import Dispatcher, WorkerEvent
+from windtunnel.runtime.executors.interface import Lost, SerialExecutor
 from windtunnel.runtime.executors.payload import Payload, WorkerServer, pack_or_warn, require_equal, unpickled, versions
 
 U = TypeVar("U")

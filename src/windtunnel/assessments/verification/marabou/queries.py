@@ -17,7 +17,8 @@ from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.subject import Subject
 from windtunnel.records.files import read_own
 from windtunnel.runtime.checkpoint import Checkpoint
-from windtunnel.runtime.executors import DEFAULT_WORKERS, Lost, SerialExecutor, executor
+from windtunnel.runtime.executors import DEFAULT_WORKERS, executor
+from windtunnel.runtime.executors.interface import Lost, SerialExecutor
 from windtunnel.runtime.executors.processes import ProcessExecutor
 from windtunnel.runtime.progress import progress_bar
 

@@ -22,7 +22,8 @@ from windtunnel.core.contracts import Caveat, Json, PerturbationBudget, Semantic
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget
 from windtunnel.params.verification import Smoothing, VerificationEntry
-from windtunnel.records.artifacts import AssessmentResult, Tensors, base_data, base_kwargs, tensor_in
+from windtunnel.records.artifacts import base_data, base_kwargs
+from windtunnel.records.result import AssessmentResult, Tensors, tensor_in
 from windtunnel.runtime.batch_runner import run_batches
 from windtunnel.runtime.checkpoint import Checkpoint
 

@@ -24,7 +24,8 @@ from windtunnel.core.transformations import PARAMETERS, Transformation, transfor
 from windtunnel.core.transformed import clipped, parameter_distances, transform, unit_tensors
 from windtunnel.params.entry import Budget
 from windtunnel.params.verification import ParameterSplits, VerificationEntry
-from windtunnel.records.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.records.artifacts import base_data, base_kwargs
+from windtunnel.records.result import AssessmentResult, Tensors
 from windtunnel.runtime.batch_runner import run_batches
 from windtunnel.runtime.checkpoint import Checkpoint
 

@@ -23,7 +23,7 @@ from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.subject import subject_of
 from windtunnel.params.entry import Budget
 from windtunnel.params.verification import VerificationEntry
-from windtunnel.records.artifacts import tensor_in
+from windtunnel.records.result import tensor_in
 
 _AGREEMENT = 1e-4  # of the largest logit: by how much torch and onnxruntime may differ on one graph
 _COMPARED = 4  # points of the box

@@ -11,9 +11,8 @@ from torch import Tensor
 from windtunnel.assessments.figures.pictures import Picture, PictureGrid, picture
 from windtunnel.core.contracts import AssessmentKind, Norm, Objective
 from windtunnel.core.distances import distance
-from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.sample_states import SampleState, states_of
-from windtunnel.core.transformations import transformation_of
+from windtunnel.core.transformations import epsilon_text, transformation_of
 from windtunnel.evaluation.witness.parameters import at_units, random_units
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.sandwich import Layer
