@@ -26,9 +26,12 @@ _ASKED = (
     ("name", "find", "777"),
     ("class", "target", "3"),
     ("distance", "distance-low", "0.5"),
+    ("confidence", "confidence-high", "50"),
+    ("verdict", "verdict-attack_1", "1"),
     ("sort", "sort", "distance"),
+    ("table", "show", "table"),
 )
-SHOWN = "return document.querySelectorAll('.row').length > 0 && performance.now()"
+SHOWN = "return document.querySelectorAll('.cell').length > 0 && performance.now()"
 FILTER = """
 const done = arguments[arguments.length - 1], before = document.getElementById('count').textContent;
 const [id, value] = arguments, input = document.getElementById(id), start = performance.now();
@@ -88,7 +91,7 @@ def measure(page: Path) -> dict[str, float]:
     with chromium(1400, 900) as driver:
         driver.get(page.as_uri())
         found = {"first view": float(driver.execute_script(SHOWN))}
-        driver.execute_async_script(FILTER, "source", "0")  # its columns are read once
+        driver.execute_async_script(FILTER, "source", "attack_0")  # its columns are read once
         for words, key, value in _ASKED:
             found[words] = float(driver.execute_async_script(FILTER, key, value))
         return found

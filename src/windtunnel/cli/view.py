@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
 import webbrowser
 from pathlib import Path
@@ -25,7 +26,7 @@ def view(*, runs: tuple[str, ...], bundle: Path | None, port: int, host: str, op
     A run is a directory of results, `workspace` (where none is given), a git revision, a DVC experiment or an MLflow run. The
     samples are those of the first run; the others are matched by name, and a sample that flipped between runs can be found.
     The server answers only a browser that has opened the printed address, whose token is new at every start; the part behind
-    `#` in the browser's address line is the selection, to be shared.
+    `#` in the browser's address line is the selection and the sample that is open, to be shared.
 
     \b
     Examples:
@@ -47,6 +48,8 @@ def view(*, runs: tuple[str, ...], bundle: Path | None, port: int, host: str, op
             httpd = ViewServer(site(resolved_runs, served=True), host, port)
         except OSError as error:
             raise UserError(f"view: {host}:{port} cannot be used ({error.strerror}); choose another --port") from error
+        for number in (signal.SIGINT, signal.SIGTERM):  # the way to end a server is no interruption
+            signal.signal(number, signal.default_int_handler)
         click.echo(f"{httpd.address}  (Ctrl-C ends it)")
         if open_it:
             webbrowser.open(httpd.address)
@@ -54,3 +57,4 @@ def view(*, runs: tuple[str, ...], bundle: Path | None, port: int, host: str, op
             httpd.serve_forever()
         except KeyboardInterrupt:
             httpd.server_close()
+            click.echo("\nview: ended")

@@ -4,6 +4,7 @@ import base64
 import http.client
 import io
 import json
+import signal
 import threading
 
 import numpy as np
@@ -53,7 +54,64 @@ def test_a_column_holds_what_an_assessment_found(original):
     pair = load_tensors(original / "robustness" / "pair" / "robustness_data.pt")
     assert (name, index) == ("column", 1)
     assert numbers(column["verdict"], np.uint8).tolist() == pair["verdicts"].tolist()
-    assert numbers(column["distance"], "<f4") == pytest.approx(pair["perturbation_distance"].numpy(), nan_ok=True)
+    assert numbers(column["numbers"]["distance"], "<f4") == pytest.approx(
+        pair["perturbation_distance"].numpy(), nan_ok=True
+    )
+
+
+def test_the_page_names_the_run_its_budget_and_what_can_be_filtered(original):
+    _, (core,) = said(site([run_in(original, "one")])["core.js"]())
+    about = core["runs"][0]["about"]
+    assert core["title"] == "Robustness assessment"
+    assert "20 samples" in about
+    assert "Linf" in about
+    for index, source in enumerate(core["sources"]):
+        _, (_, column) = said(site([run_in(original, "one")])[f"column-{index}.js"]())
+        assert set(source["numbers"]) == set(column["numbers"])
+        assert source["verdicts"] == sorted(set(numbers(column["verdict"], np.uint8).tolist()))
+
+
+def test_the_nearest_examples_are_of_the_broken_samples_alone(original):
+    files = site([run_in(original, "one")])
+    _, (core,) = said(files["core.js"]())
+    index = [source["name"] for source in core["sources"]].index(core["nearest"])
+    _, (_, column) = said(files[f"column-{index}.js"]())
+    summary = read_artifacts(original / "summary")
+    broken = numbers(core["statuses"][0], np.uint8) == STATUSES.index("broken")
+    assert 0 < broken.sum() < len(broken)
+    assert (numbers(column["verdict"], np.uint8) > 0).tolist() == broken.tolist()
+    assert ((numbers(column["answer"], "<u2") != NONE) == broken).all()
+    wanted = np.where(broken, summary.tensor("perturbation_distance").numpy(), np.nan)
+    assert numbers(column["numbers"]["distance"], "<f4") == pytest.approx(wanted, nan_ok=True)
+
+
+def test_photographs_have_large_pictures_a_bundle_those_of_nearest_examples(tmp_path):
+    run = run_in(photographs(tmp_path / "run"), "run")
+    served, bundle = site([run], served=True), site([run])
+    _, (core,) = said(bundle["core.js"]())
+    assert core["large"] == {"tile": [100, 80], "sources": [1]}
+    assert sorted(name for name in bundle if name.startswith("large/")) == [
+        f"large/{name}-{block}{change}.png"
+        for name, changes in (("1", ("-change", "")), ("clean", ("",)))
+        for block in (0, 1)
+        for change in changes
+    ]
+    assert "large/0-0.png" in served
+    picture = np.asarray(Image.open(io.BytesIO(bundle["large/clean-1.png"]())))
+    image = load_tensors(tmp_path / "run/summary/robustness_data.pt")["clean_inputs"][4, 0]
+    assert np.array_equal(picture[:80, :100], (image * 255).round().byte().numpy())
+
+
+def photographs(folder):
+    """Write a run of five images of 80 x 100 pixels with one attack; its folder."""
+    from benchmarks.view import write_run as random_run
+
+    random_run(folder, 5, 1)
+    for directory in (folder / "summary", folder / "robustness/attack_0"):
+        path = directory / "robustness_data.pt"
+        images = torch.rand(5, 1, 80, 100, generator=torch.Generator().manual_seed(1))
+        save_tensors({**load_tensors(path), "clean_inputs": images, "perturbed_inputs": 1 - images}, path)
+    return folder
 
 
 def test_a_sheet_holds_the_clean_images_pixel_by_pixel(original):
@@ -163,12 +221,27 @@ def test_this_machine_is_served_by_each_of_its_names(httpd, host):
 
 def test_what_is_served_is_what_a_bundle_holds(original):
     served, bundle = site([run_in(original, "one")], served=True), site([run_in(original, "one")])
-    for name in ("core", "column-0", "column-1"):
+    for name in ("core", "column-0", "column-1", "column-2"):
         method, *values = json.loads(served[f"{name}.json"]())
         assert said(bundle[f"{name}.js"]()) == (method, values)
     assert b'src="core.js"' not in served["index.html"]()
     assert b'src="core.js"' in bundle["index.html"]()
     assert not [name for name in served if name.endswith(".js") and name != "view.js"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_way_to_end_the_server_is_told_in_one_line(original, monkeypatch, number):
+    monkeypatch.setattr(ViewServer, "serve_forever", lambda server: signal.raise_signal(number))
+    handlers = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        done = CliRunner().invoke(view, [str(original), "--no-open", "--port", "0"])
+    finally:
+        for of, handler in handlers.items():
+            signal.signal(of, handler)
+    assert done.exit_code == 0, done.output
+    address, *rest = done.output.split()
+    assert address.startswith("http://127.0.0.1:")
+    assert " ".join(rest) == "(Ctrl-C ends it) view: ended"
 
 
 def test_the_bundle_is_static_and_asks_for_nothing(original, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,19 +22,30 @@ from windtunnel.core.sample_states import SampleState, states_of
 from windtunnel.core.transformations import budget_text
 from windtunnel.records.artifacts import load_tensors, with_run_times
 from windtunnel.records.files import DATA_FILE
-from windtunnel.records.metadata import Region, read_metadata
+from windtunnel.records.metadata import Metadata, Region, read_metadata
 from windtunnel.records.result import Tensors, tensor_in
+from windtunnel.records.sandwich import layers_in
 from windtunnel.records.storage import KEPT
 from windtunnel.reporting.compare.runs import Run
 
-NONE = 65_535  # of an answer or a confidence that is not there
+NONE = 65_535  # of an answer that is not there
+SMALL_SIDE = 64  # pixels of a picture among others, at most
 STATUSES = ("", *(state.words for state in SampleState))  # the first: no summary knows the sample
-# What an assessment may know of a sample beside its verdict, in the words of the page.
-EXTRAS = {
-    "lower_margins": "verified margin", "certified_radius": "verified up to epsilon", "broken_radius": "broken from epsilon",
-    "queries": "queries", "critical_epsilon": "critical epsilon", "minimal_severity": "mildest severity that breaks",
-    "runtime_per_sample": "seconds", "forward_passes": "forward passes",
-}  # fmt: skip
+NEAREST = "nearest example"  # of all assessments: the summary, shown as one more assessment
+CONFIDENCE = "confidence"  # in the answer under the perturbation, computed from the logits
+# Numbers of a sample beside the verdict, in the words of the page.
+NUMBERS = {
+    "perturbation_distance": "distance",
+    CONFIDENCE: "confidence, %",
+    "lower_margins": "verified margin",
+    "certified_radius": "verified up to epsilon",
+    "broken_radius": "broken from epsilon",
+    "queries": "queries",
+    "critical_epsilon": "critical epsilon",
+    "minimal_severity": "mildest severity that breaks",
+    "runtime_per_sample": "seconds",
+    "forward_passes": "forward passes",
+}
 
 
 @dataclass(frozen=True)
@@ -69,10 +80,31 @@ class PageAssessment:
         )
         return spread_values
 
+    def has_numbers(self, key: str) -> bool:
+        """Return True if the assessment has `key` of NUMBERS."""
+        keys = ("perturbed_logits", "clean_confidence") if key == CONFIDENCE else (key,)
+        return any(isinstance(value := self.data.get(k), Tensor) and len(value) for k in keys)
+
+    def numbers(self, key: str) -> NDArray[np.float64] | None:
+        """Return `key` of NUMBERS as a value per sample of the page, NaN where it is not known; None without."""
+        logits = self.data.get("perturbed_logits")
+        if key != CONFIDENCE:
+            return self.spread(key, np.nan)
+        if not isinstance(logits, Tensor) or logits.ndim != 2:  # of the clean input where that is all there is
+            clean = self.spread("clean_confidence", np.nan)
+            return None if clean is None else clean * 100
+        percent = logits.softmax(1).amax(1).double().numpy() * 100
+        spread_values: NDArray[np.float64] = np.where(self.places >= 0, percent[self.places.clip(0)], np.nan)
+        return spread_values
+
 
 @dataclass(frozen=True)
 class PageSamples:
-    """All samples of the page: names, classes, targets and clean answers int64 (N,), and every assessment of every run."""
+    """All samples of the page: names, classes, targets and clean answers int64 (N,), and every assessment of every run.
+
+    sources: the assessments of each run in its order, then the summary of each run (`NEAREST`).
+    about: of each run with a summary its model, data and global budget, in a line.
+    """
 
     names: tuple[str, ...]
     classes: tuple[str, ...]
@@ -82,12 +114,15 @@ class PageSamples:
     summaries: Mapping[str, PageAssessment]
     sources: tuple[PageAssessment, ...]
     base: PageAssessment
+    title: str
+    about: Mapping[str, str]
 
 
 def collect(runs: Sequence[Run]) -> PageSamples:
     """The samples of the first run, with what every run found of them, matched by name. Raises UserError for none."""
     sources: list[PageAssessment] = []
     summaries: dict[str, PageAssessment] = {}
+    about: dict[str, str] = {}
     base: tuple[tuple[str, ...], tuple[str, ...], PageAssessment] | None = None
     index: dict[str, int] = {}
     for run in runs:
@@ -106,7 +141,8 @@ def collect(runs: Sequence[Run]) -> PageSamples:
             if base is None:
                 base = (names, classes, source)
             if name == "summary":
-                summaries[run.label] = source
+                summaries[run.label] = replace(source, name=NEAREST)
+                about[run.label] = _about(run, metadata)
             elif name != "clean":
                 sources.append(source)
     if base is None:
@@ -115,7 +151,18 @@ def collect(runs: Sequence[Run]) -> PageSamples:
     targets, clean = (tensor_in(first.data, key).numpy() for key in ("targets", "clean_predictions"))
     shown = [f"sample {i + 1}" for i in range(len(names))] if _hidden(runs[0]) else names
     labels = tuple(run.label for run in runs)
-    return PageSamples(tuple(shown), tuple(classes), targets, clean, labels, summaries, tuple(sources), first)
+    title = runs[0].params.get("report.title", "Robustness assessment")
+    shown_sources = (*sources, *summaries.values())
+    return PageSamples(
+        tuple(shown), tuple(classes), targets, clean, labels, summaries, shown_sources, first, title, about
+    )
+
+
+def _about(run: Run, metadata: Metadata) -> str:
+    layers, data = layers_in(metadata.metrics), run.params.get("data.source")
+    of_data = f"{len(metadata.kwargs.sample_names)} samples" + (f" of {data}" if data else "")
+    parts = (metadata.provenance.model_source, of_data, *(layer.budget for layer in layers[:1]))
+    return ", ".join(part for part in parts if part)
 
 
 def _in_images(places: NDArray[np.int64], data: Tensors) -> NDArray[np.int64]:
@@ -144,24 +191,32 @@ def _region(region: Region) -> str:
 
 def statuses(samples: PageSamples, run: str) -> NDArray[np.uint8]:
     """Return the state of each sample in a run, as an index into STATUSES; 0 where there is no summary."""
-    indices = np.zeros(len(samples.names), np.uint8)
     source = samples.summaries.get(run)
-    if source is None:
-        return indices
-    clean, targets = (tensor_in(source.data, key) for key in ("clean_predictions", "targets"))
-    states = states_of(source.data, clean, targets).numpy()
-    return np.where(source.places >= 0, states[source.places.clip(0)] + 1, 0).astype(np.uint8)
+    return np.zeros(len(samples.names), np.uint8) if source is None else _statuses(source)
 
 
-def core(samples: PageSamples) -> dict[str, object]:
-    """Return the data of the first view: who the samples are and their status in each run."""
+def _statuses(summary: PageAssessment) -> NDArray[np.uint8]:
+    clean, targets = (tensor_in(summary.data, key) for key in ("clean_predictions", "targets"))
+    states = states_of(summary.data, clean, targets).numpy()
+    return np.where(summary.places >= 0, states[summary.places.clip(0)] + 1, 0).astype(np.uint8)
+
+
+def core(samples: PageSamples, large: Mapping[str, object] | None = None) -> dict[str, object]:
+    """Return the data of the first view: who the samples are and their status in each run.
+
+    Args:
+        samples: all of them.
+        large: size and sources of the large pictures; None where the small ones show every pixel.
+
+    """
     images = samples.base.images("clean_inputs")
     return {
+        "title": samples.title,
         "names": "\n".join(name.replace("\n", " ") for name in samples.names),
         "classes": list(samples.classes),
         "targets": _packed(samples.targets.astype("<u2")),
         "clean": _packed(samples.clean.astype("<u2")),
-        "runs": list(samples.runs),
+        "runs": [{"label": run, "about": samples.about.get(run, "")} for run in samples.runs],
         "statuses": [_packed(statuses(samples, run)) for run in samples.runs],
         "status_names": list(STATUSES),
         "verdicts": {int(v): v.label.replace("_", " ") for v in Verdict},
@@ -171,45 +226,38 @@ def core(samples: PageSamples) -> dict[str, object]:
                 "name": s.name,
                 "region": s.region,
                 "images": changed_images(s) is not None,
+                "numbers": [name for key, name in NUMBERS.items() if s.has_numbers(key)],
+                "verdicts": np.unique(_verdicts(s)).tolist(),
             }
             for s in samples.sources
         ],
         "tile": list(tile_of(images)) if images is not None else None,
-        "extras": list(EXTRAS.values()),
+        "large": large,
+        "nearest": NEAREST,
     }
 
 
 def column(source: PageAssessment) -> dict[str, object]:
-    """Return the results of one assessment for each sample: verdict, answer, distance, confidence in the answer, and what else it knows."""
-    n = len(source.places)
-    verdicts, answers = source.spread("verdicts", 0), source.spread("perturbed_predictions", -1)
-    distance = source.spread("perturbation_distance", np.nan)
-    extras: dict[int, str] = {}
-    for i, key in enumerate(EXTRAS):
-        values = source.spread(key, np.nan)
-        if values is not None:
-            extras[i] = _packed(values.astype("<f4"))
+    """Return the results of one assessment for each sample: verdict, prediction, and its numbers by their words (`NUMBERS`)."""
+    answers, verdicts = source.spread("perturbed_predictions", -1), _verdicts(source)
+    numbers = {name: values for key, name in NUMBERS.items() if (values := source.numbers(key)) is not None}
+    if source.name == NEAREST:  # of a sample that is not broken the clean input stands there
+        answers = None if answers is None else np.where(verdicts > 0, answers, -1)
+        numbers = {name: np.where(verdicts > 0, values, np.nan) for name, values in numbers.items()}
     return {
-        "verdict": _packed((verdicts if verdicts is not None else np.zeros(n)).astype(np.uint8)),
+        "verdict": _packed(verdicts),
         "answer": _packed(np.where(answers < 0, NONE, answers).astype("<u2")) if answers is not None else "",
-        "distance": _packed(distance.astype("<f4")) if distance is not None else "",
-        "confidence": _packed(confidence) if (confidence := _confidence(source)) is not None else "",
-        "extras": extras,
+        "numbers": {name: _packed(values.astype("<f4")) for name, values in numbers.items()},
     }
 
 
-def _confidence(source: PageAssessment) -> NDArray[np.uint16] | None:
-    """The confidence in the answer under the perturbation, in thousandths; of the clean input where that is all there is."""
-    logits = source.data.get("perturbed_logits")
-    if isinstance(logits, Tensor) and logits.ndim == 2:
-        values = logits.softmax(1).amax(1)
-    elif isinstance(clean_confidence := source.data.get("clean_confidence"), Tensor):
-        values = clean_confidence
-    else:
-        return None
-    rows = (values.double() * 1000).round().nan_to_num(NONE).clamp(0, NONE).numpy().astype("<u2")
-    thousandths: NDArray[np.uint16] = np.where(source.places >= 0, rows[source.places.clip(0)], NONE).astype("<u2")
-    return thousandths
+def _verdicts(source: PageAssessment) -> NDArray[np.uint8]:
+    """Return the verdict on each sample, 0 where there is none; of the nearest examples those of broken samples alone."""
+    if source.name == NEAREST:
+        is_broken = _statuses(source) == STATUSES.index(SampleState.BROKEN.words)
+        return np.where(is_broken, int(Verdict.ATTACK_SUCCEEDED), 0).astype(np.uint8)
+    verdicts = source.spread("verdicts", 0)
+    return np.zeros(len(source.places), np.uint8) if verdicts is None else verdicts.astype(np.uint8)
 
 
 def changed_images(source: PageAssessment) -> Tensor | None:
@@ -219,10 +267,10 @@ def changed_images(source: PageAssessment) -> Tensor | None:
     return source.images("perturbed_inputs")
 
 
-def tile_of(images: Tensor) -> tuple[int, int]:
-    """(width, height) of a picture on a sheet: at most 64 pixels, larger images averaged down."""
+def tile_of(images: Tensor, side: int = SMALL_SIDE) -> tuple[int, int]:
+    """(width, height) of a picture on a sheet: at most `side` pixels, larger images averaged down."""
     height, width = (int(s) for s in images.shape[-2:])
-    shrink = min(1.0, 64 / max(height, width))
+    shrink = min(1.0, side / max(height, width))
     return max(1, round(width * shrink)), max(1, round(height * shrink))
 
 

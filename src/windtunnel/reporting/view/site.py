@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from windtunnel.boundary.writing import writing
 from windtunnel.records.files import read_own
 from windtunnel.reporting.compare.runs import Run
 from windtunnel.reporting.view.columns import (
+    NEAREST,
     PageAssessment,
     PageSamples,
     changed_images,
@@ -28,8 +30,17 @@ from windtunnel.reporting.view.columns import (
     tile_of,
 )
 
-BLOCK = 256  # samples of a sheet of pictures, 16 across
-ACROSS = 16
+
+class Sheet(NamedTuple):
+    """Many pictures in one file: `samples` of them, `across` in a row, of `side` pixels at most, below `folder`."""
+
+    folder: str
+    samples: int
+    across: int
+    side: int
+
+
+SMALL, LARGE = Sheet("sheets", 256, 16, 64), Sheet("large", 4, 2, 256)
 _STATIC = ("view.css", "view.js")
 
 
@@ -52,16 +63,21 @@ def _files(runs: list[Run], *, served: bool) -> dict[str, Callable[[], bytes]]:
     samples, data, kind = collect(runs), *((_json, "json") if served else (_script, "js"))
     files: dict[str, Callable[[], bytes]] = {"index.html": _served_page if served else partial(_template, "view.html")}
     files |= {name: partial(_template, name) for name in _STATIC}
-    files[f"core.{kind}"] = lambda: data("core", core(samples))
-    blocks = math.ceil(len(samples.names) / BLOCK) if samples.base.images("clean_inputs") is not None else 0
-    for b in range(blocks):
-        files[f"sheets/clean-{b}.png"] = partial(_clean_sheet, samples, b)
+    images = samples.base.images("clean_inputs")
+    has_large = images is not None and tile_of(images, LARGE.side) != tile_of(images)
+    # A bundle with large pictures of every assessment would be gigabytes: it has those of the nearest examples.
+    with_large = [s for s, source in enumerate(samples.sources) if has_large and (served or source.name == NEAREST)]
+    large = {"tile": tile_of(images, LARGE.side), "sources": with_large} if images is not None and has_large else None
+    files[f"core.{kind}"] = lambda: data("core", core(samples, large))
+    for sheet in (SMALL, LARGE) if has_large else (SMALL,):
+        for b in range(math.ceil(len(samples.names) / sheet.samples) if images is not None else 0):
+            files[f"{sheet.folder}/clean-{b}.png"] = partial(_clean_sheet, samples, sheet, b)
+            for s, source in enumerate(samples.sources):
+                if changed_images(source) is not None and (sheet is SMALL or s in with_large):
+                    files[f"{sheet.folder}/{s}-{b}.png"] = partial(_sheet, samples, source, sheet, b)
+                    files[f"{sheet.folder}/{s}-{b}-change.png"] = partial(_change_sheet, samples, source, sheet, b)
     for s, source in enumerate(samples.sources):
         files[f"column-{s}.{kind}"] = partial(lambda s, source: data("column", s, column(source)), s, source)
-        if changed_images(source) is not None:
-            for b in range(blocks):
-                files[f"sheets/{s}-{b}.png"] = partial(_sheet, samples, source, b)
-                files[f"sheets/{s}-{b}-change.png"] = partial(_change_sheet, samples, source, b)
     return files
 
 
@@ -94,39 +110,40 @@ def _script(name: str, *values: object) -> bytes:
     return f"windtunnel.{name}({text});".replace("\u2028", "\\u2028").replace("\u2029", "\\u2029").encode()
 
 
-def _span(samples: PageSamples, block: int) -> tuple[int, int]:
-    return block * BLOCK, min(len(samples.names), (block + 1) * BLOCK)
+def _span(samples: PageSamples, sheet: Sheet, block: int) -> tuple[int, int]:
+    return block * sheet.samples, min(len(samples.names), (block + 1) * sheet.samples)
 
 
-def _clean_sheet(samples: PageSamples, block: int) -> bytes:
-    images = rows_at(samples.base, "clean_inputs", *_span(samples, block))
-    assert images is not None  # only blocks of images have a sheet
-    return _laid(pixels_of(_small(images.nan_to_num(1.0))))
+def _clean_sheet(samples: PageSamples, sheet: Sheet, block: int) -> bytes:
+    return _of_images(rows_at(samples.base, "clean_inputs", *_span(samples, sheet, block)), sheet)
 
 
-def _sheet(samples: PageSamples, source: PageAssessment, block: int) -> bytes:
-    images = rows_at(source, "perturbed_inputs", *_span(samples, block))
-    assert images is not None
-    return _laid(pixels_of(_small(images.nan_to_num(1.0))))
+def _sheet(samples: PageSamples, source: PageAssessment, sheet: Sheet, block: int) -> bytes:
+    return _of_images(rows_at(source, "perturbed_inputs", *_span(samples, sheet, block)), sheet)
 
 
-def _change_sheet(samples: PageSamples, source: PageAssessment, block: int) -> bytes:
+def _of_images(images: Tensor | None, sheet: Sheet) -> bytes:
+    assert images is not None  # only what has images has a sheet
+    return _laid(pixels_of(_small(images.nan_to_num(1.0), sheet)), sheet)
+
+
+def _change_sheet(samples: PageSamples, source: PageAssessment, sheet: Sheet, block: int) -> bytes:
     """The change of each sample on its own scale: red brighter, blue darker, white none."""
     from matplotlib import colormaps
 
-    span = _span(samples, block)
+    span = _span(samples, sheet, block)
     images, clean = rows_at(source, "perturbed_inputs", *span), rows_at(samples.base, "clean_inputs", *span)
     assert images is not None
     assert clean is not None
-    change = _small(allowed((images - clean).nan_to_num(0.0), 0.0))
+    change = _small(allowed((images - clean).nan_to_num(0.0), 0.0), sheet)
     signed = change.gather(1, change.abs().argmax(1, keepdim=True))[:, 0]
     scale = signed.abs().flatten(1).amax(1).clamp(min=1e-8)[:, None, None]
     colours = colormaps["RdBu_r"](((signed / scale + 1) / 2).numpy())[..., :3]
-    return _laid((colours * 255).round().astype(np.uint8))
+    return _laid((colours * 255).round().astype(np.uint8), sheet)
 
 
-def _small(images: Tensor) -> Tensor:
-    width, height = tile_of(images)
+def _small(images: Tensor, sheet: Sheet) -> Tensor:
+    width, height = tile_of(images, sheet.side)
     return (
         images
         if images.shape[-2:] == torch.Size((height, width))
@@ -134,12 +151,12 @@ def _small(images: Tensor) -> Tensor:
     )
 
 
-def _laid(pixels: np.ndarray) -> bytes:
+def _laid(pixels: np.ndarray, layout: Sheet) -> bytes:
     """Tiles (n, H, W[, 3]) as one PNG, row by row."""
     n, height, width = pixels.shape[:3]
-    rows = math.ceil(n / ACROSS)
-    sheet = np.full((rows * ACROSS, *pixels.shape[1:]), 255, np.uint8)
+    rows = math.ceil(n / layout.across)
+    sheet = np.full((rows * layout.across, *pixels.shape[1:]), 255, np.uint8)
     sheet[:n] = pixels
     tail = pixels.shape[3:]
-    laid = sheet.reshape(rows, ACROSS, height, width, *tail).swapaxes(1, 2)
-    return png_bytes(laid.reshape(rows * height, ACROSS * width, *tail))
+    laid = sheet.reshape(rows, layout.across, height, width, *tail).swapaxes(1, 2)
+    return png_bytes(laid.reshape(rows * height, layout.across * width, *tail))
