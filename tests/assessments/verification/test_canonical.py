@@ -267,7 +267,7 @@ def test_a_model_that_cannot_be_traced_is_copied_and_scaled(tiny, monkeypatch):
     def untraceable(*_):
         raise UntraceableError("for the sake of the test")
 
-    monkeypatch.setattr("windtunnel.assessments.verification.canonical.subject.trace", untraceable)
+    monkeypatch.setattr("windtunnel.assessments.verification.canonical.trace.trace", untraceable)
     for factor in (1.0, 1e-6):
         module = nn.Sequential(scaled(tiny.classifier.module, factor), nn.Dropout(0.5))
         subject = as_given(tiny, module)

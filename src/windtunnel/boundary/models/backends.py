@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 import time
@@ -95,14 +96,15 @@ def giving_logits(module: nn.Module, output: object) -> nn.Module:
 
 
 class OnnxModule(nn.Module):
-    """An ONNX graph run by onnxruntime. Input (N, *shape) float32, first output (N, K) float32.
+    """An ONNX graph run by onnxruntime. Input (N, *shape) float32, output (N, K) float32; of several the
+    first, where `numbers` says how many numbers a sample has: then the graph may also have no dimension for the batch.
 
     A graph that declares as many numbers in another shape, as 784x1 for an image of 1x28x28, is given them in its own.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, numbers: int | None = None) -> None:
         super().__init__()
-        self.path = path
+        self.path, self.numbers = path, numbers
         if not path.is_file():
             raise UserError(f"model.path: {path}: no such file")
         try:
@@ -111,7 +113,8 @@ class OnnxModule(nn.Module):
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"model.path: {path.name}: not an ONNX model onnxruntime can run ({reason})") from error
         outputs = self.session.get_outputs()
-        if len(outputs) != 1:
+        self.output_name: str = outputs[0].name
+        if len(outputs) != 1 and numbers is None:
             names = ", ".join(o.name for o in outputs)
             raise UserError(
                 f"model.path: {path} has {len(outputs)} outputs ({names}); a classifier has one, the logits"
@@ -125,9 +128,12 @@ class OnnxModule(nn.Module):
                 f"model.path: {path} takes {kind}; a classifier of inputs in [0, 1] takes {' or '.join(_INPUT_TYPES)}"
             )
         self.input_type = _INPUT_TYPES[kind]
-        first = self.session.get_inputs()[0].shape[0]
-        self.fixed_batch: int | None = first if isinstance(first, int) else None
-        self.shape = declared_shape(self.session.get_inputs()[0].shape)
+        declared = self.session.get_inputs()[0].shape
+        sizes = [size if isinstance(size, int) else 0 for size in declared]
+        self.has_batch = math.prod(sizes) != numbers or math.prod(sizes[1:]) == numbers
+        first = sizes[0] if self.has_batch else 1
+        self.fixed_batch: int | None = first or None
+        self.shape = declared_shape(declared if self.has_batch else [1, *declared])
 
     def __reduce__(self) -> tuple[Callable[[bytes], OnnxModule], tuple[bytes]]:
         """The graph travels, a session cannot."""
@@ -142,8 +148,10 @@ class OnnxModule(nn.Module):
         n, size = len(x), self.fixed_batch or len(x)
         x = in_shape(x, self.shape)
         padded = torch.cat([x, x[-1:].expand(size - n, *x.shape[1:])]) if n < size else x
-        (logits,) = self.session.run(None, {self.input_name: padded.detach().cpu().numpy().astype(self.input_type)})
-        return torch.from_numpy(np.asarray(logits, dtype=np.float32))[:n]
+        values = padded.detach().cpu().numpy().astype(self.input_type)
+        (logits,) = self.session.run([self.output_name], {self.input_name: values if self.has_batch else values[0]})
+        outputs = torch.from_numpy(np.asarray(logits, dtype=np.float32))
+        return outputs[:n] if self.numbers is None else outputs.reshape(size, -1)[:n]
 
 
 def declared_shape(dimensions: Sequence[int | str | None]) -> tuple[int, ...] | None:

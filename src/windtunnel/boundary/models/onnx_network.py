@@ -94,6 +94,8 @@ class OnnxNetwork(nn.Module):
         path: The file; weights beside it are read from its own folder.
         batch: The one size of batch that the module takes; None for any.
         shape: Sizes of a sample where the graph leaves them open.
+        numbers: How many numbers a sample has, for a graph that may have no dimension for the batch, and several outputs, of
+            which the first counts; None for a classifier, which has the one and not the other.
 
     Raises:
         UserError: the file is no graph with one input and one output.
@@ -101,7 +103,9 @@ class OnnxNetwork(nn.Module):
 
     """
 
-    def __init__(self, path: Path, batch: int | None = None, shape: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, path: Path, batch: int | None = None, shape: Sequence[int] | None = None, *, numbers: int | None = None
+    ) -> None:
         super().__init__()
         try:
             model = onnx.load(str(path))
@@ -111,12 +115,14 @@ class OnnxNetwork(nn.Module):
             raise UserError(f"{path}: not an ONNX model ({first_line(error)})") from error
         graph, names = model.graph, {tensor.name for tensor in model.graph.initializer}
         inputs = [value for value in graph.input if value.name not in names]
-        if len(inputs) != 1 or len(graph.output) != 1:
+        if len(inputs) != 1 or (len(graph.output) != 1 and numbers is None):
             raise UserError(
                 f"{path}: has {len(inputs)} inputs and {len(graph.output)} outputs; a classifier has one of each"
             )
         tensor_type = inputs[0].type.tensor_type
         declared = [size.dim_value for size in tensor_type.shape.dim]
+        self.has_batch = math.prod(declared) != numbers or math.prod(declared[1:]) == numbers
+        declared = declared if self.has_batch else [1, *declared]
         sizes = declared[1:]
         if not all(sizes) and shape is not None and len(shape) == len(sizes):
             sizes = [own or size for own, size in zip(sizes, shape, strict=True)]
@@ -125,11 +131,10 @@ class OnnxNetwork(nn.Module):
             raise UserError(f"{path}: takes {text}; a dimension for the batch, then known sizes, are needed")
         self.input_shape = tuple(sizes)
         self.declared_batch = declared[0] or None
-        reader = _Reader(
-            path, {entry.domain: entry.version for entry in model.opset_import}, batch, self.declared_batch
-        )
         dtype = torch.from_numpy(np.zeros(0, onnx.helper.tensor_dtype_to_np_dtype(tensor_type.elem_type))).dtype
-        self.steps, constants = reader.read(graph, inputs[0].name, self.input_shape, dtype)
+        opsets = {entry.domain: entry.version for entry in model.opset_import}
+        reader = _Reader(path, opsets, batch, self.declared_batch, dtype)
+        self.steps, constants = reader.read(graph, inputs[0].name, self.input_shape)
         self.dtype, self._input, self._output = dtype, inputs[0].name, graph.output[0].name
         for name, tensor in constants.items():
             self.register_buffer(name, tensor)
@@ -180,6 +185,7 @@ class _Reader:
     opsets: Mapping[str, int]
     batch: int | None
     declared: int | None
+    dtype: torch.dtype
     values: dict[str, Value] = field(default_factory=dict)
     steps: list[GraphStep] = field(default_factory=list)
     constants: dict[str, Tensor] = field(default_factory=dict)
@@ -193,10 +199,11 @@ class _Reader:
         return (self.declared, 5 * self.declared, 7 * self.declared) if self.declared else (5, 7)
 
     def read(
-        self, graph: onnx.GraphProto, name: str, shape: tuple[int, ...], dtype: torch.dtype
+        self, graph: onnx.GraphProto, name: str, shape: tuple[int, ...]
     ) -> tuple[list[GraphStep], dict[str, Tensor]]:
         """Return the steps of the forward pass, and the buffers that they take."""
-        self.values[name] = Value(tuple(torch.empty(n, *shape, dtype=dtype, device="meta") for n in self.sizes), True)
+        inputs = tuple(torch.empty(n, *shape, dtype=self.dtype, device="meta") for n in self.sizes)
+        self.values[name] = Value(inputs, True)
         self._nodes(graph)
         output = graph.output[0].name
         if output not in self.values or not self.values[output].is_dynamic:
@@ -217,7 +224,7 @@ class _Reader:
     def _nodes(self, graph: onnx.GraphProto) -> None:
         for tensor in graph.initializer:
             try:
-                self._set(tensor.name, [_tensor(tensor)] * len(self.sizes), False)
+                self._set(tensor.name, [self._in_one_precision(_tensor(tensor))] * len(self.sizes), False)
             except Unsupported as error:
                 raise IncompatibleError(f"{self.path.name}: the constant '{tensor.name}' {error}") from error
         for node in graph.node:
@@ -239,6 +246,10 @@ class _Reader:
                 name = f" ('{node.name}')" if node.name else ""
                 raise IncompatibleError(f"{self.path.name}: operator {node.op_type}{name} {reason}") from error
 
+    def _in_one_precision(self, constant: Tensor) -> Tensor:
+        """Return a float64 constant in the type of the graph's input: the module then runs in float32 and in float64."""
+        return constant.to(self.dtype) if constant.dtype is torch.float64 else constant
+
     def _set(self, name: str, tensors: Sequence[Tensor], is_dynamic: bool) -> None:
         if name:
             self.values[name] = Value(tuple(tensors), is_dynamic)
@@ -246,7 +257,8 @@ class _Reader:
     def _node(self, node: onnx.NodeProto) -> None:
         attributes = {a.name: _attribute(a) for a in node.attribute}
         if node.op_type == "Constant":
-            self._set(node.output[0], [_constant(attributes)] * len(self.sizes), False)
+            value = self._in_one_precision(_constant(attributes))
+            self._set(node.output[0], [value] * len(self.sizes), False)
             return
         if node.op_type == "If":
             self._branch(node, attributes)
@@ -260,6 +272,11 @@ class _Reader:
             "outputs": len(node.output),
         }
         inputs = [self.values[name] if name else None for name in node.input]
+        if node.op_type == "Flatten" and attributes.get("axis", 1) != 1 and self.declared and inputs[0] is not None:
+            target = torch.tensor(self._call(node, attributes, inputs, 0)[0].shape)  # may mix the batch with others
+            self._set(f"{node.output[0]} shape", [target] * len(self.sizes), False)
+            node = onnx.helper.make_node("Reshape", [node.input[0], f"{node.output[0]} shape"], node.output)
+            inputs, attributes = [inputs[0], self.values[node.input[1]]], {**attributes, "operator": "Reshape"}
         if node.op_type in {"Cast", "CastLike", "Identity", "Dropout"} and self._changes_nothing(
             node, attributes, inputs
         ):

@@ -2,6 +2,8 @@
 
 import gzip
 import math
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -152,3 +154,57 @@ def test_a_conjunction_is_decided_where_each_of_its_parts_can_hold(column, tmp_p
             given.write_bytes(gzip.compress(b"\xef\xbb\xbf" + path.read_bytes()))
         words.append(decide_instance(column, given, ENTRY).word)
     assert words == ["unsat", "sat"]
+
+
+FLOAT, DOUBLE = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE
+WEIGHTS = np.array([[1, 0], [1, 0], [1, 0], [0, 1], [0, 1], [0, 1]])
+# Forms of one and the same network, which no classifier of an assessment has: the shape of its input, nodes, outputs.
+FORMS = {
+    "no batch": ([6], [("MatMul", ["x", "w"], "y")], ["y"]),
+    "columns": ([6, 1], [("MatMul", ["v", "x"], "y")], ["y"]),
+    "all flat": ([1, 3, 2], [("Transpose", ["x"], "a"), ("Flatten", ["a"], "b"), ("MatMul", ["b", "w"], "y")], ["y"]),
+    "flat output": ([1, 6], [("MatMul", ["x", "w"], "a"), ("Reshape", ["a", "minus"], "y")], ["y"]),
+    "two outputs": ([1, 6], [("MatMul", ["x", "w"], "a"), ("Relu", ["a"], "y"), ("Neg", ["a"], "b")], ["y", "b"]),
+    "double": ([1, 6], [("Cast", ["x"], "a"), ("MatMul", ["a", "w64"], "b"), ("Cast", ["b"], "y")], ["y"]),
+    "beside": (
+        [1, 6],
+        [("Mul", ["x", "two"], "a"), ("Concat", ["x", "a"], "b"), ("MatMul", ["b", "long"], "y")],
+        ["y"],
+    ),
+}
+ATTRIBUTES = {"Flatten": {"axis": 0}, "Transpose": {"perm": [0, 2, 1]}, "Concat": {"axis": 1}}
+CONSTANTS = {
+    "w": WEIGHTS.astype(np.float32), "v": WEIGHTS.T.astype(np.float32), "w64": WEIGHTS.astype(np.float64),
+    "minus": np.array([-1]), "two": np.float32(2), "long": np.concatenate([WEIGHTS, 0 * WEIGHTS]).astype(np.float32),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_graph_of_any_form_is_read_as_its_file_runs(tmp_path, form):
+    """Y_0 is the sum of the first three inputs, Y_1 of the others, as in `column`."""
+    shape, rows, outputs = FORMS[form]
+    nodes = []
+    for i, (operator, inputs, name) in enumerate(rows):
+        attributes = {"to": DOUBLE if i == 0 else FLOAT} if operator == "Cast" else {}
+        nodes.append(helper.make_node(operator, inputs, [name], **ATTRIBUTES.get(operator, attributes)))
+    taken = helper.make_tensor_value_info("x", FLOAT, shape)
+    given = [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs]
+    constants = [numpy_helper.from_array(np.asarray(value), name) for name, value in CONSTANTS.items()]
+    if form == "all flat":  # the graph takes the inputs in another order
+        constants[0] = numpy_helper.from_array(CONSTANTS["w"].reshape(3, 2, 2).transpose(1, 0, 2).reshape(6, 2), "w")
+    graph = helper.make_graph(nodes, form, [taken], given, constants)
+    path = tmp_path / "form.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), str(path))
+    words = [decide_instance(path, specification(tmp_path, low, 2.0), ENTRY).word for low in (0.6, 0.4)]
+    assert words == ["unsat", "sat"]
+
+
+def test_an_easy_instance_imports_no_other_verifier_and_no_exporter(column, tmp_path):
+    code = (
+        "import sys; from windtunnel.cli.main import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "print(sorted({'auto_LiRPA', 'torch._dynamo', 'statsmodels', 'scipy.optimize', 'pandas'} & set(sys.modules)))"
+    )
+    given = ["verify", "--vnnlib", str(specification(tmp_path, 0.6, 2.0)), "--onnx", str(column)]
+    run = subprocess.run([sys.executable, "-c", code, *given], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines() == ["unsat", "[]"]

@@ -83,7 +83,8 @@ def decide(
     work = _MarginBounds(network, region, targets, goals, check, limits, expired, larger)
     with suppress(OutOfTimeError):
         work.quickly()
-        work.thoroughly()
+        if limits.domains > 1:
+            work.thoroughly()
     return work.decided()
 
 

@@ -6,7 +6,6 @@ beta of one more float64 pass, and the primal one a candidate for a counter-exam
 
 import numpy as np
 import torch
-from scipy.optimize import linprog
 from torch import Tensor
 
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
@@ -23,6 +22,8 @@ def leaf_bound(bounded: Bounded, row: LinearSpecs, goal: float) -> tuple[float, 
     Only for the box of Linf; for other norms the bound is the row's own, and there is no point. `goal`: what the bound of an
     empty subdomain is to exceed.
     """
+    from scipy.optimize import linprog  # half a second, which a sample that the root decides need not spend
+
     crown_bound = float(bounded.value(row))
     columns = row.signs[0].nonzero().flatten()
     if bounded.region.norm is not Norm.LINF:

@@ -94,7 +94,9 @@ def _takes(graph: fx.GraphModule, affine: Affine, user: fx.Node) -> tuple[nn.Con
 
     scale, shift: (inputs,) of a linear layer, (channels,) of a convolution.
     """
-    layer, shape = layer_of(graph, user), argument(user).meta.get("shape")
+    if (layer := layer_of(graph, user)) is None:
+        return None
+    shape = argument(user).meta.get("shape")
     if isinstance(layer, nn.Flatten) and shape is not None and len(user.users) == 1:
         (after,) = user.users
         linear = layer_of(graph, after)

@@ -1,28 +1,27 @@
 """The subject as verifiers see it: the same decisions, by a network of one form and one scale."""
 
+from __future__ import annotations
+
 import copy
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from windtunnel.assessments.verification.canonical.fold import fold
 from windtunnel.assessments.verification.canonical.scale import end_in_linear, rescale
-from windtunnel.assessments.verification.canonical.trace import (
-    BranchingError,
-    FixedBatchError,
-    Trace,
-    UntraceableError,
-    trace,
-)
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Caveat
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.medians import median
 from windtunnel.core.references import first_line
 from windtunnel.core.subject import Subject
+
+if TYPE_CHECKING:
+    from windtunnel.assessments.verification.canonical.trace import Trace
 
 MEASURED = 64  # samples that tell the scale of the values
 # Two roads to the same logits differ by rounding; by more of their spread than this, one of them is wrong.
@@ -86,9 +85,10 @@ def _log_probability(own_logit: Tensor, others: Tensor) -> Tensor:
     return log_probability
 
 
-def canonical_subject(subject: Subject) -> Canonical:
+def canonical_subject(subject: Subject, *, traced: bool = True) -> Canonical:
     """The subject with its network traced, folded and brought to unit scale; nothing of it touches the user's module.
 
+    traced: False to rescale the logits of a copy, which is quick, and enough for an attack or branch and bound.
     A model that cannot be traced is copied and its logits rescaled; one without gradients is only rescaled. Raises
     IncompatibleError for a model of which a trace is one branch, or of one size of batch.
     """
@@ -96,20 +96,20 @@ def canonical_subject(subject: Subject) -> Canonical:
     if Capability.AUTOGRAD not in classifier.capabilities or not len(inputs):
         unit, offset = unit_of(subject.clean_logits[:MEASURED].double())
         return _rescaled(subject, Rescaled(classifier.module, unit, offset), unit, offset)
-    traced = _traced(classifier)
-    if isinstance(traced, str):
+    trace_or_reason = _traced(classifier) if traced else ""
+    if isinstance(trace_or_reason, str):
         unit, offset = unit_of(subject.clean_logits[:MEASURED].double())
         copied = nn.Sequential(_copied(classifier.module), _last(unit, offset, classifier.num_classes))
         return _rescaled(subject, copied.to(classifier.device), unit, offset)
-    network = copy.deepcopy(traced.graph)
+    network = copy.deepcopy(trace_or_reason.graph)
     with torch.no_grad():
         logits = network(inputs.double().cpu())
         unit, offset = unit_of(logits)
         rescale(network, inputs.double().cpu(), unit, offset)
     network_on_device = network.float().to(classifier.device)
-    if not traced.ending:
+    if not trace_or_reason.ending:
         return _rescaled(subject, network_on_device, unit, offset)
-    return replace(_rescaled(subject, network_on_device, unit, offset, logits), ending=traced.ending)
+    return replace(_rescaled(subject, network_on_device, unit, offset, logits), ending=trace_or_reason.ending)
 
 
 def unit_of(logits: Tensor) -> tuple[float, float]:
@@ -126,6 +126,13 @@ def unit_of(logits: Tensor) -> tuple[float, float]:
 @lru_cache(maxsize=4)
 def _traced(classifier: Classifier) -> Trace | str:
     """The network traced and folded, ending in a linear layer; a text where it cannot be, or does not give the logits."""
+    from windtunnel.assessments.verification.canonical.trace import (  # imports the exporter of torch, which is large
+        BranchingError,
+        FixedBatchError,
+        UntraceableError,
+        trace,
+    )
+
     sample = torch.rand(8, *classifier.input_shape, generator=torch.Generator().manual_seed(0))
     try:
         traced = trace(classifier.module, sample[:1])
