@@ -416,6 +416,7 @@ def models() -> Iterator[Case]:
     refused: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         "None": (lambda: None, ("model", "None")),
         "text": (lambda: "resnet18", ("model", "str")),
+        "bfloat16": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, K)).bfloat16(), ("bfloat16", "module.float()")),
         "a state dict": (lambda: MODEL.state_dict(), ("model", "OrderedDict", "state dict")),
         "a class": (lambda: Net, ("model", "class", "Net()")),
         "a path": (lambda: Path("model.pt"), ("model", "Path")),
@@ -555,6 +556,7 @@ def words() -> Iterator[Case]:
     refused: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         "budget a number": ({"budget": 0.1}, ("budget", "0.1", '"Linf 0.1"')),
         "budget a pair": ({"budget": ("Linf", 8 / 255)}, ("budget", '"Linf 0.0313725')),
+        "budget a pair with a number": ({"budget": (2, 0.5)}, ("budget", '"L2 0.5"')),
         "budget None": ({"budget": None}, ("budget", "None")),
         "budget True": ({"budget": True}, ("budget", "True")),
         "budget a list": ({"budget": ["Linf"]}, ("budget",)),

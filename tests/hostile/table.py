@@ -99,6 +99,31 @@ def schema() -> Iterator[Row]:
                   {"epsilons": {"start": 0, "stop": 1, "steps": 3, "spacing": "geometric"}}, {"refine": 0}, {"thresholds": {"robust": 0.5}}, {"algorithm": "FGMS"},
                   {"epsilons": 5}, {"clip": "maybe"}]:  # fmt: skip
         yield Row(f"sweeps.s {value!r}", given(sweeps={"s": value}), ("sweeps.s",))
+    turned = {"attacks": {"a": {"library": "transformations", "algorithm": "grid", "budget": "t"}}}
+    for ranges in [
+        {"rotation": "ten"},
+        {"rotation": -10},
+        {"rotation": [1, 2]},
+        {"rotation": None},
+        {"scale": 0},
+        {"hue": 720},
+        {"patch": 1.5},
+        {"occlusion": {"size": 3}},
+    ]:
+        yield Row(f"budgets.t {ranges!r}", given(budgets={"t": ranges}, **turned), ("budgets.t", next(iter(ranges))))
+    for passes in [-1, "many"]:
+        adaptive = {"library": "windtunnel", "algorithm": "adaptive", "params": {"passes": passes}}
+        yield Row(f"adaptive.passes {passes!r}", given(attacks={"a": adaptive}), ("attacks.a.params.passes",))
+    yield Row(
+        "gate in per cent",
+        given(gate={"minimum": {"clean/accuracy": 70}}),
+        ("gate.minimum", "clean/accuracy", "between 0 and 1"),
+    )
+    yield Row(
+        "preprocessing of an own architecture",
+        given(model={"preprocess": {"mean": [0.5], "std": [0.5]}}),
+        ("model", "preprocess", "remove it"),
+    )
     proof = {"library": "auto-LiRPA", "algorithm": "crown"}
     for value in [{"timeout": 0}, {"workers": 0}, {"steps": ["x"]}, {"other_classes": "some"}, {"radius": {"max": 1}}, {"radius": {"max": 0.1, "tolerance": 1}}, {"radius": 3},
                   {"examples_from": ["../../x"]}, {"examples_from": ["nobody"]}, {"algorithm": "crwon"}, {"library": "lirpa"}, {"budget": {"norm": "L0"}}, {"time_budget": -1}]:  # fmt: skip

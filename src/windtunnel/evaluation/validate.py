@@ -61,7 +61,9 @@ def _unknown_checks(params: Params) -> Iterator[str]:
 def unknown_metrics(params: Params) -> Iterator[str]:
     """A line for each metric of `gate` that a run of these params cannot have, with the nearest one."""
     every, paired = metric_names(params)
-    for name in params.gate.minimum:
+    for name, least in params.gate.minimum.items():
+        if name in paired and not 0 <= least <= 1:
+            yield f"gate.minimum: {name}: {least:g} is no share; it lies between 0 and 1, as 0.7 for 70 %"
         if name not in every:
             yield unknown_word(f"gate.minimum: {name}", name, every, what="a metric of this run")
     for name in params.gate.maximum_regression:

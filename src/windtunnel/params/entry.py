@@ -113,7 +113,13 @@ class Ranges(Block):
             raise ValueError(
                 f"{clash[0]} is of a ball and {next(iter(ranges))} of a transformation; keep one of the two"
             )
-        region = Transformation.of({str(kind): parse_number(size) for kind, size in ranges.items()})
+        sizes: dict[str, float] = {}
+        for kind, size in ranges.items():
+            try:
+                sizes[str(kind)] = parse_number(size)
+            except ValueError as error:
+                raise ValueError(f"{kind}: {error}") from None
+        region = Transformation.of(sizes)
         return {**{k: v for k, v in block.items() if k not in KINDS}, "norm": region.text, "epsilon": 1.0}
 
 

@@ -131,7 +131,11 @@ def _unknown_names(params: Params) -> Iterator[str]:
 def _mistakes(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
     """The errors without those of branches of a union that were never meant: one mistake is one line."""
     by_place: dict[tuple[int | str, ...], list[tuple[int | str, list[ErrorDetails]]]] = {}
+    of_named_budgets = {(e["loc"][2:], e["msg"]) for e in errors if e["loc"][:1] == ("budgets",)}
     for details in errors:
+        parts = details["loc"]
+        if "budget" in parts and (parts[parts.index("budget") + 1 :], details["msg"]) in of_named_budgets:
+            continue  # an entry that uses the named budget repeats its mistake
         location = details["loc"]
         below = [e for e in errors if len(e["loc"]) > len(location) and e["loc"][: len(location)] == location]
         if details["type"] == "too_short" and below:

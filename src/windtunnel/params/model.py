@@ -206,11 +206,13 @@ class Model(Block):
         )
 
     @model_validator(mode="after")
-    def _has_a_file(self) -> Model:
+    def _check_source(self) -> Model:
         if self.interface != Interface() and self.source != "function":
             raise ValueError(f"interface: is of source: function; source: {self.source} calls nothing")
         if self.twin and self.source in {"train", "function"}:
             raise ValueError(f"twin: stands in for a deployed file, and source: {self.source} has none")
+        if self.source == "train" and not self.factory and self.preprocess != Preprocess():
+            raise ValueError("preprocess: windtunnel's own architectures take inputs in [0, 1]; remove it")
         return self
 
 

@@ -120,6 +120,8 @@ def _value(where: str, key: str, row: AttackRow, defaults: Mapping[str, object],
         raise UserError(f"{where}.{key}.{name}: {value!r} is not a word (the default is {default})")
     if isinstance(default, int) and isinstance(value, float) and not value.is_integer():
         raise UserError(f"{where}.{key}.{name}: {value} is not a whole number (the default is {default})")
+    if isinstance(default, int) and default > 0 and isinstance(value, int | float) and value < 0:
+        raise UserError(f"{where}.{key}.{name}: {value} is negative (the default is {default})")
     if isinstance(default, int) and isinstance(value, float):
         return int(value)
     return tuple(value) if isinstance(default, tuple) and isinstance(value, list) else value

@@ -159,8 +159,6 @@ def _steps(model: Model, data: Dataset | None) -> Steps | None:
         return None
     if data is None:
         raise UserError("model.preprocess: needs the data, whose shape says how many channels there are")
-    if model.source == "train" and not model.factory:
-        raise UserError("model.preprocess: windtunnel's own architectures take inputs in [0, 1]; remove it")
     values = model.preprocess.value_keys
     if values and model.source in model_sources() and model_source(model.source).view:
         raise UserError(
@@ -388,6 +386,10 @@ def _tried(module: torch.nn.Module, inputs: Tensor, complaint: str, advice: str,
         except Exception as error:  # whatever the user's model raises on inputs that do not fit it
             if _takes_channels_last(module, inputs):
                 advice = f"it takes channels last: {trust.key}.preprocess: {{layout: NHWC}}"
+            elif other := {
+                str(p.dtype) for p in module.parameters() if p.is_floating_point() and p.dtype != inputs.dtype
+            }:
+                advice = f"its parameters are {', '.join(sorted(other))}, inputs {inputs.dtype}; module.float() converts them"
             raise IncompatibleError(f"{complaint} ({first_line(error)}); {advice}") from error
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from math import inf
 from typing import TypeAlias
 
 from windtunnel.assessments.attacks.settings import parameters_of
@@ -37,7 +38,9 @@ def budget_block(budget: object) -> dict[str, object]:
     example = '"Linf 8/255" or "L2 0.5"'
     pair = budget if isinstance(budget, tuple | list) and len(budget) == 2 else ("Linf", budget)
     with suppress(ValueError, TypeError):
-        example = f'"{pair[0]} {parse_number(plain_value(pair[1], "budget")):.9g}"'
+        norms: dict[object, str] = {inf: "Linf", 2: "L2", 1: "L1", 0: "L0"}
+        norm = norms.get(pair[0], pair[0])
+        example = f'"{norm} {parse_number(plain_value(pair[1], "budget")):.9g}"'
     raise UserError(f"budget: {shown(budget)} is not a norm and an epsilon; write {example}")
 
 
