@@ -16,6 +16,7 @@ from torch import Tensor
 from windtunnel.core.transformations import OWNERS, Transformation
 
 Coordinate = TypeVar("Coordinate", bound=Any)  # Tensor, or an interval with the same arithmetic
+LEAST_POSITIVE = 1e-12  # smaller positive values count as this under gamma, whose gradient they would make infinite
 LUMA = (0.299, 0.587, 0.114)  # Rec. 601, of red, green and blue
 
 
@@ -112,7 +113,7 @@ def coloured(values: Tensor, p: Mapping[str, Tensor]) -> Tensor:
     if "contrast" in p or "brightness" in p:
         values = (values * p.get("contrast", 1.0) + p.get("brightness", 0.0)).clamp(0, 1)
     if "gamma" in p:
-        values = values.clamp(min=1e-12) ** p["gamma"] * (values > 0)
+        values = values.clamp(min=LEAST_POSITIVE) ** p["gamma"] * (values > 0)
     return values
 
 

@@ -23,6 +23,7 @@ from windtunnel.registry.plugins import library_of
 
 _FIRST_STEP, _LAST_STEP = 0.4, 0.01  # of a gradient search, in half ranges
 _FIRST_CHANGE, _LAST_CHANGE = 0.5, 0.05  # of a patch's values
+_LEAST_LOSS = 1e-30  # of a point that breaks its sample
 _AT_ONCE = 64  # points of a sample that are tried before it is asked whether it is broken
 
 
@@ -69,10 +70,7 @@ class ParameterSearch:
     @property
     def places(self) -> Tensor:
         """(M, 3): side, row and column of every square inside the image."""
-        side = self.transformation.side(self.epsilon)
-        height, width = self.inputs.shape[2:]
-        corners = itertools.product(range(height - side + 1), range(width - side + 1))
-        return self.inputs.new_tensor([(side, row, column) for row, column in corners])
+        return places_of(self.transformation.side(self.epsilon), self.inputs)
 
     def parameters(self, units: Tensor) -> Tensor:
         """Parameters (m, P) in the units of their kinds."""
@@ -84,8 +82,10 @@ class ParameterSearch:
     def losses(self, rows: Tensor, units: Tensor, content: Tensor | None = None) -> Tensor:
         """Return the losses (m,) of the samples `rows` (m,) under `units` (m, P), with `content` (m, C, H, W) inside a patch."""
         images = transform(self.transformation, self.inputs[rows], self.parameters(units), content)
-        losses: Tensor = self.criterion.margin_loss(self.model(images), self.labels[rows])
-        return losses
+        logits = self.model(images)
+        losses = self.criterion.margin_loss(logits, self.labels[rows])
+        is_broken = self.criterion.predict(logits.detach(), self.labels[rows]) != self.labels[rows]
+        return torch.where(is_broken & ~(losses > 0), _LEAST_LOSS, losses)  # NaN, or another class draws level
 
     def note(self, rows: Tensor, units: Tensor, losses: Tensor, content: Tensor | None = None) -> None:
         """Keep, of the samples `rows` (m,), each there once, the points that are worse than those known."""
@@ -141,6 +141,13 @@ class ParameterSearch:
             losses = self.criterion.margin_loss(self.model(leaf), self.labels[rows])
             (gradient,) = torch.autograd.grad(losses.sum(), leaf)
         return gradient
+
+
+def places_of(side: int, images: Tensor) -> Tensor:
+    """(M, 3), as `images` (..., H, W): side, row and column of every square of `side` pixels inside an image."""
+    height, width = images.shape[-2:]
+    corners = itertools.product(range(height - side + 1), range(width - side + 1))
+    return images.new_tensor([(side, row, column) for row, column in corners])
 
 
 def perturb(request: Request, model: nn.Module, criterion: Criterion) -> Transformed:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, fx, nn
 
+from windtunnel.assessments.verification.canonical.operators import Affine
 from windtunnel.core.errors import IncompatibleError
 
 _OUTSIDE = -1e9  # stands for what is no pixel, in max pooling
@@ -48,6 +50,16 @@ class AffineForm:
             self.centre + sign * other.centre, self.slopes + sign * other.slopes, self.radius + other.radius
         )
 
+    @classmethod
+    def joined(cls, forms: Sequence[AffineForm], dim: int = 0) -> AffineForm:
+        """Return forms in the same symbols, concatenated along dimension `dim` of their values (B, ...)."""
+        behind = dim + 1 if dim > 0 else dim
+        return cls(
+            torch.cat([form.centre for form in forms], dim),
+            torch.cat([form.slopes for form in forms], behind),
+            torch.cat([form.radius for form in forms], dim),
+        )
+
     def scaled(self, symbol: int, middle: Tensor, slope: Tensor, error: Tensor) -> AffineForm:
         """Return the form times middle + slope e_symbol, known to within `error`; each (B,)."""
         middle, slope, error = (t.view(-1, *[1] * (self.centre.ndim - 1)) for t in (middle, slope, error))
@@ -57,15 +69,15 @@ class AffineForm:
         return AffineForm(self.centre * middle, slopes, self.radius * middle.abs() + rest)
 
     def relu(self, leak: float = 0.0) -> AffineForm:
-        """Return the form of max(x, leak x): its chord where the sign is open."""
+        """Return the form of x where it is positive, else leak x: its chord where the sign is open."""
         reach = self.reach
         low, high = self.centre - reach, self.centre + reach
         open_ = (low < 0) & (high > 0)
         chord = (high - leak * low) / (high - low).clamp(min=1e-300)
-        slope = torch.where(open_, chord, torch.where(low >= 0, 1.0, leak))
-        gap = torch.where(open_, (1 - slope) * high, 0.0).clamp(min=0)  # between the chord and the kink's lines
+        slope = torch.where(open_, chord, torch.where(low >= 0, torch.ones_like(low), leak))
+        gap = torch.where(open_, (1 - slope) * high, 0.0)  # of the chord over the kink; below it where leak is above 1
         return AffineForm(
-            slope * self.centre + gap / 2, self.slopes * slope[:, None], slope.abs() * self.radius + gap / 2
+            slope * self.centre + gap / 2, self.slopes * slope[:, None], slope.abs() * self.radius + gap.abs() / 2
         )
 
     def smooth(self, function: Callable[[Tensor], Tensor], derivative: Callable[[Tensor], Tensor]) -> AffineForm:
@@ -143,7 +155,7 @@ class FormNetwork:
                 is_odd = isinstance(module, nn.MaxPool2d) and (module.ceil_mode or module.dilation not in (1, (1, 1)))
                 if not isinstance(module, _KNOWN) or is_odd:
                     raise self._unknown(type(module).__name__)
-            elif node.op == "call_function" and node.target not in _SUMS:
+            elif node.op not in ("placeholder", "output") and not _is_known(node):
                 raise self._unknown(str(node.target))
 
     def _unknown(self, name: str) -> IncompatibleError:
@@ -163,6 +175,11 @@ class FormNetwork:
                 return self._bounded(values[node.args[0]], label)
             elif node.op == "call_module":
                 values[node] = _through(self._modules[str(node.target)], values[node.args[0]])
+            elif node.target in _MOVES:
+                move = partial(_moved, node)
+                values[node] = values[node.args[0]].linear(move, move, 0.0)
+            elif node.target is torch.ops.aten.cat.default:
+                values[node] = AffineForm.joined([values[part] for part in node.args[0]], *node.args[1:])
             elif node.op == "call_function":
                 first, second = (values[argument] for argument in node.args[:2])
                 values[node] = first.plus(second, _SUMS[node.target])
@@ -184,6 +201,9 @@ _SUMS: dict[object, float] = {
     operator.sub: -1.0,
     torch.ops.aten.sub.Tensor: -1.0,
 }
+_MOVES = frozenset(
+    (torch.ops.aten.permute.default, torch.ops.aten.transpose.int, torch.ops.aten.unsqueeze.default)
+)  # they give the same values in another order or shape
 _KNOWN = (
     nn.Conv2d,
     nn.Linear,
@@ -196,7 +216,26 @@ _KNOWN = (
     nn.Sigmoid,
     nn.Tanh,
     nn.Sequential,
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    Affine,
 )
+
+
+def _is_known(node: fx.Node) -> bool:
+    """True for a sum of two values, a concatenation of some, or values that are moved, each sample's by themselves."""
+    inputs = node.args[0] if node.target is torch.ops.aten.cat.default else node.args
+    if node.target in _MOVES:
+        inputs = node.args[:1]
+    elif node.target not in _SUMS and node.target is not torch.ops.aten.cat.default:
+        return False
+    are_values = all(isinstance(value, fx.Node) and value.op != "get_attr" for value in inputs)  # type: ignore[union-attr]
+    return are_values and not node.kwargs and (node.target in _SUMS or node.meta.get("shape") is not None)
+
+
+def _moved(node: fx.Node, values: Tensor) -> Tensor:
+    moved: Tensor = node.target(values, *node.args[1:])  # type: ignore[operator]
+    return moved
 
 
 def _through(module: nn.Module, form: AffineForm) -> AffineForm:
@@ -227,4 +266,8 @@ def _through(module: nn.Module, form: AffineForm) -> AffineForm:
         return form
     if isinstance(module, nn.Flatten):
         return form.linear(lambda t: t.flatten(1), lambda t: t.flatten(1), 0.0)
+    if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | Affine):
+        zero = torch.zeros_like(form.centre[:1])
+        offset, scale = module(zero), module(zero + 1) - module(zero)
+        return form.linear(lambda t: t * scale, lambda t: t * scale.abs(), offset)
     return form.linear(module, module, 0.0)  # averages, and what changes nothing

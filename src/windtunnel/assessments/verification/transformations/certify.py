@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.attacks.transformations.search import ParameterSearch, gradient, grid
+from windtunnel.assessments.attacks.transformations.search import ParameterSearch, gradient, grid, places_of
 from windtunnel.assessments.verification.assess import verification_metrics
 from windtunnel.assessments.verification.canonical.subject import Canonical, canonical_subject
 from windtunnel.assessments.verification.rows import TRANSFORMATIONS
@@ -17,6 +17,7 @@ from windtunnel.assessments.verification.transformations.affine_forms import Aff
 from windtunnel.assessments.verification.transformations.envelopes import MARGIN, envelope
 from windtunnel.core.batches import Batch, batches_of
 from windtunnel.core.chunks import finite_samples
+from windtunnel.core.classifier import forward_samples
 from windtunnel.core.contracts import Json, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.seeds import seeded
 from windtunnel.core.subject import Subject
@@ -175,14 +176,30 @@ class _SampleCertifier:
         identity = torch.tensor(self.transformation.identity)
         if not bool(subject.clean_correct[i]):
             return _SampleOutcome(Verdict.FALSIFIED, 0, 0.0, 0, -torch.inf, False, image, identity)
-        counterexample = self._attack(image, label)
+        is_occlusion = self.transformation.kinds[0].name == "occlusion"
+        counterexample = self._broken_place(image, label) if is_occlusion else self._attack(image, label)
         if counterexample is not None and not (self.params.verified_range and not self.transformation.is_square):
             return _SampleOutcome(Verdict.FALSIFIED, 1, 0.0, 0, -torch.inf, False, *counterexample)
-        if self.transformation.kinds[0].name == "occlusion":  # every place was tried
+        if is_occlusion:  # every place was tried
             return _SampleOutcome(Verdict.VERIFIED, 2, self.epsilon, 0, 0.0, False, none, nowhere)
         if self.transformation.is_square:
             return self._bound_places(image, label, late)
         return self._split(image, label, late, counterexample)
+
+    def _broken_place(self, image: Tensor, label: int) -> tuple[Tensor, Tensor] | None:
+        """Return (image, parameters) of the first place at which a square of one colour breaks the sample; None for none."""
+        places = self._places(image)
+        for part in places.split(forward_samples(image[None])):
+            images = transform(self.transformation, image.expand(len(part), -1, -1, -1), part)
+            is_broken = self.subject.classifier.predict(images, torch.full((len(part),), label)) != label
+            if is_broken.any():
+                at = int(is_broken.nonzero()[0])
+                return images[at], part[at]
+        return None
+
+    def _places(self, image: Tensor) -> Tensor:
+        """(M, 3): side, row and column of every square inside the image."""
+        return places_of(self.transformation.side(self.epsilon), image)
 
     def _attack(self, image: Tensor, label: int) -> tuple[Tensor, Tensor] | None:
         """Search a counterexample: (image, parameters), confirmed by the classifier on what is stored; None where none is found."""
@@ -201,7 +218,7 @@ class _SampleCertifier:
             units,
             inputs.clone(),
         )
-        if not self.transformation.is_patch and (self.transformation.is_square or p <= 2):
+        if not self.transformation.is_patch and p <= 2:
             grid(problem, points=61, refine=2, starts=3)
         else:
             gradient(problem, restarts=4, steps=10, places=61)
@@ -302,9 +319,9 @@ class _SampleCertifier:
 
     def _bound_places(self, image: Tensor, label: int, late: float) -> _SampleOutcome:
         """Bound a patch at every place, its values free: first as boxes, then with a symbol for each value."""
-        side, (channels, height, width) = self.transformation.side(self.epsilon), image.shape
+        side, channels = self.transformation.side(self.epsilon), len(image)
         none, nowhere = torch.full_like(image, torch.nan), torch.full((3,), torch.nan)
-        places = [(r, c) for r in range(height - side + 1) for c in range(width - side + 1)]
+        places = [(int(row), int(column)) for _, row, column in self._places(image)]
         exact, domains, least = image.double(), 0, float("inf")
         for symbols in (0, channels * side * side):
             together, remaining = max(1, min(64, _VALUES // ((symbols + 2) * max(self._width, 1)))), []

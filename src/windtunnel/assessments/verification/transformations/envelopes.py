@@ -16,7 +16,7 @@ from torch import Tensor
 
 from windtunnel.assessments.verification.transformations.affine_forms import AffineForm
 from windtunnel.core.transformations import Transformation
-from windtunnel.core.transformed import LUMA, pixel_grid, source_of, transform
+from windtunnel.core.transformed import LEAST_POSITIVE, LUMA, pixel_grid, source_of, transform
 
 MARGIN = 1e-7  # of pixel values: images are float32, and float64 rounds too
 _CELLS = 3  # cells of the pixel grid that a point may cross in each direction; beyond, the bounds are those of the whole image
@@ -119,9 +119,11 @@ def _gamma(form: AffineForm, symbol: int, middle: Tensor, half: Tensor) -> Affin
     """x^gamma: affine in gamma where x is known, else the box of its values."""
     middle, half = middle[:, None, None, None], half[:, None, None, None]
     reach = form.reach
-    low, high = (form.centre - reach).clamp(0, 1), (form.centre + reach).clamp(0, 1)
-    x = form.centre.clamp(0, 1)
-    log = x.clamp(min=1e-300).log()
+    low, high, x = (
+        torch.where(value > 0, value.clamp(LEAST_POSITIVE, 1), 0.0)
+        for value in (form.centre - reach, form.centre + reach, form.centre)
+    )
+    log = x.clamp(min=LEAST_POSITIVE).log()
     steepest, flattest = ((x ** (middle + side * half)) * log for side in (-1, 1))  # derivatives, which grow with gamma
     is_zero = x <= 0
     steepest, flattest = steepest.masked_fill(is_zero, 0), flattest.masked_fill(is_zero, 0)

@@ -1,0 +1,214 @@
+"""Soundness, strength and cost of the certificates of transformations.
+
+    python benchmarks/transformations.py --networks 200          # random networks against dense grids of parameters
+    python benchmarks/transformations.py --strength --samples 20  # attacked against certified on two LeNet5, and the seconds
+
+Soundness: of each region, random networks of random architectures and images certify two samples each; then a grid of `--points`
+parameters, half of it drawn at random, must not break what is certified, nor leave the verified part of a range. Of a patch as many
+random places with random, black and white contents. Wanted: no contradiction, and more than nothing certified in each row.
+
+Strength: the share of the samples that the attacks leave, the share that is certified, and the seconds for each sample on one core.
+Wanted at the ranges of the suite `camera`: at most 5 points between the two, 10 for patches; 0.2 s to attack a rotation, 6 s to
+certify it. MNIST and two LeNet5 of WINDTUNNEL_SHARED (../shared).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from windtunnel.assessments.attacks.assess import assess as attack
+from windtunnel.assessments.verification.transformations.certify import assess_transformation
+from windtunnel.boundary.data.load import load_dataset
+from windtunnel.boundary.models.architectures import lenet5
+from windtunnel.core.classifier import Classifier, module_digest
+from windtunnel.core.contracts import Capability, Norm, Verdict
+from windtunnel.core.dataset import Dataset
+from windtunnel.core.subject import Subject, subject_of
+from windtunnel.core.transformations import Transformation, transformation_of
+from windtunnel.core.transformed import transform, unit_tensors
+from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.data import Data
+from windtunnel.params.entry import Budget
+from windtunnel.params.verification import VerificationEntry
+
+SHARED = Path(os.environ.get("WINDTUNNEL_SHARED", "../shared"))
+REGIONS: dict[str, int] = {  # the channels of its images
+    "rotation=20": 1, "translation=1.5": 1, "scale=0.2": 1, "shear=0.3": 1, "brightness=0.2": 3, "contrast=0.4": 3,
+    "gamma=0.5": 1, "saturation=0.8": 3, "hue=60": 3, "occlusion=2": 1, "patch=2": 1, "patch=1": 3,
+    "rotation=5,scale=0.05,shear=0.05,brightness=0.05": 1, "rotation=10,hue=20": 3, "translation=0.5,gamma=0.2": 1,
+}  # fmt: skip
+SETTINGS: tuple[dict[str, float], ...] = (
+    {"rotation": 10}, {"rotation": 30}, {"translation": 1}, {"scale": 0.1}, {"shear": 0.1}, {"brightness": 0.1},
+    {"contrast": 0.3}, {"gamma": 0.3}, {"rotation": 5, "brightness": 0.05}, {"occlusion": 5}, {"patch": 2}, {"patch": 3},
+)  # fmt: skip
+_PROOF = {"library": "transformations", "algorithm": "branch-and-bound"}
+_MANY = 2000  # images of a grid that are computed together
+
+
+def region_of(text: str) -> Transformation:
+    """The region of a measure."""
+    transformation = transformation_of(Norm(text))
+    assert transformation is not None
+    return transformation
+
+
+def random_network(seed: int, channels: int, height: int, width: int, classes: int = 4) -> nn.Module:
+    """A small network of one of seven kinds, with random weights and a preprocessing of its own."""
+    torch.manual_seed(seed)
+    flat = channels * height * width
+    half = -(-height // 2) * -(-width // 2)
+    layers: list[list[nn.Module]] = [
+        [nn.Conv2d(channels, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=False), nn.Flatten()],
+        [nn.Flatten(), nn.Linear(flat, 12), nn.ReLU(), nn.Linear(12, 9), nn.ReLU()],
+        [nn.Flatten(), nn.Linear(flat, 10), nn.Tanh()],
+        [nn.Conv2d(channels, 2, 3, 2, 1), nn.LeakyReLU(0.2), nn.Flatten(), nn.Linear(2 * half, 8), nn.Sigmoid()],
+        [nn.Conv2d(channels, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten()],
+        [nn.BatchNorm2d(channels), nn.Conv2d(channels, 3, 3), nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.Flatten()],
+        [nn.Conv2d(channels, 3, 3), nn.ReLU(), nn.BatchNorm2d(3), nn.Conv2d(3, 3, 3, 1, 1), nn.LeakyReLU(1.5), nn.Flatten()],
+    ]  # fmt: skip
+    body = nn.Sequential(*layers[seed % len(layers)])
+    for layer in body.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.running_mean, layer.running_var = torch.rand(layer.num_features), 0.2 + torch.rand(layer.num_features)
+    body.eval()
+    size = int(body(torch.zeros(1, channels, height, width)).flatten(1).shape[1])
+    return nn.Sequential(body, nn.Linear(size, classes)).eval().requires_grad_(False)
+
+
+def random_subject(seed: int, channels: int, samples: int) -> Subject:
+    """A random network and images, not square, part of them black; the labels are its predictions."""
+    height, width = 6 + seed % 2, 5 + seed % 3
+    module = random_network(seed, channels, height, width)
+    inputs = torch.rand(samples, channels, height, width) * (torch.rand(samples, 1, height, width) > 0.3)
+    classifier = Classifier(module, 4, tuple(inputs.shape[1:]), frozenset(Capability), module_digest(module), "random")
+    return subject_of(classifier, Dataset(inputs, classifier.predict(inputs), ("0", "1")[:samples], tuple("0123")))
+
+
+def points_of(
+    region: Transformation, image: Tensor, count: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor | None]:
+    """(parameters float64 (about `count`, P), contents (.., C, H, W) of a patch): a grid and as many random points."""
+    p = len(region.names)
+    if region.is_square:
+        rooms = [size - region.side() + 1 for size in image.shape[1:]]
+        places = (
+            torch.cartesian_prod(*[torch.arange(room) for room in rooms])
+            .view(-1, 2)
+            .repeat(max(1, count // (rooms[0] * rooms[1])), 1)
+        )
+        content = torch.rand(len(places), *image.shape, generator=generator)
+        content[::2] = content[::2].round()
+        units = torch.cat([torch.full((len(places), 1), region.side()), places], 1).double()
+        return units, content if region.is_patch else None
+    identity, half_ranges = unit_tensors(region, torch.float64)
+    side = max(2, round((count // 2) ** (1 / p)))
+    lattice = torch.cartesian_prod(*[torch.linspace(-1, 1, side, dtype=torch.float64)] * p).view(-1, p)
+    drawn = 2 * torch.rand(count // 2, p, generator=generator, dtype=torch.float64) - 1
+    return identity + torch.cat([lattice, drawn]) * half_ranges, None
+
+
+def contradictions(text: str, it: Subject, points: int, domains: int = 60) -> tuple[int, int]:
+    """(samples certified or with a verified part, samples of these that a point breaks)."""
+    region = region_of(text)
+    entry = VerificationEntry.model_validate({**_PROOF, "params": {"domains": domains, "verified_range": True}})
+    data = assess_transformation("it", entry, Budget(norm=Norm(text), epsilon=1.0), it).data
+    verdicts, radii = data["verdicts"], data["certified_radius"]
+    identity, half_ranges = unit_tensors(region, torch.float64)
+    generator, certified, broken = torch.Generator().manual_seed(0), 0, 0
+    for i, (image, label) in enumerate(zip(it.dataset.inputs, it.dataset.targets, strict=True)):
+        is_verified = bool(verdicts[i] == Verdict.VERIFIED)
+        if not is_verified and not float(radii[i]):
+            continue
+        certified += 1
+        parameters, content = points_of(region, image, points, generator)
+        if not is_verified:
+            parameters = parameters[((parameters - identity) / half_ranges).abs().amax(1) < float(radii[i])]
+        is_wrong = False
+        for part in torch.arange(len(parameters)).split(_MANY):
+            images = transform(
+                region,
+                image.expand(len(part), -1, -1, -1),
+                parameters[part],
+                None if content is None else content[part],
+            )
+            is_wrong |= bool((it.classifier.predict(images, label.expand(len(part))) != label).any())
+        broken += is_wrong
+    return certified, broken
+
+
+def soundness(networks: int, points: int) -> None:
+    """Print a row for each region."""
+    for text, channels in REGIONS.items():
+        start, certified, broken, total = time.process_time(), 0, 0, 0
+        for seed in range(networks):
+            it = random_subject(seed, channels, 2)
+            counts = contradictions(text, it, points)
+            certified, broken, total = certified + counts[0], broken + counts[1], total + len(it.dataset)
+        print(
+            f"{text:50} {total:5} samples {certified:5} certified {broken:3} contradicted {time.process_time() - start:7.1f} s",
+            flush=True,
+        )
+
+
+def reference(name: str, samples: int) -> Subject:
+    """A LeNet5 of ../shared on MNIST."""
+    images, labels = (str(SHARED / f"data/mnist/t10k-{part}-ubyte.gz") for part in ("images-idx3", "labels-idx1"))
+    data, _ = load_dataset(
+        Data.model_validate({"source": "idx", "path": images, "labels": labels, "samples": {"n": samples}}), 0
+    )
+    module = lenet5()
+    weights = SHARED / f"data/models/mnist_lenet5_{name}trained.pt"
+    module.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+    module.eval().requires_grad_(False)
+    return subject_of(Classifier(module, 10, (1, 28, 28), frozenset(Capability), module_digest(module), name), data)
+
+
+def strength(samples: int, only: str, timeout: float) -> None:
+    """Print a row for each network and setting."""
+    for name in ("cln", "adv"):
+        it = reference(name, samples)
+        for ranges in SETTINGS:
+            if only not in ",".join(ranges):
+                continue
+            block = Budget.model_validate(ranges)
+            exact = len(transformation_of(block.norm).names) <= 2 and "patch" not in ranges  # type: ignore[union-attr]
+            entry = {"library": "transformations", "algorithm": "grid" if exact else "gradient"}
+            start = time.process_time()
+            attacked = attack("it", AttackEntry.model_validate(entry), block, it).data["verdicts"]
+            middle = time.process_time()
+            proof = VerificationEntry.model_validate({**_PROOF, "timeout": timeout})
+            data = assess_transformation("it", proof, block, it).data
+            end = time.process_time()
+            left = (attacked == Verdict.ATTACK_FAILED) & (data["verdicts"] != Verdict.FALSIFIED)
+            certified = data["verdicts"] == Verdict.VERIFIED
+            print(
+                f"{name} {block.norm!s:32} attacked {left.float().mean():6.1%} certified {certified.float().mean():6.1%} "
+                f"{(middle - start) / samples:6.2f} s {(end - middle) / samples:6.2f} s a sample", flush=True,
+            )  # fmt: skip
+
+
+def main() -> None:
+    """Measure what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", type=int, default=20)
+    parser.add_argument("--points", type=int, default=10_000)
+    parser.add_argument("--strength", action="store_true")
+    parser.add_argument("--samples", type=int, default=20)
+    parser.add_argument("--only", default="", help="settings whose kinds contain this")
+    parser.add_argument("--timeout", type=float, default=20.0)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.strength:
+        strength(arguments.samples, arguments.only, arguments.timeout)
+    else:
+        soundness(arguments.networks, arguments.points)
+
+
+if __name__ == "__main__":
+    main()
