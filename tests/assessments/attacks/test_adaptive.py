@@ -21,6 +21,7 @@ from windtunnel.assessments.attacks.preflight import preflight
 from windtunnel.core.contracts import Capability, Norm, ThreatModel, Verdict
 from windtunnel.core.criterion import SOFTMAX
 from windtunnel.core.errors import UserError
+from windtunnel.core.seeds import seeded
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
@@ -58,6 +59,49 @@ def _hooked(inner: nn.Module) -> nn.Module:
     return outer
 
 
+def _in_front(change: Callable[[Tensor], Tensor]) -> Make:
+    return lambda inner: masks.Around(inner, before=change)
+
+
+class _ZeroBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return 0 * gradient
+
+
+def _without_graph(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return x + 0.1
+
+
+def _hooked_tensor(x: Tensor) -> Tensor:
+    x = 1 * x
+    if x.requires_grad:
+        x.register_hook(torch.zeros_like)
+    return x
+
+
+class _StuckNorm(nn.BatchNorm2d):
+    def train(self, mode: bool = True) -> nn.BatchNorm2d:
+        return super().train(True)
+
+
+class _Alternating(nn.Module):
+    """Answers every second call for the mirrored image."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.calls = inner, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.inner(x if self.calls % 2 else x.flip(-1))
+
+
 OBSTACLES: list[tuple[Make, ObstacleKind, str]] = [
     (masks.bit_depth, ObstacleKind.ROUNDING, "rounds to 8 levels: zero gradient"),
     (masks.jpeg, ObstacleKind.ROUNDING, "rounds to"),
@@ -78,6 +122,15 @@ OBSTACLES: list[tuple[Make, ObstacleKind, str]] = [
     (masks.Reseeding, ObstacleKind.RESEEDED, "seeds torch's generator"),
     (_binarised, ObstacleKind.SIGN, "layer 2 (Sign) takes the sign: zero gradient"),
     (_winners, ObstacleKind.SELECTION, "layer 2 (WinnersTakeAll) keeps the k largest"),
+    (_in_front(lambda x: x * 8 // 1 / 8), ObstacleKind.ROUNDING, "rounds to 9 levels"),
+    (_in_front(lambda x: x - x % 0.125), ObstacleKind.ROUNDING, "takes remainders"),
+    (_in_front(lambda x: torch.heaviside(x - 0.5, x.new_zeros(1))), ObstacleKind.SIGN, "takes the sign"),
+    (_in_front(_without_graph), ObstacleKind.DETACHED, "detaches from the graph"),
+    (_in_front(lambda x: torch.tensor(x.tolist())), ObstacleKind.OUTSIDE_THE_GRAPH, "leaves torch"),
+    (_in_front(_ZeroBackward.apply), ObstacleKind.CUSTOM_BACKWARD, "calls _ZeroBackward"),
+    (_in_front(_hooked_tensor), ObstacleKind.GRADIENT_HOOK, "registers a hook"),
+    (_in_front(_StuckNorm(1)), ObstacleKind.BATCH, "layer before (_StuckNorm) is in training mode"),
+    (_Alternating, ObstacleKind.STATE, "answers change after 1 call"),
     (_hooked, ObstacleKind.GRADIENT_HOOK, "layer 0 (Identity) has a hook"),
 ]
 
@@ -97,6 +150,27 @@ def test_an_obstacle_is_named_with_its_evidence(
 
 def test_an_honest_network_has_no_obstacles(digits_subject: Subject) -> None:
     assert _diagnosed(digits_subject.classifier.module, digits_subject).obstacles == ()
+
+
+class _ReluByComparison(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (x > 0)
+
+
+class _MeanOfLargest(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.topk(8, 1).values.sort(1).values
+
+
+@pytest.mark.parametrize("layer", [_ReluByComparison(), _MeanOfLargest()])
+def test_an_operation_through_which_the_gradient_is_right_is_no_obstacle(
+    layer: nn.Module, digits_subject: Subject
+) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), layer, nn.LazyLinear(10))
+        network(digits_subject.dataset.inputs[:2])
+    assert _diagnosed(network, digits_subject).obstacles == ()
 
 
 @pytest.mark.parametrize("make", [case[0] for case in OBSTACLES if case[1] is not ObstacleKind.RANDOM])
@@ -198,7 +272,8 @@ def test_params_are_checked_before_anything_runs(digits_subject: Subject) -> Non
 
 def test_the_number_of_a_random_model_is_of_fresh_draws(digits_subject: Subject) -> None:
     """A search that keeps a lucky draw states fewer right samples than fresh draws of the same examples leave."""
-    hidden = _hidden(masks.random_noise, digits_subject, 24)
+    with seeded(0):
+        hidden = _hidden(lambda inner: masks.noisy(inner, 0.5), digits_subject, 24)
     entry = AttackEntry(library="torchattacks", algorithm="Square", budget={"epsilon": 0.03, "steps": 200})
     result = attacks.assess("it", entry, BUDGET, hidden)
     metrics, inputs = result.metrics, result.data["perturbed_inputs"].clone()

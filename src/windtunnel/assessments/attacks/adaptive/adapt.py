@@ -59,7 +59,7 @@ def adapt(attack: PreparedAttack, state: BestResults, launch: Launch) -> Outcome
     """
     diagnosis = _diagnosed(attack, state)
     if diagnosis.is_cut:
-        attack.runs[:] = [replace(run, remedy=GradientRemedy("no gradient")) for run in attack.runs]
+        attack.runs[:] = [replace(run, remedy=GradientRemedy("no gradient", is_cut=True)) for run in attack.runs]
     for run in tuple(attack.runs):
         launch(run, state.living, attack.subject.classifier)
     diagnosis = _with_weak_gradients(diagnosis, state, attack.runs)

@@ -9,8 +9,15 @@ from enum import StrEnum
 import torch
 from torch import Tensor, nn
 
-from windtunnel.assessments.attacks.adaptive.operations import ForwardTrace, Operation, trace_of
-from windtunnel.assessments.attacks.adaptive.surrogates import SATURATING
+from windtunnel.assessments.attacks.adaptive.operations import (
+    LEAVING,
+    OUTSIDE,
+    ForwardTrace,
+    Operation,
+    is_near_copy,
+    trace_of,
+)
+from windtunnel.assessments.attacks.adaptive.surrogates import REMAINDERS, SATURATING, FreshCopies
 from windtunnel.assessments.attacks.fresh_draws import SAME, differs
 from windtunnel.core.contracts import Json
 from windtunnel.core.criterion import Criterion
@@ -22,7 +29,8 @@ FEW = 4  # samples of the test for state between calls
 CALLS = 12  # of the same test
 HAIR = 1e-3  # of the range: the step of numerical differences
 TINY = 1e-5  # a change that no picture shows
-NEAR_COPY = 0.5  # correlation with the input above which a tensor of its shape is a copy of it
+PATHS, POINTS = 8, 16  # samples and points of the integrals of the gradient along random paths
+OFF_PATH = 0.25  # relative difference of those integrals from the change of the logits
 MANY = 0.5  # share of elements or samples that makes a measurement an obstacle
 LARGE_MARGIN, SMALL_MARGIN = 30.0, 1e-2  # of logits: cross entropy in float32 underflows above, and is flat below
 MOST_DRAWS = 32  # of EOT
@@ -75,13 +83,15 @@ class Obstacle:
 class Diagnosis:
     """Obstacles of a model, and what remedies need of it.
 
-    identity_at: position of the last operation whose result is a near copy of the input. logits_at: of the first whose
+    identity_at: position of the last operation whose result is a near copy of the input. enters_at: of the last that takes
+    such a copy from outside of torch's graph. logits_at: of the first whose
     result names the same classes as the output. saturated: of operations that cut most of their elements. draws: of EOT.
     margin: median absolute margin of the logits. passes: forward passes that the diagnosis took, of one sample each.
     """
 
     obstacles: tuple[Obstacle, ...]
     identity_at: int | None = None
+    enters_at: int | None = None
     logits_at: int | None = None
     saturated: frozenset[int] = frozenset()
     draws: int = 1
@@ -101,17 +111,20 @@ class Diagnosis:
 
 _OPERATIONS = {
     **dict.fromkeys(
-        ("round", "floor", "ceil", "trunc", "floor_divide", "quantize_per_tensor", "quantize_per_channel"),
+        (
+            *("round", "floor", "ceil", "trunc", "floor_divide", "remainder", "fmod", "frac"),
+            *("quantize_per_tensor", "quantize_per_channel"),
+            *("fake_quantize_per_tensor_affine", "fake_quantize_per_channel_affine"),
+        ),
         ObstacleKind.ROUNDING,
     ),
     "sign": ObstacleKind.SIGN,
     "heaviside": ObstacleKind.SIGN,
     **dict.fromkeys(("gt", "ge", "lt", "le", "eq", "ne", "bucketize", "searchsorted"), ObstacleKind.COMPARISON),
-    **dict.fromkeys(("argmax", "argmin", "one_hot", "topk", "kthvalue"), ObstacleKind.SELECTION),
+    **dict.fromkeys(("argmax", "argmin", "one_hot", "topk", "kthvalue", "argsort"), ObstacleKind.SELECTION),
     **dict.fromkeys(("long", "int", "short", "byte", "char", "bool"), ObstacleKind.INTEGER_CAST),
     **dict.fromkeys(("detach", "data"), ObstacleKind.DETACHED),
-    **dict.fromkeys(("numpy", "item", "tolist", "__array__"), ObstacleKind.OUTSIDE_THE_GRAPH),
-    "grad": ObstacleKind.ITERATION,
+    **dict.fromkeys((OUTSIDE, *LEAVING), ObstacleKind.OUTSIDE_THE_GRAPH),
 }
 _EFFECTS = {
     ObstacleKind.SIGN: "takes the sign: zero gradient",
@@ -119,7 +132,6 @@ _EFFECTS = {
     ObstacleKind.INTEGER_CAST: "casts to integers: no gradient",
     ObstacleKind.DETACHED: "detaches from the graph: no gradient passes",
     ObstacleKind.OUTSIDE_THE_GRAPH: "leaves torch: no gradient passes",
-    ObstacleKind.ITERATION: "takes gradient steps of its own at inference",
 }
 
 
@@ -154,20 +166,29 @@ class _Diagnosing:
         """Return the diagnosis."""
         noisy = (self.inputs + self.epsilon * (2 * torch.rand_like(self.inputs) - 1)).clamp(0, 1)
         both = torch.cat([self.inputs, noisy])
+        changes = list(self._randomness()) or list(self._state())
+        if any(obstacle.kind is ObstacleKind.STATE for obstacle in changes):
+            self.module = FreshCopies(self.untouched or self.module)
         logits = self._logits(self.inputs)
         with seeded(0):  # torch.export and a model of another runtime trace to nothing
             trace = trace_of(self.module, both)
         self.forwards += len(both)
-        obstacles, saturated = [*_of_operations(trace), *_of_hooks(self.module)], _saturated(trace)
+        is_random = any(obstacle.kind is ObstacleKind.RANDOM for obstacle in changes)
+        saturated = _saturated(trace)
+        operations = list(_of_operations(trace))
+        if operations and not is_random and self._follows_its_gradient(noisy):
+            operations = []
+        obstacles = [*operations, *_of_steps(trace), *_of_hooks(self.module, trace)]
         obstacles += [_saturation(trace, operation) for operation in saturated]
-        is_random = list(self._randomness(logits, trace))
-        obstacles += [*is_random, *self._logit_scale(logits), *self._gradients(trace, is_random=bool(is_random))]
+        obstacles += [*_named(changes, trace), *self._seeding(), *self._logit_scale(logits)]
+        obstacles += self._gradients(trace, is_random=is_random)
         if not is_random:
-            obstacles += [*self._state(), *self._batch(logits), *self._discontinuity(logits)]
+            obstacles += [*self._batch(logits, trace), *self._discontinuity(logits)]
         draws = self._draws() if is_random else 1
         return Diagnosis(
             tuple(dict.fromkeys(obstacles)),
             _near_copy(trace),
+            max((o.position for o in trace.operations if o.name == OUTSIDE), default=None),
             _inner_logits(trace),
             frozenset(o.position for o in saturated),
             draws,
@@ -175,6 +196,28 @@ class _Diagnosing:
             self.forwards,
             self.backwards,
         )
+
+    def _follows_its_gradient(self, ends: Tensor) -> bool:
+        """Return True if logits change from the inputs to `ends` (n, ...) as the integral of their gradient says.
+
+        So do those of a network that compares or rounds without harm: a ReLU written as a comparison, a straight-through
+        estimator of many levels. A jump, or a derivative that is missing, makes a difference.
+        """
+        starts, ends = self.inputs[:PATHS], ends[:PATHS]
+        shares = ((torch.arange(POINTS) + 0.5) / POINTS).to(starts.device).view(-1, *[1] * starts.ndim)
+        points = (starts + shares * (ends - starts)).flatten(0, 1).requires_grad_()
+        self.forwards, self.backwards = self.forwards + len(points), self.backwards + len(points)
+        with torch.enable_grad():
+            logits = self.module(points).float()
+            weights = torch.randn(len(starts), logits.shape[1], device=logits.device)
+            total = (logits * weights.repeat(POINTS, 1)).sum()
+            gradient = _gradient_of(total, points)
+        if gradient is None:
+            return False
+        steps = (ends - starts).repeat(POINTS, *[1] * (starts.ndim - 1))
+        integral = (gradient * steps).flatten(1).sum(1).view(POINTS, -1).mean(0)
+        change = ((self._logits(ends) - self._logits(starts)) * weights).sum(1)
+        return bool((integral - change).norm() <= OFF_PATH * torch.maximum(integral.norm(), change.norm()))
 
     def _logits(self, inputs: Tensor, module: nn.Module | None = None) -> Tensor:
         self.forwards += len(inputs)
@@ -189,10 +232,7 @@ class _Diagnosing:
         loss = self.criterion.margin_loss if margin else self.criterion.loss
         with torch.enable_grad():
             value = loss(self.module(point).float(), self.labels[: len(inputs)]).sum()
-            if not value.requires_grad:
-                return None
-            (gradient,) = torch.autograd.grad(value, point, allow_unused=True)
-        return gradient
+            return _gradient_of(value, point)
 
     def _gradients(self, trace: ForwardTrace, *, is_random: bool) -> Iterator[Obstacle]:
         """Yield what measurements of the gradient say, by both losses and by numerical differences."""
@@ -235,18 +275,17 @@ class _Diagnosing:
                 f"what its gradient says{more}",
             )
 
-    def _randomness(self, logits: Tensor, trace: ForwardTrace) -> Iterator[Obstacle]:
-        """Yield randomness between two calls, and a generator that the model itself seeds."""
-        again = self._logits(self.inputs)
-        where = next(iter(trace.draws), ("", "", ""))
-        if differs(again, logits):
-            drawn = f" ({where[0]})" if where[0] else ""
-            yield Obstacle(
-                ObstacleKind.RANDOM,
-                f"{_place(where[1], where[2])} draws at random{drawn}: two calls differ",
-                where[1],
-                where[0],
-            )
+    def _randomness(self) -> Iterator[Obstacle]:
+        """Yield randomness: two copies as the model was at first differ, or two calls of a model that cannot be copied."""
+        calls = []
+        for start in (1, 2):
+            with seeded(start):
+                calls.append(self._logits(self.inputs, copied(self.untouched) if self.untouched else self.module))
+        if differs(calls[0], calls[1]):
+            yield Obstacle(ObstacleKind.RANDOM, "")
+
+    def _seeding(self) -> Iterator[Obstacle]:
+        """Yield a generator that the model itself seeds."""
         states = []
         for start in (1, 2):
             torch.manual_seed(start)
@@ -260,31 +299,34 @@ class _Diagnosing:
             )
 
     def _state(self) -> Iterator[Obstacle]:
-        """Yield state that calls leave behind: a fresh copy and one that was used before answer differently."""
-        copies = [copied(self.untouched) if self.untouched else None for _ in range(2)]
-        fresh, used = copies
+        """Yield state that calls leave behind: the same call, or one after many others, gets another answer."""
+        fresh, used = (copied(self.untouched) if self.untouched else None for _ in range(2))
         if fresh is None or used is None:
             return
         few = self.inputs[:FEW]
         other = (few + 4 * HAIR).clamp(0, 1)
-        for _ in range(CALLS):
-            self._logits(few, used)
-        if differs(self._logits(other, fresh), self._logits(other, used), 1e-5):
+        answers = [self._logits(few, used) for _ in range(CALLS)]
+        changed = next((i for i, answer in enumerate(answers) if differs(answer, answers[0], 1e-5)), None)
+        if changed is None and differs(self._logits(other, fresh), self._logits(other, used), 1e-5):
+            changed = CALLS
+        if changed is not None:
             yield Obstacle(
-                ObstacleKind.STATE, f"answers change after {CALLS} calls: the model keeps state between calls"
+                ObstacleKind.STATE,
+                f"answers change after {changed} call{'s' * (changed > 1)}: the model keeps state between calls",
             )
 
-    def _batch(self, logits: Tensor) -> Iterator[Obstacle]:
+    def _batch(self, logits: Tensor, trace: ForwardTrace) -> Iterator[Obstacle]:
         """Yield dependence of an answer on the samples beside it, or on their order."""
         if len(logits) < 2:
             return
-        alone = self._logits(self.inputs[:1])
-        turned = self._logits(self.inputs.flip(0)).flip(0)
-        if differs(alone, logits[:1], 1e-3):
-            yield Obstacle(
-                ObstacleKind.BATCH, "a sample alone gets other logits than in a batch: the answer depends on the batch"
-            )
-        elif differs(turned, logits, 1e-3):
+        dim = self.inputs / 2
+        others = torch.cat([dim, torch.ones_like(dim[:1]), torch.zeros_like(dim[:1])])
+        apart = differs(self._logits(self.inputs[:1]), logits[:1], 1e-3)
+        if apart or differs(self._logits(others)[:-2], self._logits(dim), 1e-3):
+            _, layer, layer_class = next(iter(trace.batch_norms), ("", "", ""))
+            because = f": {_place(layer, layer_class)} is in training mode" if layer_class else ""
+            yield Obstacle(ObstacleKind.BATCH, f"the answer to a sample depends on the batch{because}", layer)
+        elif differs(self._logits(self.inputs.flip(0)).flip(0), logits, 1e-3):
             yield Obstacle(ObstacleKind.BATCH, "the same samples in another order get other logits")
 
     def _discontinuity(self, logits: Tensor) -> Iterator[Obstacle]:
@@ -331,6 +373,18 @@ class _Diagnosing:
         return int((4 * noise / signal).clamp(4, MOST_DRAWS).ceil())
 
 
+def _gradient_of(value: Tensor, point: Tensor) -> Tensor | None:
+    """Return the gradient of a scalar at `point`; None where no graph leads there, or one through an operation without derivative."""
+    if not value.requires_grad:
+        return None
+    try:
+        return torch.autograd.grad(value, point, allow_unused=True)[0]
+    except RuntimeError as error:
+        if "derivative for" not in str(error):
+            raise
+        return None
+
+
 def copied(module: nn.Module | None) -> nn.Module | None:
     """Return a copy of a module; None of one that cannot be copied."""
     with suppress(Exception):  # a session, a lock or a handle inside, of whatever library
@@ -344,6 +398,23 @@ def _median_margin(criterion: Criterion, logits: Tensor, labels: Tensor) -> floa
 
 def _place(layer: str, layer_class: str) -> str:
     return f"layer {layer} ({layer_class})" if layer else f"the forward pass of {layer_class}"
+
+
+def _named(changes: list[Obstacle], trace: ForwardTrace) -> Iterator[Obstacle]:
+    """Yield obstacles; that of randomness with what draws, where the trace has it."""
+    name, layer, layer_class = next(iter(trace.draws), ("", "", ""))
+    for obstacle in changes:
+        if obstacle.kind is ObstacleKind.RANDOM:
+            where, drawn = (_place(layer, layer_class), f" ({name})") if name else ("the forward pass", "")
+            obstacle = Obstacle(obstacle.kind, f"{where} draws at random{drawn}: two calls differ", layer, name)
+        yield obstacle
+
+
+def _of_steps(trace: ForwardTrace) -> Iterator[Obstacle]:
+    """Yield optimisation at inference."""
+    for name, layer, layer_class in trace.steps[:1]:
+        sentence = f"{_place(layer, layer_class)} takes gradient steps of its own at inference"
+        yield Obstacle(ObstacleKind.ITERATION, sentence, layer, name)
 
 
 def _of_operations(trace: ForwardTrace) -> Iterator[Obstacle]:
@@ -380,11 +451,22 @@ def _kind_of(operation: Operation, trace: ForwardTrace) -> ObstacleKind | None:
         and not sources[0].is_floating_point()
     ):
         return None
-    return kind
+    return ObstacleKind.DETACHED if kind is None and _is_without_graph(operation, results) else kind
+
+
+def _is_without_graph(operation: Operation, results: list[Tensor]) -> bool:
+    """Return True for floats computed of a tensor in the graph, and not in it themselves, as under `torch.no_grad`."""
+    first = operation.arguments[0] if operation.arguments else None
+    is_new = operation.name.endswith("_like") or operation.name.startswith("new_")  # of the first one's shape alone
+    floats = [result for result in results if result.is_floating_point()]
+    is_cut = bool(floats) and not any(result.requires_grad for result in floats)
+    return isinstance(first, Tensor) and first.requires_grad and is_cut and not is_new
 
 
 def _effect(kind: ObstacleKind, operation: Operation, trace: ForwardTrace) -> str:
     """Return what an operation does, as the end of a sentence."""
+    if operation.name in REMAINDERS:
+        return "takes remainders, which rounds what they are taken from: a misleading gradient"
     if kind is ObstacleKind.ROUNDING:
         levels = len(trace.values(operation)[1][0].detach().dequantize().float().unique())
         return f"rounds to {levels} levels: zero gradient" if levels <= 256 else "rounds: zero gradient"
@@ -393,6 +475,7 @@ def _effect(kind: ObstacleKind, operation: Operation, trace: ForwardTrace) -> st
             "argmax": "answers by the largest alone",
             "argmin": "answers by the smallest alone",
             "one_hot": "makes a one-hot code",
+            "argsort": "ranks",
         }
         return f"{effects.get(operation.name, 'keeps the k largest')}: no gradient passes the choice"
     return _EFFECTS[kind]
@@ -434,8 +517,11 @@ def _is_wrong(operation: Operation, trace: ForwardTrace) -> bool:
     return bool((rise - says).abs() > 0.5 * torch.maximum(rise.abs(), says.abs()))
 
 
-def _of_hooks(module: nn.Module) -> Iterator[Obstacle]:
-    """Yield modules that change gradients by hooks."""
+def _of_hooks(module: nn.Module, trace: ForwardTrace) -> Iterator[Obstacle]:
+    """Yield modules and tensors that change gradients by hooks."""
+    for operation, layer, layer_class in trace.hooks[:1]:
+        sentence = f"{_place(layer, layer_class)} registers a hook that may change a gradient"
+        yield Obstacle(ObstacleKind.GRADIENT_HOOK, sentence, layer, operation)
     for name, part in module.named_modules():
         if part._backward_hooks or part._backward_pre_hooks:
             where = _place(name, type(part).__name__)
@@ -482,18 +568,13 @@ def _saturation(trace: ForwardTrace, operation: Operation) -> Obstacle:
 
 def _near_copy(trace: ForwardTrace) -> int | None:
     """Return the position of the last operation whose result looks like the input; None where only the input does."""
-    inputs, position = trace.tensors[0].detach().float(), None
-    centred = inputs - inputs.mean()
-    for operation in trace.operations:
-        for result in trace.values(operation)[1]:
-            if result.shape != inputs.shape or not result.is_floating_point():
-                continue
-            value = result.detach().float()
-            value = value - value.mean()
-            correlation = (centred * value).sum() / (centred.norm() * value.norm()).clamp(min=1e-12)
-            if float(correlation) > NEAR_COPY:
-                position = operation.position
-    return position
+    copies = (
+        operation.position
+        for operation in trace.operations
+        if operation.name != OUTSIDE
+        and any(is_near_copy(result, trace.tensors[0]) for result in trace.values(operation)[1])
+    )
+    return max(copies, default=None)
 
 
 def _inner_logits(trace: ForwardTrace) -> int | None:

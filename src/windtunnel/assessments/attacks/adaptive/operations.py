@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
@@ -19,14 +19,22 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 CUSTOM = "custom function"
-_CLASS_APPLY = Function.__dict__["apply"]
+OUTSIDE = "outside"  # a copy of the input that no recorded operation computed
+LEAVING = frozenset({"numpy", "__array__", "item", "tolist"})
+NEAR_COPY = 0.5  # correlation with the input above which a tensor of its shape is a copy of it
+_CALLED: Any = Function.__mro__[
+    1
+]  # class whose `apply` every custom function ends in, also one that a model has bound to a name
 _ALIASES = {
     "__and__": "bitwise_and",
     "__or__": "bitwise_or",
     "__xor__": "bitwise_xor",
     "__invert__": "bitwise_not",
+    "__floordiv__": "floor_divide",
+    "__mod__": "remainder",
     "clip": "clamp",
     "fix": "trunc",
+    **{f"__{name}__": name for name in ("eq", "ne", "gt", "ge", "lt", "le")},
     "greater": "gt",
     "greater_equal": "ge",
     "less": "lt",
@@ -46,6 +54,14 @@ def operation_name(function: Callable[..., object]) -> str:
     return _ALIASES.get(name, name)
 
 
+def is_near_copy(tensor: Tensor, inputs: Tensor) -> bool:
+    """Return True for a float tensor of the inputs' shape (n, ...) that looks like them."""
+    if tensor.shape != inputs.shape or not tensor.is_floating_point():
+        return False
+    first, second = (value.detach().float() - value.detach().float().mean() for value in (tensor, inputs))
+    return float((first * second).sum() / (first.norm() * second.norm()).clamp(min=1e-12)) > NEAR_COPY
+
+
 def tensors_in(values: object) -> list[Tensor]:
     """Return the tensors in nested arguments or results, in order."""
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
@@ -55,9 +71,9 @@ def tensors_in(values: object) -> list[Tensor]:
 class Operation:
     """One call of the forward pass.
 
-    position: its index among all calls of the pass. layer: qualified name of the innermost module, empty for the model
-    itself; layer_class: its class. sources, results: positions in `ForwardTrace.tensors`. function: class of a custom autograd
-    function, else None. arguments: those of the call.
+    position: its index among the calls of the pass that concern the whole batch. layer: qualified name of the innermost
+    module, empty for the model itself; layer_class: its class. sources, results: positions in `ForwardTrace.tensors`.
+    function: class of a custom autograd function, else None. arguments: those of the call.
     """
 
     position: int
@@ -72,11 +88,18 @@ class Operation:
 
 @dataclass
 class ForwardTrace:
-    """Operations of a pass that depend on the input and that the output depends on; `draws`: names of those that draw at random."""
+    """Operations of a pass that depend on the input and that the output depends on.
+
+    draws, hooks, steps, batch_norms: (name, layer, class) of those that draw at random, that register a hook on a gradient,
+    that take gradients at inference, and that normalise by the batch.
+    """
 
     tensors: list[Tensor] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
     draws: list[tuple[str, str, str]] = field(default_factory=list)
+    hooks: list[tuple[str, str, str]] = field(default_factory=list)
+    steps: list[tuple[str, str, str]] = field(default_factory=list)
+    batch_norms: list[tuple[str, str, str]] = field(default_factory=list)
     output: Tensor | None = None
 
     def values(self, operation: Operation) -> tuple[list[Tensor], list[Tensor]]:
@@ -85,11 +108,16 @@ class ForwardTrace:
 
 
 class CountingMode(TorchFunctionMode):
-    """Numbers the calls of a forward pass; calls inside the forward pass of a custom function count as that one call."""
+    """Numbers the calls of a forward pass that concern the whole batch: what a loop over samples calls has no number.
 
-    def __init__(self) -> None:
+    Calls inside the forward pass of a custom function count as that one call.
+    """
+
+    def __init__(self, batch_size: int) -> None:
         super().__init__()
+        self.batch_size = batch_size
         self.position = -1
+        self.is_counted = False
         self.is_nested = False
 
     def __torch_function__(
@@ -101,7 +129,11 @@ class CountingMode(TorchFunctionMode):
     ) -> Any:
         """Count the call and hand it to `handle`."""
         if not self.is_nested:
-            self.position += 1
+            tensors = tensors_in((args, kwargs))
+            self.is_counted = len(tensors) == self.batch_size or any(
+                t.ndim and len(t) == self.batch_size for t in tensors
+            )
+            self.position += self.is_counted
         return self.handle(func, args, kwargs or {})
 
     def handle(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -127,12 +159,13 @@ class CountingMode(TorchFunctionMode):
 
         def apply(function: type[Function], *args: object, **kwargs: object) -> object:
             if mode.is_nested or getattr(function, "is_internal", False) or kwargs:
-                return _CLASS_APPLY.__func__(function, *args, **kwargs)
-            mode.position += not function.__module__.startswith("torch.")  # torch's own serve the hooks of modules
+                return applied(function, *args, **kwargs)
+            mode.is_counted = not function.__module__.startswith("torch.")
+            mode.position += mode.is_counted  # torch's own serve the hooks of modules
             with mode._in_custom_function():
                 return mode.handle_custom(function, args)
 
-        Function.apply = classmethod(apply)  # type: ignore[assignment,method-assign,arg-type]
+        _CALLED.apply = classmethod(apply)  # type: ignore[arg-type]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -140,15 +173,21 @@ class CountingMode(TorchFunctionMode):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """End the numbering."""
-        Function.apply = _CLASS_APPLY  # type: ignore[method-assign]
+        del _CALLED.apply  # its base class has it
         super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
+
+
+def applied(function: type[Function], *args: object, **kwargs: object) -> object:
+    """Return the result of a custom function, past the mode that is on."""
+    return super(_CALLED, function).apply(*args, **kwargs)
 
 
 class _Recorder(CountingMode):
     """Writes every call down that depends on the input."""
 
-    def __init__(self, inputs: Tensor, layers: list[tuple[str, str]]) -> None:
-        super().__init__()
+    def __init__(self, inputs: Tensor, layers: list[tuple[str, str]], stored: set[int]) -> None:
+        super().__init__(len(inputs))
+        self.stored = stored  # identities of parameters and buffers
         self.trace = ForwardTrace([inputs])
         self.layers = layers
         self.places = {id(inputs): 0}
@@ -157,8 +196,13 @@ class _Recorder(CountingMode):
         """Call and record."""
         result = func(*args, **kwargs)
         name = operation_name(func)
-        if name in RANDOM:
-            self.trace.draws.append((name, *self.layers[-1]))
+        if name in ("div", "divide") and kwargs.get("rounding_mode"):
+            name = "floor_divide"
+        if name == "batch_norm" and (kwargs.get("training") or args[5:6] == (True,)):
+            self.trace.batch_norms.append((name, *self.layers[-1]))
+        for events, names in ((self.trace.draws, RANDOM), (self.trace.hooks, _HOOKS), (self.trace.steps, _STEPS)):
+            if name in names:
+                events.append((name, *self.layers[-1]))
         if not self.is_nested:
             changed = args[0] if result is None and args else result  # an assignment to a part of a tensor
             self._record(name, (args, kwargs), changed, None, args)
@@ -166,7 +210,7 @@ class _Recorder(CountingMode):
 
     def handle_custom(self, function: type[Function], args: tuple[Any, ...]) -> Any:
         """Call and record as one operation."""
-        result = _CLASS_APPLY.__func__(function, *args)
+        result = applied(function, *args)
         users = None if function.__module__.startswith("torch.") else function
         self._record(CUSTOM, args, result, users, args)
         return result
@@ -174,20 +218,35 @@ class _Recorder(CountingMode):
     def _record(
         self, name: str, inputs: object, result: object, function: type[Function] | None, arguments: tuple[object, ...]
     ) -> None:
+        for tensor in tensors_in(inputs):
+            is_known = id(tensor) in self.places or id(tensor) in self.stored
+            if not is_known and is_near_copy(tensor, self.trace.tensors[0]):
+                self._add(OUTSIDE, (0,), (self._place(tensor),), None, ())
         sources = [self.places[id(t)] for t in tensors_in(inputs) if id(t) in self.places]
-        if not sources:
-            return
-        results = []
-        for tensor in tensors_in(result):
-            if id(tensor) not in self.places:
-                self.places[id(tensor)] = len(self.trace.tensors)
-                self.trace.tensors.append(tensor)
-            results.append(self.places[id(tensor)])
+        if sources:
+            self._add(name, tuple(sources), tuple(map(self._place, tensors_in(result))), function, arguments)
+
+    def _place(self, tensor: Tensor) -> int:
+        """Return the position of a tensor in the trace, which holds it."""
+        if id(tensor) not in self.places:
+            self.places[id(tensor)] = len(self.trace.tensors)
+            self.trace.tensors.append(tensor)
+        return self.places[id(tensor)]
+
+    def _add(
+        self,
+        name: str,
+        sources: tuple[int, ...],
+        results: tuple[int, ...],
+        function: type[Function] | None,
+        arguments: tuple[object, ...],
+    ) -> None:
         self.trace.operations.append(
-            Operation(self.position, name, *self.layers[-1], tuple(sources), tuple(results), function, arguments)
+            Operation(self.position, name, *self.layers[-1], sources, results, function, arguments)
         )
 
 
+_HOOKS, _STEPS = frozenset({"register_hook"}), frozenset({"grad", "backward"})
 RANDOM = frozenset(
     {
         "randn",
@@ -232,7 +291,7 @@ def trace_of(module: nn.Module, inputs: Tensor) -> ForwardTrace:
             layers.pop()
 
     point = inputs.detach().clone().requires_grad_()
-    recorder = _Recorder(point, layers)
+    recorder = _Recorder(point, layers, {id(t) for t in (*module.parameters(), *module.buffers())})
     hooks = [
         nn.modules.module.register_module_forward_pre_hook(enter),
         nn.modules.module.register_module_forward_hook(leave, always_call=True),
@@ -254,4 +313,4 @@ def _between(trace: ForwardTrace, output: Tensor, places: dict[int, int]) -> For
         if needed.intersection(operation.results):
             needed.update(operation.sources)
             contributing.append(operation)
-    return ForwardTrace(trace.tensors, contributing[::-1], trace.draws, output)
+    return replace(trace, operations=contributing[::-1], output=output)

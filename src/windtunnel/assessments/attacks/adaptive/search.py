@@ -115,6 +115,8 @@ def remedies_for(diagnosis: Diagnosis, epsilon: float, *, may_rewrite: bool) -> 
         operations=diagnosis.has(*_OPERATIONS),
         custom=diagnosis.has(ObstacleKind.CUSTOM_BACKWARD, ObstacleKind.GRADIENT_HOOK),
         saturated=diagnosis.saturated,
+        enters_at=diagnosis.enters_at,
+        finite=diagnosis.has(ObstacleKind.GRADIENT_NOT_FINITE),
     )
     if straight.rewrites:
         remedies.append(straight)

@@ -14,9 +14,16 @@ from torch import Tensor, nn
 from torch.autograd.function import Function
 from torch.utils._pytree import tree_map
 
-from windtunnel.assessments.attacks.adaptive.operations import _CLASS_APPLY, CountingMode, operation_name, tensors_in
+from windtunnel.assessments.attacks.adaptive.operations import (
+    LEAVING,
+    CountingMode,
+    applied,
+    operation_name,
+    tensors_in,
+)
 
 _ROUNDING = frozenset({"round", "floor", "ceil", "trunc", "fake_quantize_per_tensor_affine"})
+REMAINDERS = frozenset({"remainder", "fmod", "frac"})  # what rounding takes away: no slope
 _COMPARISONS = {"gt": 1.0, "ge": 1.0, "lt": -1.0, "le": -1.0}
 _CASTS = frozenset(
     {
@@ -39,9 +46,7 @@ _CASTS = frozenset(
         "quantize_per_channel",
     }
 )
-_LEAVING = frozenset(
-    {"numpy", "__array__", "item", "tolist", "__bool__", "__float__", "__int__", "__index__", "__len__", "__repr__"}
-)
+_LEAVING = LEAVING.union({"__bool__", "__float__", "__int__", "__index__", "__len__", "__repr__"})
 SATURATING = frozenset({"clamp", "hardtanh", "softmax", "sigmoid", "tanh", "relu6", "log_softmax"})
 HARDLY_SATURATED = 1e-12
 
@@ -76,10 +81,12 @@ class GradientRemedy:
     operations: rounding, sign, comparison, selection, casts and detach get surrogates. width: of the sigmoid and tanh that
     stand in for steps, in mean magnitudes of their argument. custom: custom autograd functions are differentiated through
     their forward pass. identity_at: position of the operation up to which the derivative is that of the identity (BPDA).
+    enters_at: position of the operation whose argument is a copy of the input that torch did not compute, likewise.
     logits_at: position of the operation whose result is attacked in place of the output. saturated: positions of operations
-    that are taken for the identity. draws: the mean over so many calls (EOT). noise: the mean over draws of the input within
-    so much of it. is_fresh: every call is of a fresh copy. scale: factor of the logits. student: "gradient" where the
-    derivative of a distilled student is taken, "logits" where the student is attacked in place of the model (transfer).
+    that are taken for the identity. finite: gradients that are NaN or infinite count as zero. draws: the mean over so many
+    calls (EOT). noise: the mean over draws of the input within so much of it. is_fresh: every call is of a fresh copy. scale:
+    factor of the logits. student: "gradient" where the derivative of a distilled student is taken, "logits" where the student
+    is attacked in place of the model (transfer). is_cut: no gradient at all.
     """
 
     name: str
@@ -87,13 +94,16 @@ class GradientRemedy:
     width: float = 1.0
     custom: bool = False
     identity_at: int | None = None
+    enters_at: int | None = None
     logits_at: int | None = None
     saturated: frozenset[int] = frozenset()
+    finite: bool = False
     draws: int = 1
     noise: float = 0.0
     is_fresh: bool = False
     scale: float = 1.0
     student: str = ""
+    is_cut: bool = False
 
     @property
     def calls(self) -> int:
@@ -107,8 +117,8 @@ class GradientRemedy:
             self.operations
             or self.custom
             or bool(self.saturated)
-            or self.identity_at is not None
-            or self.logits_at is not None
+            or self.finite
+            or any(at is not None for at in (self.identity_at, self.enters_at, self.logits_at))
         )
 
 
@@ -124,7 +134,8 @@ class Remedied(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits, (n, K); their derivative is zero where the graph is cut."""
-        logits = self._logits(x)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.remedy.is_cut):
+            logits = self._logits(x)
         if torch.is_grad_enabled() and x.requires_grad and not logits.requires_grad:
             return attach(logits, 0 * x.flatten(1).sum(1, keepdim=True).expand_as(logits))
         return logits
@@ -155,6 +166,8 @@ class Remedied(nn.Module):
         if not remedy.rewrites or (remedy.logits_at is None and not torch.is_grad_enabled()):
             logits: Tensor = model(x)
             return logits
+        if len(x) == 1:  # operations are numbered by what concerns a batch, which is no sample of a loop
+            return self._once(torch.cat([x, x]))[:1]
         with _without_gradient_hooks(model), Surrogates(x, remedy) as mode:
             output: Tensor = model(x)
         assert isinstance(mode, Surrogates)
@@ -240,7 +253,7 @@ class Surrogates(CountingMode):
     """Runs a forward pass with the derivatives that a remedy asks for; `logits` is the result of the operation `logits_at`."""
 
     def __init__(self, inputs: Tensor, remedy: GradientRemedy) -> None:
-        super().__init__()
+        super().__init__(len(inputs))
         self.inputs, self.remedy = inputs, remedy
         self.memory = _Shadows()
         self.logits: Tensor | None = None
@@ -260,7 +273,11 @@ class Surrogates(CountingMode):
         if self.remedy.operations and is_in_place and name in (*_ROUNDING, "sign", "clamp") and args[0].requires_grad:
             changed = self.handle(getattr(torch.Tensor, name), args, kwargs)
             return args[0].copy_(changed)
+        if self.remedy.enters_at == self.position and self.is_counted and not self.is_nested:
+            args = tree_map(self._entered, args)
         result = func(*args, **kwargs)
+        if name in ("div", "divide") and kwargs.get("rounding_mode"):
+            name = "floor_divide"
         if self.remedy.operations:
             replaced = self._replaced(name, func, args, kwargs, result)
             if is_in_place and replaced is not result and replaced.shape == args[0].shape:
@@ -270,7 +287,7 @@ class Surrogates(CountingMode):
 
     def handle_custom(self, function: type[Function], args: tuple[Any, ...]) -> Any:
         """Call a custom function, and differentiate its forward pass where the remedy says so."""
-        result = _CLASS_APPLY.__func__(function, *args)
+        result = applied(function, *args)
         if function.__module__.startswith("torch."):
             return result
         if self.remedy.custom and any(t.requires_grad for t in tensors_in(args)) and isinstance(result, Tensor):
@@ -281,17 +298,26 @@ class Surrogates(CountingMode):
 
     def _at_position(self, name: str, args: tuple[Any, ...], result: Any) -> Any:
         """Apply what the remedy says of this position of the pass."""
-        if self.is_nested and name != "custom":
-            return result
         remedy = self.remedy
+        if remedy.finite and isinstance(result, Tensor) and result.requires_grad:
+            result.register_hook(lambda gradient: gradient.nan_to_num(0.0, 0.0, 0.0))
+        if (self.is_nested or not self.is_counted) and name != "custom":
+            return result
         if self.position in remedy.saturated and isinstance(result, Tensor) and args and isinstance(args[0], Tensor):
             result = attach(result, args[0])
         if self.position == remedy.identity_at and isinstance(result, Tensor) and result.shape == self.inputs.shape:
-            slopes = channel_slopes(self.inputs.detach(), result.detach())
-            result = attach(result, self.inputs * slopes)
+            result = self._as_inputs(result)
         if self.position == remedy.logits_at and isinstance(result, Tensor):
             self.logits = result
         return result
+
+    def _as_inputs(self, value: Tensor) -> Tensor:
+        """Return a copy of the inputs with the inputs' derivative."""
+        return attach(value, self.inputs * channel_slopes(self.inputs.detach(), value.detach()))
+
+    def _entered(self, value: Any) -> Any:
+        is_copy = isinstance(value, Tensor) and value.shape == self.inputs.shape and value is not self.inputs
+        return self._as_inputs(value) if is_copy and value.is_floating_point() else value
 
     def _replaced(
         self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
@@ -310,7 +336,11 @@ class Surrogates(CountingMode):
         if first is not None and first.is_floating_point() and first.requires_grad:
             if name in _ROUNDING:
                 return attach(result, first)
-            if name == "sign":
+            if name == "floor_divide":
+                return attach(result, first / args[1])
+            if name in REMAINDERS:
+                return attach(result, 0 * first)
+            if name in ("sign", "heaviside"):
                 return attach(result, torch.tanh(first / self._width(first)))
             if name in ("argmax", "argmin"):
                 self._remember_choice(first if name == "argmax" else -first, result, args, kwargs)
