@@ -97,8 +97,10 @@ def honest(
 HEAD = {
     "faulty": """# Faulty models and runs
 
-Written by `python benchmarks/liars.py --write docs/gallery-liars.md`: models, data, attacks and verifiers that give a number which is not
-true, assessed on 60 digits with FGSM and PGD alone at Linf 0.1, or as their name says, and which checks of the default profile
+After this page you know which faulty models and runs the default profile catches.
+
+Written by `python benchmarks/liars.py --write docs/benchmarks/liars.md`: models, data, attacks and verifiers that give a number which
+is not true, assessed on 60 digits with FGSM and PGD alone at Linf 0.1, or as their name says, and which checks of the default profile
 flagged them. *Seems* is the robust accuracy that the run states (where there are no attacks, the certified accuracy; `-` where every
 entry refused the model, so that the run states nothing). *True* is what a
 much stronger attack leaves, which knows what the model hides: an upper bound, and `-` where a model has no gradient and no stand-in.
@@ -106,13 +108,17 @@ HARD is expected where the run states more than 10 points above the truth.
 """,
     "runs": """# Honest runs
 
-Written by `python benchmarks/liars.py --honest-runs --write docs/gallery-honest-runs.md`: honest runs off the beaten path (soft votes, L2
-and L1, attacks of one's own, certificates alone, few samples, tables), and which checks of the default profile flagged them.
+After this page you know which checks flag honest runs off the beaten path.
+
+Written by `python benchmarks/liars.py --honest-runs --write docs/benchmarks/honest-runs.md`: honest runs off the beaten path (soft votes,
+L2 and L1, attacks of one's own, certificates alone, few samples, tables), and which checks of the default profile flagged them.
 """,
     "honest": """# Honest models
 
-Written by `python benchmarks/liars.py --honest --profiles stored standard --samples 30 --models 5 --write docs/gallery-honest.md`: honest
-models at three budgets under FGSM, PGD, Square, CW, FAB, the profile standard and a cascade of verifiers, each entry alone and all
+After this page you know which checks flag honest models.
+
+Written by `python benchmarks/liars.py --honest --profiles stored standard --samples 30 --models 5 --write docs/benchmarks/honest.md`:
+honest models at three budgets under FGSM, PGD, Square, CW, FAB, the profile standard and a cascade of verifiers, each entry alone and all
 together. Entries alone are counted and shown only where a check flagged them. HARD and WARN leave out what flags in every such run.
 """,
 }

@@ -10,6 +10,8 @@ from windtunnel.assessments.attacks.table import ROWS
 PAGE = Path("docs/algorithms.md")
 _INTRODUCTION = """# Attacks
 
+After this page you can look up every attack, what it needs, and which norms it searches.
+
 Written from the registry by `python -m tools.algorithms_page`; a test keeps it true. Each line was measured, not
 copied: `tests/assessments/attacks/test_catalogue.py` runs every algorithm under two seeds, on grey and on colour images, and compares
 randomness, budget and threat model with what is said here.

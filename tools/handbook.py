@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
@@ -14,6 +15,21 @@ from windtunnel.cli.main import COMMANDS, cli
 from windtunnel.core.contracts import Json
 from windtunnel.evaluation.summary.meanings import every_meaning
 from windtunnel.params.schema import Params
+
+
+class ExcludedTargets(logging.Filter):
+    """Raises to a warning, which fails the strict build, what mkdocs says of a link to a file that it leaves out."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change the level of the record in place; drop nothing."""
+        if "excluded from the built site" in record.getMessage():
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return True
+
+
+def on_startup(**_: object) -> None:
+    """Install the filter where mkdocs resolves links."""
+    logging.getLogger("mkdocs.structure.pages").addFilter(ExcludedTargets())
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -32,7 +48,8 @@ def params_page() -> str:
     schema: dict[str, Any] = Params.model_json_schema()
     blocks = {"params.yaml": schema, **schema["$defs"]}
     parts = [
-        "# params.yaml\n\nEvery key, from the schema itself: `windtunnel params --schema` prints the same,",
+        "# params.yaml\n\nAfter this page you can look up every key.\n",
+        "They come from the schema itself: `windtunnel params --schema` prints the same,",
         "`windtunnel params --schema --json` is JSON Schema for editors that complete and check. A number may be written as a",
         "fraction: `8/255`.\n",
     ]
@@ -70,7 +87,8 @@ def _type(details: Mapping[str, Any]) -> str:
 def metrics_page() -> str:
     """What the abbreviations among the metrics stand for."""
     rows = [f"| `{name}` | {_line(text)} |" for name, text in every_meaning().items()]
-    head = "# Metrics\n\nNames that do not speak for themselves; every accuracy and rate has `_ci_low` and `_ci_high`"
+    head = "# Metrics\n\nAfter this page you can read the names of metrics.\n\n"
+    head += "Names that do not speak for themselves; every accuracy and rate has `_ci_low` and `_ci_high`"
     return (
         "\n".join([head, "beside it, the Wilson 95 % interval.\n", "| metric | meaning |\n| --- | --- |", *rows]) + "\n"
     )
@@ -78,7 +96,7 @@ def metrics_page() -> str:
 
 def cli_page() -> str:
     """Every command, as `--help` has it."""
-    parts = ["# The command line\n"]
+    parts = ["# The command line\n\nAfter this page you can look up every command and option.\n"]
     for name in ("", *COMMANDS):
         context = click.Context(cli, info_name="windtunnel", terminal_width=100)
         command: click.Command | None = cli

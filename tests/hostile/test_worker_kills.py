@@ -1,6 +1,6 @@
 """Workers and drivers of a job on a Ray cluster are killed at random: the bytes are those of a run that nobody touched.
 
-WINDTUNNEL_WORKER_KILLS="60 20" sets how many workers and drivers; docs/scale.md says what that gave.
+WINDTUNNEL_WORKER_KILLS="60 20" sets how many workers and drivers; docs/benchmarks/scale.md says what that gave.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The walk of docs/team.md, line by line, with real stages: first champion, better, worse, unsound, rollback, overruled.
+"""The walk of docs/how-to/champion.md, line by line, with real stages: first champion, better, worse, unsound, rollback, overruled.
 
 WINDTUNNEL_WALK=whole takes the default project as it is; else it has fewer entries, of which each costs seconds.
 """
@@ -44,7 +44,9 @@ def reduced(text: str) -> str:
 
 def lines_of_the_walk() -> list[tuple[str, int]]:
     """(command, exit code) of each line of the walk."""
-    (block,) = re.findall(r"^```sh walk\n(.*?)^```", (ROOT / "docs" / "team.md").read_text(), re.DOTALL | re.MULTILINE)
+    (block,) = re.findall(
+        r"^```sh walk\n(.*?)^```", (ROOT / "docs" / "how-to" / "champion.md").read_text(), re.DOTALL | re.MULTILINE
+    )
     found = []
     for line in block.splitlines():
         command, _, comment = line.partition("  #")

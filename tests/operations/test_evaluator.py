@@ -117,8 +117,9 @@ def test_the_block_of_team_runs_as_it_stands(tmp_path, monkeypatch, mlp_subject,
             pip_requirements=["torch"], registered_model_name="windtunnel",
         )  # fmt: skip
     mlflow.MlflowClient().set_registered_model_alias("windtunnel", "champion", 1)
-    (block,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "team.md").read_text(), re.DOTALL | re.MULTILINE)
-    before, after = "import numpy\nx, y = numpy.load('data.npz').values()\n", "\nprint(sorted(found.metrics))"
+    page = (ROOT / "docs" / "how-to" / "mlflow-evaluate.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    before, after = "import numpy\nx, y = numpy.load('data.npz').values()\n", "\nprint(sorted(evaluated.metrics))"
     path = os.pathsep.join([str(registered), str(ROOT / "src"), str(ROOT)])
     environment = {**os.environ, "PYTHONPATH": path, "MLFLOW_TRACKING_URI": address}
     command = [sys.executable, "-c", before + block + after]

@@ -12,7 +12,7 @@ def compute_with_one_thread() -> None:
     Threads share the terms of a sum among them, and the order of its terms decides its last bits: with as many threads as there are
     processors, another machine would give other bytes. No library has a switch that would do: MKL's (`MKL_CBWR=AVX2,STRICT`)
     holds for matrix products on Intel's processors, not for convolutions, gradients of weights or sums of large tensors
-    (measured: docs/what-runs.md). Several processors are for the executor, whose workers have one thread each.
+    (measured: docs/benchmarks/threads.md). Several processors are for the executor, whose workers have one thread each.
     """
     os.environ.setdefault(VARIABLE, "1")
 

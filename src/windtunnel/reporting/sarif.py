@@ -50,7 +50,7 @@ def write_sarif(gate: GateResult, checks: Sequence[FindingRecord], layout: Layou
             "id": rule,
             "shortDescription": text,
             "fullDescription": text,
-            "help": {"text": "docs/sanity.md, docs/team.md"},
+            "help": {"text": "docs/sanity.md, docs/gate.md"},
         }
         for rule, text in titles.items()
     ]

@@ -152,7 +152,7 @@ def test_the_samples_of_an_own_attack_can_be_those_that_others_left(digits_subje
 
 def test_the_example_of_the_docs_runs_as_it_stands(digits_subject, tmp_path, monkeypatch):
     """At most 15 lines, beside params.yaml, stronger than one step."""
-    page = Path(__file__).parents[3] / "docs" / "attacks.md"
+    page = Path(__file__).parents[3] / "docs" / "how-to" / "own-attack.md"
     (code,) = [block.split("```")[0] for block in page.read_text().split("```python\n") if "def my_attack(" in block]
     assert len(code.strip().splitlines()) <= 15
     (tmp_path / "my_attacks.py").write_text(code)

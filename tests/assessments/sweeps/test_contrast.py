@@ -47,7 +47,7 @@ def test_the_curve_of_a_robust_model_falls_more_slowly(swept):
 
 @pytest.fixture(scope="module")
 def blobs():
-    """Areas under the curve of 20 Gaussian features in units of their own, by training recipe: docs/sweeps.md has the table."""
+    """Areas under the curve of 20 Gaussian features in units of their own, by training recipe: docs/benchmarks/sweeps.md has the table."""
     features, labels = make_blobs(1200, 20, centers=4, cluster_std=2.0, center_box=(-3, 3), random_state=0)
     x, y = torch.tensor(features, dtype=torch.float32), torch.tensor(labels)
     names, span = tuple("abcd"), (float(x.min()), float(x.max()))

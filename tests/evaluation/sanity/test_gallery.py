@@ -91,6 +91,6 @@ def test_no_honest_model_fails_a_hard_check_and_at_most_one_warns() -> None:
     ("table", "sentence"), [("liars", r"Caught: (\d+) of (\d+)"), ("honest", r"Combinations: (\d+)")]
 )
 def test_the_readme_says_what_the_tables_say(table: str, sentence: str) -> None:
-    found = re.search(sentence, (ROOT / "docs" / f"gallery-{table}.md").read_text())
+    found = re.search(sentence, (ROOT / "docs" / "benchmarks" / f"{table}.md").read_text())
     assert found
     assert " of ".join(found.groups()) in (ROOT / "README.md").read_text()
