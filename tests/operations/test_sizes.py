@@ -1,6 +1,7 @@
 """What a run will need: the sizes that `windtunnel check` says, and what it refuses."""
 
 import copy
+import dataclasses
 import io
 import shutil
 from types import SimpleNamespace
@@ -58,6 +59,23 @@ def test_fewer_images_are_fewer_bytes_and_other_tensors_stay(subject):
     assert sizes.sizes_of(_params(), subject.dataset, None, keep=10)[0] == few[0]
     (fgsm, *_), image = few, 4 * subject.dataset.inputs[0].numel()
     assert fgsm.bytes > 2 * 10 * image
+
+
+def test_memory_is_what_autograd_stores_of_a_batch_no_larger_than_the_samples(subject):
+    from torch import nn
+
+    pixels = subject.dataset.inputs[0].numel()
+    module = nn.Sequential(nn.Flatten(), nn.Linear(pixels, 700), nn.ReLU(inplace=True), nn.Linear(700, 10))
+    classifier = dataclasses.replace(subject.classifier, module=module)
+    assert sizes._activation_bytes(classifier, subject.dataset) == (4 * (pixels + 700), 4 * 700)
+
+    def memory(batch_size):
+        fgsm = {**PARAMS["attacks"]["fgsm"], "batch_size": batch_size}
+        params = _params(attacks={"fgsm": fgsm}, sweeps={}, verification={}, corruptions={})
+        return sizes.memory_of(params, classifier, subject.dataset.subset(torch.arange(40)))
+
+    assert memory(128) == memory(40)
+    assert memory(40) == sizes._PROGRAM + max(512 * 4 * (pixels + 1400), 40 * 4 * (7 * pixels + 2100))
 
 
 def test_results_that_do_not_fit_the_disk_are_refused_with_the_key_to_change(subject, monkeypatch, tmp_path):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from windtunnel.core.classifier import Classifier, forward_samples
 from windtunnel.core.contracts import Capability
 from windtunnel.core.dataset import Dataset
+from windtunnel.core.references import users_code
 from windtunnel.operations.resolve import dependencies
 from windtunnel.params.entry import Entry
 from windtunnel.params.load import entries
@@ -87,32 +87,34 @@ def total(sizes: Sequence[Size]) -> int:
 def memory_of(params: Params, classifier: Classifier, assessed: Dataset) -> int:
     """About how many bytes the process of a stage takes at its peak, beside mapped files: its program, and one batch in the model.
 
-    From the outputs of the model's layers on one sample; for a model that shows none, from its inputs.
+    From what one sample leaves for its gradient; for a model without gradients from its inputs.
     """
     image = math.prod(assessed.inputs.shape[1:]) * _FLOAT
-    outputs = list(_outputs(classifier, assessed))
-    forward = forward_samples(assessed.inputs) * (image + 2 * max(outputs, default=image))
-    batch = max((entry.batch_size for _, _, entry in entries(params)), default=0)
-    return _PROGRAM + max(forward, batch * (6 * image + 2 * sum(outputs)))
+    stored, largest = _activation_bytes(classifier, assessed)
+    forward = forward_samples(assessed.inputs) * (image + 2 * max(largest, image))
+    batch = max((min(entry.batch_size, _samples(entry, len(assessed))) for _, _, entry in entries(params)), default=0)
+    return _PROGRAM + max(forward, batch * (6 * image + stored + 2 * largest))
 
 
-def _outputs(classifier: Classifier, assessed: Dataset) -> Iterator[int]:
-    """Bytes of what each layer gives for one sample; of a model that shows no layers nothing, without asking it a row that counts."""
+def _activation_bytes(classifier: Classifier, assessed: Dataset) -> tuple[int, int]:
+    """(bytes that autograd stores of one sample, bytes of the largest tensor among them); of a model without gradients zeros."""
     if Capability.AUTOGRAD not in classifier.capabilities:
-        return iter(())
-    counts: list[int] = []
+        return 0, 0
+    weights = {tensor.untyped_storage().data_ptr() for tensor in classifier.module.state_dict().values()}
+    storages: dict[int, torch.UntypedStorage] = {}  # held, so that no address is given twice
 
-    def count(_: nn.Module, __: object, output: object) -> None:
-        counts.append(output.numel() * _FLOAT if isinstance(output, torch.Tensor) else 0)
+    def store(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            storages[storage.data_ptr()] = storage
+        return tensor
 
-    leaves = [part for part in classifier.module.modules() if not next(part.children(), None)]
-    handles = [part.register_forward_hook(count) for part in leaves]
-    try:
-        classifier.logits(assessed.inputs[:1])
-    finally:
-        for handle in handles:
-            handle.remove()
-    return iter(counts)
+    inputs = assessed.inputs[:1].clone().to(classifier.device).requires_grad_()
+    hooks = torch.autograd.graph.saved_tensors_hooks(store, lambda tensor: tensor)
+    with users_code("model"), torch.enable_grad(), hooks:
+        classifier.module(inputs)
+    sizes = [storage.nbytes() for storage in storages.values()]
+    return sum(sizes), max(sizes, default=0)
 
 
 def gigabytes(size: float) -> str:
