@@ -63,8 +63,8 @@ def init(
     """Set up an assessment in this repository: a folder with params.yaml and dvc.yaml of its own, and nothing outside of it.
 
     Looks for weights, data, DVC stages and an MLflow store, and shows what it would write before it does. Files that DVC
-    stages here make become dependencies, so that retraining assesses again. Run twice, it brings dvc.yaml up to date with
-    params.yaml, which stays yours.
+    stages here make become dependencies, so that retraining assesses again. A params.yaml that the folder holds already stays
+    yours: init writes the other files beside it, and later brings dvc.yaml up to date with it.
 
     \b
     Examples:
@@ -99,10 +99,10 @@ def _params(
     from windtunnel.boundary.params_file import params_text as file_text
     from windtunnel.operations.project.choose import notes, params_text
     from windtunnel.operations.project.find import FolderContents
-    from windtunnel.operations.project.write import PARAMS, read_record
+    from windtunnel.operations.project.write import PARAMS
 
     path = root / folder / PARAMS
-    if read_record(root / folder) and path.is_file():
+    if path.is_file():
         if model or factory or data or store:
             raise UserError(f"init: {folder}/{PARAMS} is there and yours; name model and data in it")
         return file_text(path), []

@@ -158,6 +158,23 @@ def test_params_are_the_users_and_a_changed_graph_stays(repository):
     assert set(again.kept) == {"params.yaml", "dvc.yaml"}
 
 
+def test_a_folder_with_params_gets_what_they_lack_and_keeps_what_is_there(repository, monkeypatch):
+    monkeypatch.chdir(repository)
+    folder = repository / "example"
+    folder.mkdir()
+    (folder / "params.yaml").write_text("data: {source: digits}\n")
+    (folder / "prepare.py").write_text("")
+    (folder / "dvc.yaml").write_text("")
+    result = CliRunner().invoke(init, ["--yes", "--folder", "example"])
+    assert "example/dvc.yaml is there already" in str(result.exception)
+    (folder / "dvc.yaml").unlink()
+    assert CliRunner().invoke(init, ["--yes", "--folder", "example"]).exit_code == 0
+    assert (folder / "params.yaml").read_text() == "data: {source: digits}\n"
+    assert (folder / "dvc.yaml").read_text() == graph_text({"data": {"source": "digits"}})
+    assert CliRunner().invoke(init, ["--remove", "--yes", "--folder", "example"]).exit_code == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["params.yaml", "prepare.py"]
+
+
 def test_the_diff_shows_every_line_that_would_be_written(repository):
     lines = list(planned(repository).diff(Path("robustness")))
     assert "+a: 1" in lines

@@ -109,14 +109,21 @@ def plan(folder: Path, params: str, graph: str, service: str | None = None) -> P
     """Return the files to write for a project in `folder`. params.yaml, once there, is the user's and stays.
 
     dvc.yaml is written again unless the user has changed it. service: the CI service (github, gitlab) whose files belong to it; the
-    files of an earlier init are brought up to date without. Raises UserError where `folder` holds something else.
+    files of an earlier init are brought up to date without. A folder that init did not make is taken where it holds a params.yaml
+    and none of the other files. Raises UserError where `folder` holds something else.
     """
     if folder.is_symlink():
         raise UserError(f"init: {folder.name} is a link, and nothing is written through one; --folder names another")
     record = read_record(folder)
-    if not record and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    has_params = is_file(folder / PARAMS)
+    if not record and folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not has_params)):
         raise UserError(
-            f"init: {folder.name} is there already, and was not made by windtunnel init; --folder names another"
+            f"init: {folder.name} is there already, without a {PARAMS}, and was not made by windtunnel init; --folder names another"
+        )
+    clashes = [name for name in (GRAPH, *_FIXED) if not record and (folder / name).exists()]
+    if clashes:
+        raise UserError(
+            f"init: {folder.name}/{clashes[0]} is there already, and was not made by windtunnel init; --folder names another"
         )
     written = record.files if record else {}
     services = {service} if service else {name for name in CI_SERVICES if f"ci/comment_{name}.sh" in written}
@@ -130,7 +137,9 @@ def plan(folder: Path, params: str, graph: str, service: str | None = None) -> P
         name for name, digest in written.items()
         if name in files and (text := _read(_at(folder, name))) is not None and _digest(text) != digest
     ]  # fmt: skip
-    files = {name: text for name, text in files.items() if name not in user_files and not (name == PARAMS and record)}
+    files = {
+        name: text for name, text in files.items() if name not in user_files and not (name == PARAMS and has_params)
+    }
     missing = {"git": repository(folder) is None, "dvc": dvc_root(folder) is None}
     return Plan(folder, files, tuple(name for name, lacks in missing.items() if lacks), tuple(user_files))
 
