@@ -1,4 +1,4 @@
-"""What a plug-in imports: records to register, and the types its functions are given (docs/architecture.md has examples)."""
+"""Names for plug-ins: records to register, and the types of the arguments of their functions (docs/architecture.md has examples)."""
 
 from __future__ import annotations
 

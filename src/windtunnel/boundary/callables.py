@@ -103,9 +103,13 @@ class CallersFunctions:
 
     def reference(self, function: Callable[..., object], name: str) -> str:
         """Return the reference by which a stage finds the function: its own where it has one."""
-        module, own = getattr(function, "__module__", None), getattr(function, "__name__", None)
-        if isinstance(module, str) and isinstance(own, str) and getattr(sys.modules.get(module), own, None) is function:
-            return f"{module}:{own}"
+        module, qualified = getattr(function, "__module__", None), getattr(function, "__name__", None)
+        if (
+            isinstance(module, str)
+            and isinstance(qualified, str)
+            and getattr(sys.modules.get(module), qualified, None) is function
+        ):
+            return f"{module}:{qualified}"
         holder, free = sys.modules[_MODULE], name
         while hasattr(holder, free):  # of a call in another thread
             free += "_"

@@ -45,8 +45,8 @@ def compare(*, runs: tuple[str, ...], as_markdown: bool, html: Path | None, as_j
 
     names = runs if len(runs) > 1 else (*runs, "workspace")
     with tempfile.TemporaryDirectory() as scratch:
-        found = [resolve(name, Path(scratch) / str(i)) for i, name in enumerate(names)]
-        comparison = compare_runs(found)
+        runs_found = [resolve(name, Path(scratch) / str(i)) for i, name in enumerate(names)]
+        comparison = compare_runs(runs_found)
         if as_json:
             from windtunnel.reporting.answers import compare_answer
 

@@ -178,22 +178,22 @@ def _write(root: Path, folder: str, params: str, ci: str | None, *, yes: bool) -
     from windtunnel.operations.project.graph import graph_text
     from windtunnel.operations.project.write import GRAPH, PARAMS, apply, plan
 
-    wanted = plan(root / folder, params, graph_text(parse_params(params, f"{folder}/{PARAMS}")), ci)
-    for name in wanted.kept:
+    project = plan(root / folder, params, graph_text(parse_params(params, f"{folder}/{PARAMS}")), ci)
+    for name in project.kept:
         if name != PARAMS:
             click.echo(f"{folder}/{name} was changed by you and stays")
-    changes = wanted.changes()
-    if not changes and not wanted.makes:
+    changes = project.changes()
+    if not changes and not project.makes:
         click.echo(f"init: {folder} is up to date")
         return
-    for line in wanted.diff(Path(folder)):
+    for line in project.diff(Path(folder)):
         click.echo(click.style(line, fg=colour(line)))
-    for tool in wanted.makes:
+    for tool in project.makes:
         click.echo(f"and: {tool} init")
     if not yes and not click.confirm("Do this?", default=True):
         return
-    apply(wanted, root)
-    if ci == "gitlab" and not any(name.endswith(".gitlab-ci.yml") for name in wanted.files):
+    apply(project, root)
+    if ci == "gitlab" and not any(name.endswith(".gitlab-ci.yml") for name in project.files):
         click.echo(f"to do, in .gitlab-ci.yml: include: [{{local: /{folder}/ci/gitlab.yml}}]")
     where = f"{folder}/{GRAPH}"
     click.echo(f"init: {folder} is set up. Next: (cd {folder} && windtunnel check), then dvc repro {where}")

@@ -51,10 +51,10 @@ def sanity(*, explain: str | None, group: str | None, flagged: bool, as_json: bo
     if explain:
         _explain(explain, console)
         return
-    found = read_sanity(SANITY)
-    if found is None:
+    last_run = read_sanity(SANITY)
+    if last_run is None:
         raise UserError(f"{SANITY}: no sanity checks ran yet. Run dvc repro first")
-    recorded = found.checks
+    recorded = last_run.checks
     rows = _asked_now(recorded)
     now = [row for row, old in zip(rows, recorded, strict=True) if row is not old]
     if junit:
@@ -72,7 +72,7 @@ def sanity(*, explain: str | None, group: str | None, flagged: bool, as_json: bo
     console.print(f"[{_COLOUR[Status(overall(number))]}]{overall(number)}[/]: {in_words(number)}")
     checked_now = [f"{row.id} {row.status.replace('_', ' ')}" for row in now]
     console.print(f"checked now, and not counted: {', '.join(checked_now)}")
-    console.print(escape(found.meaning))
+    console.print(escape(last_run.meaning))
 
 
 def _asked_now(rows: Iterable[FindingRecord]) -> list[FindingRecord]:

@@ -84,21 +84,21 @@ def show_what_it_sees(
 def suspicion_of(subject: Subject, wider: Wider | None = None) -> Suspicion | None:
     """On 50 samples, and where they tell nothing on as many as are quick."""
     if isinstance(subject.classifier.module, PredictFunction):  # its answers may cost money
-        return _on(subject, chosen(subject.dataset), asked=False)
+        return _on(subject, chosen(subject.dataset), calls_model=False)
     few, started = chosen(subject.dataset), time.monotonic()
-    suspicion = _on(subject, few, asked=True)
+    suspicion = _on(subject, few, calls_model=True)
     each = (time.monotonic() - started) / max(len(few), 1)
     more = min(_MOST, int(SECONDS / max(each, 1e-6)))
     if suspicion or more <= MEASURED:
         return suspicion
     if wider and len(subject.dataset) < more and (data := wider(more)):
         subject = subject_of(subject.classifier, data, subject.seed)
-    return _on(subject, chosen(subject.dataset, more), asked=True)
+    return _on(subject, chosen(subject.dataset, more), calls_model=True)
 
 
-def _on(subject: Subject, samples: Tensor, *, asked: bool) -> Suspicion | None:
+def _on(subject: Subject, samples: Tensor, *, calls_model: bool) -> Suspicion | None:
     return suspicion(
-        subject.classifier if asked else None, subject.dataset.subset(samples), subject.clean_logits[samples]
+        subject.classifier if calls_model else None, subject.dataset.subset(samples), subject.clean_logits[samples]
     )
 
 

@@ -37,9 +37,9 @@ def put_samples(into: Tensor, at: Tensor, source: Tensor, indices: Tensor) -> No
 
 def finite_samples(tensor: Tensor) -> Tensor:
     """Which samples of `tensor` (N, ...) hold finite values alone; bool (N,)."""
-    return by_samples(lambda some: some.flatten(1).isfinite().all(1), tensor)
+    return by_samples(lambda part: part.flatten(1).isfinite().all(1), tensor)
 
 
-def same_values(one: Tensor, other: Tensor) -> bool:
+def same_values(first: Tensor, other: Tensor) -> bool:
     """Return True if two tensors have one shape and equal values, as `torch.equal`, a part at a time."""
-    return one.shape == other.shape and all(torch.equal(one[part], other[part]) for part in sample_parts(one))
+    return first.shape == other.shape and all(torch.equal(first[part], other[part]) for part in sample_parts(first))

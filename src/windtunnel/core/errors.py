@@ -42,10 +42,10 @@ class InfrastructureError(UserError):
     """Something outside did not do its part: a server, a lock, a stage that failed. Exit code 30 in place of 2."""
 
 
-def nearest(given: str, allowed: Iterable[str]) -> str | None:
-    """The allowed word most like `given`, ignoring case; None if none is close."""
+def nearest(unknown: str, allowed: Iterable[str]) -> str | None:
+    """The allowed word most like `unknown`, ignoring case; None if none is close."""
     by_lower = {word.lower(): word for word in allowed}
-    matches = get_close_matches(given.lower(), by_lower, n=1, cutoff=0.5)
+    matches = get_close_matches(unknown.lower(), by_lower, n=1, cutoff=0.5)
     return by_lower[matches[0]] if matches else None
 
 
@@ -66,13 +66,13 @@ def missing_of_pipeline(module: str) -> UserError:
     return UserError(f"{module} is not installed, which this needs; pip install 'windtunnel[pipeline]' installs it")
 
 
-def unknown_word(where: str, given: str, allowed: Iterable[str], *, what: str = "known") -> str:
+def unknown_word(where: str, unknown: str, allowed: Iterable[str], *, what: str = "known") -> str:
     """The one line for a word that is not among the allowed ones, with the nearest of them."""
     choices = list(allowed)
-    near = nearest(given[:200], choices)
+    near = nearest(unknown[:200], choices)
     hint = f" Did you mean '{near}'?" if near else ""
     listed = ", ".join(choices[:12]) + (f", ... ({len(choices)} in all)" if len(choices) > 12 else "")
-    return f"{where}: {shown(given)} is not {what}.{hint} Allowed: {listed or '(nothing)'}"
+    return f"{where}: {shown(unknown)} is not {what}.{hint} Allowed: {listed or '(nothing)'}"
 
 
 class OutOfTimeError(Exception):

@@ -101,6 +101,6 @@ def metric_names(params: Params) -> tuple[list[str], list[str]]:
         every += [f"{group}/{metric}" for group in groups if group != "clean" for metric in OF_SLICES]
     for name, kind in kinds.items():
         headline, metric = family_of(families[name]).headline, PAIRED_METRIC[kind]
-        every += [f"{name}/{found}" for found in headline]
+        every += [f"{name}/{metric_name}" for metric_name in headline]
         paired += [f"{name}/{metric}"] if metric in headline else []
     return every, paired

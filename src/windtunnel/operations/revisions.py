@@ -31,10 +31,10 @@ def run_at(name: str, scratch: Path) -> Run | None:
 
     Raises UserError where that commit has no dvc.lock, or where its results are unavailable.
     """
-    found = _commit(name)
-    if found is None:
+    committed = _commit(name)
+    if committed is None:
         return None
-    commit, origin = found
+    commit, origin = committed
     scratch.mkdir(parents=True, exist_ok=True)
     for file in ("params.yaml", str(LOCK)):
         done = subprocess.run(["git", "show", f"{commit}:./{file}"], capture_output=True, check=False)
@@ -138,8 +138,8 @@ def other_params(lock: Path, raw: Mapping[str, object]) -> Iterator[str]:
     """The keys that a stage was run with at other values than params.yaml has now."""
     for stage in read_lock(lock, exact=True).values():
         for key, value in stage.own_params.items():
-            found: object = raw
+            current: object = raw
             for part in key.split("."):
-                found = found.get(part) if isinstance(found, Mapping) else None
-            if found is not None and found != value:
+                current = current.get(part) if isinstance(current, Mapping) else None
+            if current is not None and current != value:
                 yield key

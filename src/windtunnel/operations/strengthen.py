@@ -94,12 +94,12 @@ def rewrite(path: Path, change: Callable[[Any], None]) -> None:
     """
     before = params_text(path)
     # Without aliases, each entry changes alone.
-    wanted: Any = _plain(parse_params(before, str(path)))
-    change(wanted)
+    settings: Any = _plain(parse_params(before, str(path)))
+    change(settings)
     content = edit_yaml(before, str(path))
     change(content)
     text = as_yaml(content)
-    if _plain(parse_params(text, str(path))) != wanted:
+    if _plain(parse_params(text, str(path))) != settings:
         raise UserError(
             f"{path}: an entry that is written as an alias (*) of another cannot be changed alone; write it out, or "
             f"take the other's keys over with <<"

@@ -226,6 +226,6 @@ class OtherModel(Block):
     allow_pickle: bool = Field(False, description="the file may be a pickle, which runs code; see docs/security.md")
 
     @classmethod
-    def of(cls, given: str | OtherModel) -> OtherModel:
+    def of(cls, value: str | OtherModel) -> OtherModel:
         """The long form of what may be written as the place alone."""
-        return given if isinstance(given, OtherModel) else cls(model=given)
+        return value if isinstance(value, OtherModel) else cls(model=value)

@@ -30,8 +30,8 @@ class one_of:
         """An enumeration, for editors."""
         return {"type": "string", "enum": self.words}
 
-    def _check(self, given: str) -> str:
-        if given not in self.words:
+    def _check(self, value: str) -> str:
+        if value not in self.words:
             expected = ", ".join(f"'{word}'" for word in self.words)
             raise PydanticCustomError("enum", "is not allowed", {"expected": expected})
-        return given
+        return value

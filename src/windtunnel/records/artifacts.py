@@ -372,10 +372,10 @@ def check_data(data: Mapping[str, Tensor | dict[str, Tensor]], where: str) -> No
             raise UserError(f"{where}: {DATA_FILE} has {key} of {len(data[key])} samples for {samples}")
 
 
-def _is_choice(kept: Tensor | dict[str, Tensor], n: int) -> bool:
-    if not isinstance(kept, Tensor) or kept.dtype != torch.int64 or kept.ndim != 1:
+def _is_choice(indices: Tensor | dict[str, Tensor], n: int) -> bool:
+    if not isinstance(indices, Tensor) or indices.dtype != torch.int64 or indices.ndim != 1:
         return False
-    return not len(kept) or bool((kept.diff() > 0).all() and kept[0] >= 0 and kept[-1] < n)
+    return not len(indices) or bool((indices.diff() > 0).all() and indices[0] >= 0 and indices[-1] < n)
 
 
 def save_tensors(data: Tensors, path: Path) -> None:
@@ -432,13 +432,13 @@ def _check_sums(path: Path) -> None:
                     pass
 
 
-def _own_storage(tensor: Tensor, seen: set[int]) -> Tensor:
+def _own_storage(tensor: Tensor, addresses: set[int]) -> Tensor:
     """`tensor` on the CPU with a storage of its own; a copy only where it needs one, for it may be gigabytes.
 
-    Of a view torch.save would write the whole storage, and one storage of two tensors (`seen`: addresses) once.
+    Of a view torch.save would write the whole storage, and one storage of two tensors (`addresses`: of those written before) once.
     """
     plain = tensor.detach().cpu().contiguous()
-    if plain.data_ptr() in seen or plain.untyped_storage().nbytes() != plain.nbytes:
+    if plain.data_ptr() in addresses or plain.untyped_storage().nbytes() != plain.nbytes:
         plain = scratch.copy_of(plain)
-    seen.add(plain.data_ptr())
+    addresses.add(plain.data_ptr())
     return plain

@@ -79,14 +79,14 @@ def counts(rows: Iterable[FindingRecord]) -> dict[str, int]:
     return by_status
 
 
-def in_words(found: Mapping[str, int]) -> str:
+def in_words(counts: Mapping[str, int]) -> str:
     """`60 pass, 2 warn, 1 info, 28 not run`: the same line wherever the counts of a run are shown."""
-    return ", ".join(f"{number} {status.replace('_', ' ')}" for status, number in found.items() if number)
+    return ", ".join(f"{number} {status.replace('_', ' ')}" for status, number in counts.items() if number)
 
 
-def overall(found: Mapping[str, int]) -> str:
+def overall(counts: Mapping[str, int]) -> str:
     """`fail` for any hard failure, else `warn` for any warning, else `pass`; passing is necessary, not sufficient."""
-    return "fail" if found["fail"] else "warn" if found["warn"] else "pass"
+    return "fail" if counts["fail"] else "warn" if counts["warn"] else "pass"
 
 
 class SanityOptions(Options):

@@ -16,7 +16,7 @@ OF_KIND: Mapping[AssessmentKind, Mapping[str, str]] = {
     AssessmentKind.STATISTICAL_SAMPLING: {"corrupted_accuracy": "right when corrupted"},
 }
 _CLEAN = {"clean_accuracy": "correct on clean inputs"}  # the clean evaluation is also the corruption "none"
-_NO_ENTRY = {key: words for of_kind in OF_KIND.values() for key, words in of_kind.items()} | _CLEAN
+_NO_ENTRY = {key: phrase for of_kind in OF_KIND.values() for key, phrase in of_kind.items()} | _CLEAN
 
 
 def leading_metric(metadata: Metadata) -> str | None:

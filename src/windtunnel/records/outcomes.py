@@ -63,7 +63,7 @@ class Shares:
     @property
     def assessed(self) -> tuple[bool, ...]:
         """True for each sample whose outcome is known."""
-        return tuple(one is not None for one in self.right)
+        return tuple(count is not None for count in self.right)
 
     def damage(self, n: int) -> str:
         """Why this is no row of `n` samples; empty where it is one."""

@@ -56,10 +56,10 @@ def read_runtime(directory: Path) -> Runtime | None:
         return None
 
 
-def write_stage_runtime(stage: str, started: float, place: Layout = HERE) -> None:
+def write_stage_runtime(stage: str, started: float, layout: Layout = HERE) -> None:
     """Note how long a stage took that leaves no assessment; `started`: time.time() at its start."""
     seconds = round(time.time() - started, 3)
-    Runtime(started=started, seconds=seconds).write(place.runtime / stage)
+    Runtime(started=started, seconds=seconds).write(layout.runtime / stage)
 
 
 def measured_run_times(directory: Path, data_digest: str | None = None) -> list[float] | None:

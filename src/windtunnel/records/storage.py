@@ -29,21 +29,21 @@ _LOGITS = ("clean_logits", "perturbed_logits")
 _NOT_OF_SAMPLES = ("epsilons", KEPT)
 
 
-def evenly(n: int, wanted: Wanted) -> Tensor:
-    """Which of n samples keep their images: `wanted` of them, evenly spaced, so that data in the order of its classes shows all."""
-    if wanted == "all" or wanted >= n:
+def evenly(n: int, count: Wanted) -> Tensor:
+    """Which of n samples keep their images: `count` of them, evenly spaced, so that data in the order of its classes shows all."""
+    if count == "all" or count >= n:
         return torch.arange(n)
-    return torch.arange(wanted) * n // wanted
+    return torch.arange(count) * n // count
 
 
-def keep_images(result: AssessmentResult, wanted: Wanted) -> AssessmentResult:
-    """`result` with the images of as many samples as `wanted`, and of none that had none to begin with (`result.pictured`).
+def keep_images(result: AssessmentResult, count: Wanted) -> AssessmentResult:
+    """`result` with the images of as many samples as `count`, and of none that had none to begin with (`result.pictured`).
 
     Unchanged where that is every sample.
     """
     data = result.data
     n = len(tensor_in(data, "targets"))
-    image_indices = evenly(n, wanted)
+    image_indices = evenly(n, count)
     if result.pictured is not None:
         image_indices = image_indices[result.pictured[image_indices]]
     if len(image_indices) == n:

@@ -26,16 +26,16 @@ class View:
     said: str
     class_names: tuple[tuple[str, ...], ...] = ()
 
-    def names_of(self, words: set[str]) -> tuple[str, ...]:
-        """The first list that has all `words`; empty where none has."""
-        return next((names for names in self.class_names if words <= set(names)), ())
+    def names_of(self, labels: set[str]) -> tuple[str, ...]:
+        """The first list that has all `labels`; empty where none has."""
+        return next((names for names in self.class_names if labels <= set(names)), ())
 
 
 def distinct(names: list[str]) -> tuple[str, ...]:
     """The names, each with a number where it stands there again: ImageNet has two classes `crane`."""
     counts: dict[str, int] = {}
-    found = []
+    numbered = []
     for name in names:
         counts[name] = counts.get(name, 0) + 1
-        found.append(name if counts[name] == 1 else f"{name} ({counts[name]})")
-    return tuple(found)
+        numbered.append(name if counts[name] == 1 else f"{name} ({counts[name]})")
+    return tuple(numbered)

@@ -54,9 +54,11 @@ def placement() -> Placement | None:
     workers = int(number) if number else None
     if workers == 0:
         raise UserError(f"{where}: '{text}' has no workers; at least one is needed")
-    there = os.cpu_count() or 1
-    if kind == "processes" and workers is not None and workers > (most := max(_FEW, _A_PROCESSOR * there)):
-        raise UserError(f"{where}: '{text}' is more than this machine of {there} processors can use; at most {most}")
+    n_processors = os.cpu_count() or 1
+    if kind == "processes" and workers is not None and workers > (most := max(_FEW, _A_PROCESSOR * n_processors)):
+        raise UserError(
+            f"{where}: '{text}' is more than this machine of {n_processors} processors can use; at most {most}"
+        )
     if kind == "ray" and find_spec("ray") is None:
         raise UserError(f"{where}: '{text}' needs ray, which is not installed; pip install 'windtunnel[ray]'")
     return Placement(kind, workers)
@@ -70,26 +72,26 @@ def require_placement() -> None:
 
 def batch_limit() -> float:
     """Seconds for a unit, after which its worker counts as hung. Raises UserError for what is no number above 0."""
-    given: object = os.environ.get(LIMIT_VARIABLE, "").strip()
+    configured: object = os.environ.get(LIMIT_VARIABLE, "").strip()
     where = LIMIT_VARIABLE
-    if not given:
-        where, given = f"{LOCAL_FILE}: {LIMIT_KEY}", _local().get(LIMIT_KEY, BATCH_LIMIT)
+    if not configured:
+        where, configured = f"{LOCAL_FILE}: {LIMIT_KEY}", _local().get(LIMIT_KEY, BATCH_LIMIT)
     try:
-        seconds = float(str(given))
+        seconds = float(str(configured))
     except ValueError:
         seconds = 0.0
     if not 0 < seconds <= MAX_SECONDS:
-        raise UserError(f"{where}: {shown(str(given))} is no number of seconds above 0, {MAX_SECONDS:g} at most")
+        raise UserError(f"{where}: {shown(str(configured))} is no number of seconds above 0, {MAX_SECONDS:g} at most")
     return seconds
 
 
 def _asked() -> tuple[str, str]:
     """(who says so, what); nobody where nothing is asked for."""
-    if asked := os.environ.get(VARIABLE, "").strip():
-        return VARIABLE, asked
-    given = _local().get(KEY)
-    if given is not None:
-        return f"{LOCAL_FILE}: {KEY}", str(given)
+    if variable := os.environ.get(VARIABLE, "").strip():
+        return VARIABLE, variable
+    configured = _local().get(KEY)
+    if configured is not None:
+        return f"{LOCAL_FILE}: {KEY}", str(configured)
     return "", ""
 
 
@@ -110,9 +112,9 @@ def _local() -> dict[str, str]:
         node = YAML(typ="safe", pure=True).compose(file.read_text(encoding="utf-8-sig"))
     except Exception as error:  # ruamel raises IndexError and the like beside its own
         mark = getattr(error, "problem_mark", None)
-        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        position = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         reason = str(getattr(error, "problem", None) or error).splitlines() or [type(error).__name__]
-        raise UserError(f"{file}: is not YAML ({reason[0][:100]}{place})") from error
+        raise UserError(f"{file}: is not YAML ({reason[0][:100]}{position})") from error
     if node is None:  # comments alone
         return {}
     if not isinstance(node, MappingNode):

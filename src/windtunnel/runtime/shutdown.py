@@ -230,14 +230,14 @@ def _is_importing(frame: FrameType | None) -> bool:
     return False
 
 
-def _on_unraisable(found: sys.UnraisableHookArgs) -> None:
+def _on_unraisable(raised: sys.UnraisableHookArgs) -> None:
     """Python drops what is raised in a destructor or a weak reference's callback: the signal is sent once more."""
     number = _Ending.signal
-    if isinstance(found.exc_value, Interrupted) and number is not None:
+    if isinstance(raised.exc_value, Interrupted) and number is not None:
         _Ending.signal = None
         threading.Timer(0.05, os.kill, (os.getpid(), number)).start()  # when the callback is over
     else:
-        sys.__unraisablehook__(found)
+        sys.__unraisablehook__(raised)
 
 
 def marked_environment() -> dict[str, str]:

@@ -155,10 +155,10 @@ class CorruptionSheetVisualiser(Visualiser):
             if file.is_file():
                 data = load_tensors(file, whole=False)
                 inputs, answers = (tensor_in(data, f"perturbed_{key}") for key in ("inputs", "predictions"))
-                said = names[int(answers[i])]
-                words = said if said == target else f"{target} → {said}"
+                prediction = names[int(answers[i])]
+                change = prediction if prediction == target else f"{target} → {prediction}"
                 tiles.append(
-                    picture(inputs[row], f"under {corruption}: {words}", f"{corruption.replace('_', ' ')}: {words}")
+                    picture(inputs[row], f"under {corruption}: {change}", f"{corruption.replace('_', ' ')}: {change}")
                 )
         rows = tuple(("", tuple(tiles[start : start + self.columns])) for start in range(0, len(tiles), self.columns))
         return [PictureGrid(f"{artifacts.name}: {name} under every corruption at severity {worst}", (), rows)]
@@ -187,11 +187,11 @@ class PredictionFlipsVisualiser(Visualiser):
             mine = [i for i, (c, _) in enumerate(pairs) if c == name]
             rows.append(Stack(name, tuple(float(kind[mine].double().mean()) for kind in kinds)))
         rows.sort(key=lambda row: -sum(row.shares))
-        words = (("broken", "right to wrong"), ("unknown", "wrong to another wrong"), ("certified", "wrong to right"))
+        parts = (("broken", "right to wrong"), ("unknown", "wrong to another wrong"), ("certified", "wrong to right"))
         most = sum(rows[0].shares)
         alt = f"Share of answers that a corruption changes; most: {rows[0].label}, {most:.1%}."
         label = f"share of the samples{', mean of the severities' if suite else ''}"
-        return [stacks(rows, words, label, alt, max(0.05, most))]
+        return [stacks(rows, parts, label, alt, max(0.05, most))]
 
 
 @register
@@ -216,6 +216,6 @@ class MinimalSeverityVisualiser(Visualiser):
         alt = "Samples by the mildest severity that breaks them: " + ", ".join(
             f"{r.label} {int(r.value)}" for r in rows
         )
-        words = f"samples broken first at; {int(wrong.sum())} more are misclassified anyway"
+        axis_label = f"samples broken first at; {int(wrong.sum())} more are misclassified anyway"
         top = max(1, *(row.value for row in rows))
-        return [bars(rows, words, alt, top=top, value_format=plain, axis_format=plain, width=HALF)]
+        return [bars(rows, axis_label, alt, top=top, value_format=plain, axis_format=plain, width=HALF)]

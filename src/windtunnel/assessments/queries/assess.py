@@ -129,9 +129,9 @@ class _BatchSearch:
     capacity: int
 
     def __call__(self, task: QueryTask, indices: Tensor) -> State:
-        found: list[State] = []
-        search_images(self.search, self.oracle, task, indices, self.capacity, found.append)
-        joined = {key: torch.cat([state[key] for state in found]) for key in _KEPT}
+        states: list[State] = []
+        search_images(self.search, self.oracle, task, indices, self.capacity, states.append)
+        joined = {key: torch.cat([state[key] for state in states]) for key in _KEPT}
         position = (joined["index"][:, None] == indices[None]).int().argmax(1)  # they are done in any order
         return {key: value[position.argsort()] for key, value in joined.items()}
 
@@ -147,8 +147,8 @@ class _OneByOne:
     aims: Tensor | None
 
     def __call__(self, task: QueryTask, indices: Tensor) -> State:
-        found = [_one(self.request(i), self.subject, task, i) for i in indices.tolist()]
-        return {key: torch.cat([state[key] for state in found]) for key in _KEPT}
+        states = [_one(self.request(i), self.subject, task, i) for i in indices.tolist()]
+        return {key: torch.cat([state[key] for state in states]) for key in _KEPT}
 
     def request(self, i: int) -> Request:
         """The call for image `i`."""

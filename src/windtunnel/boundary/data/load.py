@@ -194,14 +194,16 @@ def _alike(inputs: np.ndarray | ImageFiles, indices: Tensor, part: slice) -> np.
     return rows
 
 
-def _as_image(some: Tensor, data: Data, low: float, high: float) -> Tensor:
+def _as_image(images: Tensor, data: Data, low: float, high: float) -> Tensor:
     """Raw images (n, H, W) or (n, C, H, W) as the model sees them, float32 (n, C, H, W) in [0, 1]."""
-    some = (some - low) / (high - low)
-    _check_values(some, (0.0, 1.0), f"after conversion from [{low:g}, {high:g}]; data.value_range says what they span")
-    some = _channels(some[:, None] if some.ndim == 3 else some, data.channels)
+    images = (images - low) / (high - low)
+    _check_values(
+        images, (0.0, 1.0), f"after conversion from [{low:g}, {high:g}]; data.value_range says what they span"
+    )
+    images = _channels(images[:, None] if images.ndim == 3 else images, data.channels)
     if data.crop:
-        some = some[(..., *middle((some.shape[2], some.shape[3]), data.size))]
-    return _resize(some, data.size).clamp(0, 1)
+        images = images[(..., *middle((images.shape[2], images.shape[3]), data.size))]
+    return _resize(images, data.size).clamp(0, 1)
 
 
 def _with_channels(data: Data, view: View) -> Data:
@@ -247,21 +249,21 @@ def _pictures(raw: Raw, data: Data, indices: Tensor, view: View) -> Iterator[Ima
         yield Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
 
 
-def _checked(given: Dataset) -> Dataset:
+def _checked(dataset: Dataset) -> Dataset:
     """A Dataset that a function of the user's made, held to what every source is held to."""
-    n = len(given.inputs)
-    if given.inputs.dtype != torch.float32 or given.inputs.ndim not in {2, 4}:
-        shape, dtype = tuple(given.inputs.shape), given.inputs.dtype
+    n = len(dataset.inputs)
+    if dataset.inputs.dtype != torch.float32 or dataset.inputs.ndim not in {2, 4}:
+        shape, dtype = tuple(dataset.inputs.shape), dataset.inputs.dtype
         raise UserError(
             f"data.function: inputs are {dtype} of shape {shape}; float32 (N, C, H, W) or (N, F) are needed"
         )
-    if len(given.ids) != n or len(given.targets) != n:
-        raise UserError(f"data.function: {len(given.targets)} labels and {len(given.ids)} ids for {n} samples")
-    _check_finite(given.inputs, given.ids)
-    _check_values(given.inputs, given.value_range)
-    if given.labelled:
-        _check_labels(given.targets.numpy(), given.class_names)
-    return given
+    if len(dataset.ids) != n or len(dataset.targets) != n:
+        raise UserError(f"data.function: {len(dataset.targets)} labels and {len(dataset.ids)} ids for {n} samples")
+    _check_finite(dataset.inputs, dataset.ids)
+    _check_values(dataset.inputs, dataset.value_range)
+    if dataset.labelled:
+        _check_labels(dataset.targets.numpy(), dataset.class_names)
+    return dataset
 
 
 def _require_numbers(array: np.ndarray) -> None:

@@ -48,24 +48,24 @@ def read_slices(path: str, dataset: Dataset) -> Slices:
     """
     import torch
 
-    place = {name: i for i, name in enumerate(dataset.ids)}
+    index_of = {name: i for i, name in enumerate(dataset.ids)}
     value_of: dict[tuple[str, str], str] = {}
     for sample, column, value in _lines(path):
         if value_of.setdefault((sample, column), value) != value:
             raise UserError(
                 f"{_KEY}: {path}: {sample} has two values of {column}, {value_of[sample, column]} and {value}"
             )
-    strange = next((sample for sample, _ in value_of if sample not in place), None)
-    if strange is not None and (_all_are_assessed(dataset) or not any(sample in place for sample, _ in value_of)):
-        near = nearest(strange, place)
-        hint = f"; did you mean {near}?" if near else f"; ids are like {next(iter(place), '')}"
+    strange = next((sample for sample, _ in value_of if sample not in index_of), None)
+    if strange is not None and (_all_are_assessed(dataset) or not any(sample in index_of for sample, _ in value_of)):
+        near = nearest(strange, index_of)
+        hint = f"; did you mean {near}?" if near else f"; ids are like {next(iter(index_of), '')}"
         raise UserError(f"{_KEY}: {path} names {shown(strange)}, which is no sample{hint}")
-    names = sorted({(column, value) for (sample, column), value in value_of.items() if sample in place})
-    members = torch.zeros(len(names), len(place), dtype=torch.bool)
+    names = sorted({(column, value) for (sample, column), value in value_of.items() if sample in index_of})
+    members = torch.zeros(len(names), len(index_of), dtype=torch.bool)
     row = {name: i for i, name in enumerate(names)}
     for (sample, column), value in value_of.items():
-        if sample in place:
-            members[row[column, value], place[sample]] = True
+        if sample in index_of:
+            members[row[column, value], index_of[sample]] = True
     return Slices(tuple(names), members)
 
 

@@ -59,28 +59,30 @@ class ImageFiles:
 
     def like(self, first: int, indices: np.ndarray) -> np.ndarray:
         """Read the images at `indices`, which must have the size of the image at `first`."""
-        wanted = _image(self.files[first], self.channels, self.resize, crop=self.crop)
-        found = np.empty((len(indices), *wanted.shape), np.uint8)
-        for place, index in enumerate(indices.tolist()):
-            image = wanted if index == first else _image(self.files[index], self.channels, self.resize, crop=self.crop)
-            if image.shape != wanted.shape:
+        first_image = _image(self.files[first], self.channels, self.resize, crop=self.crop)
+        images = np.empty((len(indices), *first_image.shape), np.uint8)
+        for row, index in enumerate(indices.tolist()):
+            image = (
+                first_image if index == first else _image(self.files[index], self.channels, self.resize, crop=self.crop)
+            )
+            if image.shape != first_image.shape:
                 raise UserError(
-                    f"{self.key}: {self.files[first].name} is {_size(wanted)}, {self.files[index].name} is {_size(image)}; "
+                    f"{self.key}: {self.files[first].name} is {_size(first_image)}, {self.files[index].name} is {_size(image)}; "
                     f"set data.resize (and data.channels) to make them alike"
                 )
-            found[place] = image
-        return found
+            images[row] = image
+        return images
 
 
-def middle(have: tuple[int, int], wanted: tuple[int, int] | None) -> tuple[slice, slice]:
-    """(rows, columns) of the largest part in the middle of an image of `have` (height, width) that has the shape of `wanted`.
+def middle(have: tuple[int, int], size: tuple[int, int] | None) -> tuple[slice, slice]:
+    """(rows, columns) of the largest part in the middle of an image of `have` (height, width) that has the shape of `size`.
 
     A square where nothing is wanted. An odd pixel more is left out below and on the right.
     """
-    ratio = 1.0 if wanted is None else wanted[0] / wanted[1]
+    ratio = 1.0 if size is None else size[0] / size[1]
     height, width = min(have[0], round(have[1] * ratio)), min(have[1], round(have[0] / ratio))
-    top, left = (have[0] - height) // 2, (have[1] - width) // 2
-    return slice(top, top + height), slice(left, left + width)
+    first_row, first_column = (have[0] - height) // 2, (have[1] - width) // 2
+    return slice(first_row, first_row + height), slice(first_column, first_column + width)
 
 
 def _size(image: np.ndarray) -> str:
@@ -149,17 +151,17 @@ def _mapped(path: Path, archive: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
     assert archive.zip is not None
     info = archive.zip.NameToInfo.get(f"{key}.npy")
     if info is None or info.compress_type != zipfile.ZIP_STORED or info.file_size < scratch.LARGE:
-        found: np.ndarray = archive[key]
-        return found
+        array: np.ndarray = archive[key]
+        return array
     with archive.zip.open(info) as file:
         shape, by_columns, dtype = npy_header(file)
         header = file.tell()
         while file.read(2**20):  # against its checksum
             pass
-    with path.open("rb") as whole:
+    with path.open("rb") as raw_file:
         # Its own header in the archive: 30 bytes, of which the last four say how long name and extra field are.
-        whole.seek(info.header_offset + 26)
-        before = info.header_offset + 30 + sum(struct.unpack("<HH", whole.read(4)))
+        raw_file.seek(info.header_offset + 26)
+        before = info.header_offset + 30 + sum(struct.unpack("<HH", raw_file.read(4)))
     return np.memmap(path, dtype, "r", before + header, shape, "F" if by_columns else "C")
 
 
@@ -169,10 +171,10 @@ def _check_headers(path: Path, archive: np.lib.npyio.NpzFile) -> None:
     for info in archive.zip.infolist():
         with archive.zip.open(info) as file:
             shape, _, dtype = npy_header(file)
-            held = info.file_size - file.tell()
+            stored_bytes = info.file_size - file.tell()
         claimed = math.prod(shape) * dtype.itemsize
-        if claimed != held and not dtype.hasobject:
-            raise ValueError(f"{info.filename} says it has {claimed} bytes, and the file holds {held}")
+        if claimed != stored_bytes and not dtype.hasobject:
+            raise ValueError(f"{info.filename} says it has {claimed} bytes, and the file holds {stored_bytes}")
         if info.compress_type != zipfile.ZIP_STORED:  # else it is mapped
             _check_free(path, claimed)
 
@@ -193,8 +195,8 @@ def load_idx(data: Data, seed: int) -> tuple[Raw, Raw | None]:
 
 def _idx(path: Path, labels: str | None, key: str) -> Raw:
     images = read_idx(path)
-    found = None if labels in (None, "none") else read_idx(_file(labels, key))
-    return Raw(images, found, _numbered(len(images)), (0.0, 255.0))
+    label_values = None if labels in (None, "none") else read_idx(_file(labels, key))
+    return Raw(images, label_values, _numbered(len(images)), (0.0, 255.0))
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -237,18 +239,18 @@ def _folder(data: Data, path: str | None, labels: str | None, key: str) -> Raw:
     names = [file.relative_to(folder).as_posix() for file in files]
     if odd_names := [name for name in names if not name.isprintable()]:
         raise UserError(f"{key}: {odd_names[0]!a} is a file name that is no UTF-8, or not printable; rename it")
-    words = None
+    class_of_file = None
     if labels not in {None, "none"}:
-        words = _csv_labels(_file(labels, key.replace("path", "labels")), names)
+        class_of_file = _csv_labels(_file(labels, key.replace("path", "labels")), names)
     elif labels is None:
         if loose := [name for name in names if "/" not in name]:
             raise UserError(
                 f"{key}: {loose[0]} is in no class folder of {folder}; give {key.replace('path', 'labels')} a CSV of "
                 f"file,label, or 'none'"
             )
-        words = [name.split("/")[0] for name in names]
+        class_of_file = [name.split("/")[0] for name in names]
     images = ImageFiles(files, data.channels, data.size, key, crop=data.crop is not None)
-    return Raw(images, None if words is None else np.array(words), names, (0.0, 255.0))
+    return Raw(images, None if class_of_file is None else np.array(class_of_file), names, (0.0, 255.0))
 
 
 def _csv_labels(path: Path, names: Sequence[str]) -> list[str]:
@@ -259,8 +261,8 @@ def _csv_labels(path: Path, names: Sequence[str]) -> list[str]:
         raise UserError(f"data.labels: {path} is not a CSV ({error})") from error
     if unlabelled := [name for name in names if name not in table]:
         raise UserError(f"data.labels: {path} has no line for {unlabelled[0]} (lines are file,label)")
-    known = set(names)
-    if lost := [name for name in table if name not in known and Path(name).suffix.lower() in IMAGE_SUFFIXES]:
+    file_names = set(names)
+    if lost := [name for name in table if name not in file_names and Path(name).suffix.lower() in IMAGE_SUFFIXES]:
         raise UserError(f"data.labels: {path} names {lost[0]}, which is not in the folder ({len(lost)} such)")
     return [table[name] for name in names]
 
@@ -312,23 +314,23 @@ def load_function(data: Data, seed: int) -> tuple[Raw | Dataset, Raw | Dataset |
         raise UserError("data.function: is required for source: function (module:function)")
     with bounded(f"data.function: {data.function}", data.time_limit, "data.time_limit"):
         function = resolve(data.function, "data.function")
-        found = function(**data.kwargs)
-    if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], tuple | Dataset):
-        return _from_function(found[0], data.function), _from_function(found[1], data.function)
-    return _from_function(found, data.function), None
+        data_made = function(**data.kwargs)
+    if isinstance(data_made, tuple) and len(data_made) == 2 and isinstance(data_made[0], tuple | Dataset):
+        return _from_function(data_made[0], data.function), _from_function(data_made[1], data.function)
+    return _from_function(data_made, data.function), None
 
 
-def _from_function(found: object, where: str) -> Raw | Dataset:
-    if isinstance(found, Dataset):
-        return found
-    if isinstance(found, tuple) and len(found) == 2:
-        x, y = (_array(part, where) for part in found)
+def _from_function(data_made: object, where: str) -> Raw | Dataset:
+    if isinstance(data_made, Dataset):
+        return data_made
+    if isinstance(data_made, tuple) and len(data_made) == 2:
+        x, y = (_array(part, where) for part in data_made)
         if x.ndim == 0:
             raise UserError(
                 f"data.function: {where} returned x of shape (); (N, C, H, W), (N, H, W) or (N, F) is needed"
             )
-        return Raw(x, None if found[1] is None else y, _numbered(len(x)), _natural_range(x))
-    raise UserError(f"data.function: {where} returned a {type(found).__name__}; a Dataset or (x, y) is needed")
+        return Raw(x, None if data_made[1] is None else y, _numbered(len(x)), _natural_range(x))
+    raise UserError(f"data.function: {where} returned a {type(data_made).__name__}; a Dataset or (x, y) is needed")
 
 
 def _array(values: object, where: str) -> np.ndarray:

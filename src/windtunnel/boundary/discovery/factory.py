@@ -56,10 +56,10 @@ def _builders(tree: ast.Module, fitting: set[str], parts: frozenset[str]) -> Ite
             yield node.name
 
 
-def _needs_nothing(node: ast.FunctionDef, given: int) -> bool:
-    """Return True if a function can be called without arguments, `given` aside (self)."""
+def _needs_nothing(node: ast.FunctionDef, n_bound: int) -> bool:
+    """Return True if a function can be called without arguments, `n_bound` aside (self)."""
     arguments = [*node.args.posonlyargs, *node.args.args]
-    return len(arguments) - len(node.args.defaults) <= given and None not in node.args.kw_defaults
+    return len(arguments) - len(node.args.defaults) <= n_bound and None not in node.args.kw_defaults
 
 
 def _returned(node: ast.FunctionDef) -> set[str]:

@@ -33,17 +33,17 @@ class SampleFiles:
     channels: int | None = None
 
 
-def candidates(root: Path, files: Files, made: Mapping[Path, str]) -> list[SampleFiles]:
+def candidates(root: Path, files: Files, makers: Mapping[Path, str]) -> list[SampleFiles]:
     """Return the data that could be assessed on; what is named as a test split first, and folders before arrays."""
     all_candidates = [
-        *_folders(root, files.image_folders, made),
-        *_idx(root, files.arrays, made),
-        *_npz(root, files.arrays, made),
+        *_folders(root, files.image_folders, makers),
+        *_idx(root, files.arrays, makers),
+        *_npz(root, files.arrays, makers),
     ]
     return sorted((candidate for candidate in all_candidates if not _is_train(candidate, all_candidates)), key=_rank)
 
 
-def look_at(root: Path, path: Path, made: Mapping[Path, str]) -> SampleFiles:
+def look_at(root: Path, path: Path, makers: Mapping[Path, str]) -> SampleFiles:
     """Identify the data at a path that the user names by its content; a folder of images where nothing is there yet.
 
     Raises UserError for an .npz that is there and has no `x`, by which no run could begin.
@@ -54,19 +54,19 @@ def look_at(root: Path, path: Path, made: Mapping[Path, str]) -> SampleFiles:
         try:
             if (root / path).exists() and "x" not in (names := _arrays(root / path)):
                 raise UserError(f"init: --data {path}: {without_x(names)}")
-            return _array(root, path, made)
+            return _array(root, path, makers)
         except UserError:
             raise
         except Exception as error:  # zipfile and numpy raise many kinds for a damaged file
             raise UserError(f"init: --data {path}: not an .npz of plain arrays ({first_line(error)})") from error
     if "idx3-ubyte" in path.name:
-        return next(_idx(root, [path], made))
+        return next(_idx(root, [path], makers))
     below = files_below(root / path, Path("-")).image_folders if (root / path).is_dir() else {}
     inside = {path / folder: path / image for folder, image in below.items() if len(folder.parts) == 1}
-    return next(_folders(root, inside, made), SampleFiles(path, "folder", maker(path, made)))
+    return next(_folders(root, inside, makers), SampleFiles(path, "folder", maker(path, makers)))
 
 
-def _folders(root: Path, images: Mapping[Path, Path], made: Mapping[Path, str]) -> Iterator[SampleFiles]:
+def _folders(root: Path, images: Mapping[Path, Path], makers: Mapping[Path, str]) -> Iterator[SampleFiles]:
     classes: dict[Path, list[Path]] = {}
     for folder in images:
         if folder != Path():
@@ -79,12 +79,12 @@ def _folders(root: Path, images: Mapping[Path, Path], made: Mapping[Path, str]) 
             alike = len({shape[0] for shape in shapes}) == 1
             train = next((other for other in classes if other.parent == folder.parent and other.name in _TRAINS), None)
             yield SampleFiles(
-                folder, "folder", maker(folder, made), train if train != folder else None, None, len(members),
+                folder, "folder", maker(folder, makers), train if train != folder else None, None, len(members),
                 shapes[0][0] if alike else None, shapes[0][1],
             )  # fmt: skip
 
 
-def _idx(root: Path, arrays: Iterable[Path], made: Mapping[Path, str]) -> Iterator[SampleFiles]:
+def _idx(root: Path, arrays: Iterable[Path], makers: Mapping[Path, str]) -> Iterator[SampleFiles]:
     image_files = [path for path in arrays if "idx3-ubyte" in path.name]
     for path in image_files:
         train = _train_beside(path, image_files)
@@ -92,7 +92,7 @@ def _idx(root: Path, arrays: Iterable[Path], made: Mapping[Path, str]) -> Iterat
         yield SampleFiles(
             path,
             "idx",
-            maker(path, made),
+            maker(path, makers),
             train,
             pair,
             side=read_or_skip(path, lambda path: _idx_side(root / path)),
@@ -113,11 +113,11 @@ def _labels(images: Path) -> Path:
     return images.with_name(images.name.replace("images", "labels").replace("idx3", "idx1"))
 
 
-def _npz(root: Path, arrays: Iterable[Path], made: Mapping[Path, str]) -> Iterator[SampleFiles]:
+def _npz(root: Path, arrays: Iterable[Path], makers: Mapping[Path, str]) -> Iterator[SampleFiles]:
     files = [path for path in arrays if path.suffix == ".npz"]
     archives = [path for path in files if "x" in (read_or_skip(path, lambda path: _arrays(root / path)) or ())]
     for path in archives:
-        if candidate := read_or_skip(path, lambda path: _array(root, path, made)):
+        if candidate := read_or_skip(path, lambda path: _array(root, path, makers)):
             yield replace(candidate, train=_train_beside(path, archives))
 
 
@@ -126,11 +126,11 @@ def _train_beside(path: Path, files: Iterable[Path]) -> Path | None:
     return next((p for p in files if p.parent == path.parent and _word(p) in _TRAINS and p != path), None)
 
 
-def _array(root: Path, path: Path, made: Mapping[Path, str]) -> SampleFiles:
+def _array(root: Path, path: Path, makers: Mapping[Path, str]) -> SampleFiles:
     shape = _shape_of_x(root / path)
     if len(shape) != 4:  # unknown, or no images
-        return SampleFiles(path, "npz", maker(path, made))
-    return SampleFiles(path, "npz", maker(path, made), side=(shape[2], shape[3]), channels=shape[1])
+        return SampleFiles(path, "npz", maker(path, makers))
+    return SampleFiles(path, "npz", maker(path, makers), side=(shape[2], shape[3]), channels=shape[1])
 
 
 def _shape_of_x(path: Path) -> tuple[int, ...]:
@@ -163,13 +163,13 @@ def _word(path: Path) -> str:
     return path.name.lower().replace("_", "-").partition("-")[0].partition(".")[0]
 
 
-def _is_train(one: SampleFiles, among: Iterable[SampleFiles]) -> bool:
+def _is_train(candidate: SampleFiles, among: Iterable[SampleFiles]) -> bool:
     """Return True if it is the training split of another candidate."""
-    return any(other.train == one.path for other in among if other is not one)
+    return any(other.train == candidate.path for other in among if other is not candidate)
 
 
-def _rank(one: SampleFiles) -> tuple[int, int, int, str]:
-    kind = ("folder", "idx", "npz").index(one.source)
-    word = _word(one.path)
+def _rank(candidate: SampleFiles) -> tuple[int, int, int, str]:
+    kind = ("folder", "idx", "npz").index(candidate.source)
+    word = _word(candidate.path)
     order = _TESTS.index(word) if word in _TESTS else len(_TESTS) + (word in _TRAINS)
-    return kind, order, len(one.path.parts), one.path.as_posix()
+    return kind, order, len(candidate.path.parts), candidate.path.as_posix()

@@ -33,9 +33,9 @@ def _outputs(root: Path, file: Path) -> list[tuple[Path, str]]:
     ]
 
 
-def maker(path: Path, made: Mapping[Path, str]) -> str:
+def maker(path: Path, makers: Mapping[Path, str]) -> str:
     """The stage that makes `path`, or a folder that it is in; empty where none does."""
-    return next((made[place] for place in (path, *path.parents) if place in made), "")
+    return next((makers[folder] for folder in (path, *path.parents) if folder in makers), "")
 
 
 def _folder(stage: object) -> str:

@@ -55,21 +55,21 @@ def files_below(root: Path, without: Path) -> Files:
     return listing
 
 
-def _sort_in(found: Files, folder: Path, name: str) -> None:
+def _sort_in(files: Files, folder: Path, name: str) -> None:
     path = folder / name
     suffix = path.suffix.lower()
     if suffix in IMAGE_SUFFIXES:
-        found.image_folders.setdefault(folder, path)
+        files.image_folders.setdefault(folder, path)
     elif suffix in WEIGHTS:
-        found.weights.append(path)
+        files.weights.append(path)
     elif suffix == ".npz" or "idx3-ubyte" in name:
-        found.arrays.append(path)
+        files.arrays.append(path)
     elif suffix == ".py":
-        found.code.append(path)
+        files.code.append(path)
     elif name == "config.json":
-        found.pretrained.append(folder)
+        files.pretrained.append(folder)
     elif name == "dvc.yaml":
-        found.dvc.append(path)
+        files.dvc.append(path)
 
 
 def _folders(root: Path, folder: Path, without: Path, depth: int) -> Iterator[tuple[Path, list[str]]]:

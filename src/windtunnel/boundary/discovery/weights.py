@@ -50,13 +50,13 @@ class Weights:
 
 
 def candidates(
-    root: Path, files: Iterable[Path], pretrained: Iterable[Path], made: Mapping[Path, str]
+    root: Path, files: Iterable[Path], pretrained: Iterable[Path], makers: Mapping[Path, str]
 ) -> list[Weights]:
     """Return what can be loaded of `files` and folders, and what stages make but is not there yet; what a stage makes comes first."""
-    paths = [*files, *(path for path in made if path.suffix in WEIGHTS)]
-    paths = sorted(dict.fromkeys(paths), key=lambda path: (not maker(path, made), len(path.parts), path))
+    paths = [*files, *(path for path in makers if path.suffix in WEIGHTS)]
+    paths = sorted(dict.fromkeys(paths), key=lambda path: (not maker(path, makers), len(path.parts), path))
     places = [*paths[:_FIRST_LOOK], *pretrained]
-    looked = [read_or_skip(path, lambda path: look_at(root, path, maker(path, made))) for path in places]
+    looked = [read_or_skip(path, lambda path: look_at(root, path, maker(path, makers))) for path in places]
     return [weights for weights in looked if weights]
 
 

@@ -133,7 +133,7 @@ def _by_class(modules: nn.ModuleList, x: Tensor, classes: Tensor) -> Tensor:
     return torch.cat([module(part) for module, part in parts if len(part)])[order.argsort()]
 
 
-def _moved(values: Tensor, given: tuple[float, float], wanted: tuple[float, float]) -> Tensor:
-    if given == wanted:
+def _moved(values: Tensor, source: tuple[float, float], target: tuple[float, float]) -> Tensor:
+    if source == target:
         return values
-    return (values - given[0]) / (given[1] - given[0]) * (wanted[1] - wanted[0]) + wanted[0]
+    return (values - source[0]) / (source[1] - source[0]) * (target[1] - target[0]) + target[0]

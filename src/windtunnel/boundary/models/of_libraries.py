@@ -135,23 +135,23 @@ def keep_network(
     return kind.model_validate({**record, **facts, "random": model.weights == RANDOM}).facts
 
 
-def loaded(network: nn.Module, kept: OfLibrary, directory: Path) -> Loaded:
+def loaded(network: nn.Module, record: OfLibrary, directory: Path) -> Loaded:
     """The network with the weights that were kept, behind its normalisation."""
-    load_weights(network, directory / WEIGHTS, f"the kept weights of {kept.original}")
-    module = Normalised(network, kept.mean, kept.std)
-    name = f"{kept.source} {kept.original}" + (" with random weights" if kept.random else "")
-    return Loaded(module, TORCH, module_digest(module), name, caveats=(RANDOM_WEIGHTS,) if kept.random else ())
+    load_weights(network, directory / WEIGHTS, f"the kept weights of {record.original}")
+    module = Normalised(network, record.mean, record.std)
+    name = f"{record.source} {record.original}" + (" with random weights" if record.random else "")
+    return Loaded(module, TORCH, module_digest(module), name, caveats=(RANDOM_WEIGHTS,) if record.random else ())
 
 
 def check_folded(
-    view: View, whole: Callable[[Image.Image], Tensor], mean: Sequence[float], std: Sequence[float]
+    view: View, all_transforms: Callable[[Image.Image], Tensor], mean: Sequence[float], std: Sequence[float]
 ) -> None:
     """Hold `view` and a normalisation against the library's whole transforms, on one picture.
 
     Raises UserError where they are not the same: then the transforms do something that is no resize, crop or normalisation.
     """
     picture = _test_picture("RGB" if view.channels == 3 else "L")
-    transformed = whole(picture)
+    transformed = all_transforms(picture)
     ours = Normalised(nn.Identity(), mean, std)(view.image(picture)[None])[0]
     if transformed.shape != ours.shape or not torch.allclose(transformed, ours, atol=_SAME):
         raise UserError(

@@ -125,7 +125,7 @@ class OnnxNetwork(nn.Module):
         declared = declared if self.has_batch else [1, *declared]
         sizes = declared[1:]
         if not all(sizes) and shape is not None and len(shape) == len(sizes):
-            sizes = [own or size for own, size in zip(sizes, shape, strict=True)]
+            sizes = [declared_size or size for declared_size, size in zip(sizes, shape, strict=True)]
         if not sizes or not all(sizes):
             text = [size.dim_param or size.dim_value for size in tensor_type.shape.dim]
             raise UserError(f"{path}: takes {text}; a dimension for the batch, then known sizes, are needed")

@@ -505,13 +505,13 @@ def _space_to_depth(attributes: Attributes, x: Tensor) -> Tensor:
 
 
 @_row("Resize", "Upsample", static=(1, 2, 3))
-def _resize(attributes: Attributes, x: Tensor, *given: Any) -> Tensor:
+def _resize(attributes: Attributes, x: Tensor, *constants: Any) -> Tensor:
     mode, coordinates = (
         attributes.get("mode", "nearest"),
         attributes.get("coordinate_transformation_mode", "half_pixel"),
     )
-    scales = given[1] if len(given) > 1 else given[0] if given else attributes.get("scales")
-    sizes = given[2] if len(given) > 2 and given[2] else None
+    scales = constants[1] if len(constants) > 1 else constants[0] if constants else attributes.get("scales")
+    sizes = constants[2] if len(constants) > 2 and constants[2] else None
     if sizes is None:
         assert scales is not None
         sizes = [math.floor(n * s) for n, s in zip(x.shape[2:], scales[2:], strict=True)]

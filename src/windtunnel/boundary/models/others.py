@@ -14,15 +14,15 @@ from windtunnel.params.model import Model, OtherModel
 
 
 def named_classifier(
-    key: str, place: str | OtherModel, dataset: Dataset, device: str, server: str | None
+    key: str, location: str | OtherModel, dataset: Dataset, device: str, server: str | None
 ) -> Classifier:
-    """The classifier at `place`, whose name becomes its `source`; it runs nothing that does not stand at `key`.
+    """The classifier at `location`, whose name becomes its `source`; it runs nothing that does not stand at `key`.
 
     A directory is reports/model of an earlier run, or the reports directory that holds it; anything with `:/` is an
     MLflow URI, on the tracking server `server`. Raises UserError, naming the key `key`, for one that is not there or
     does not fit the data.
     """
-    other = OtherModel.of(place)
+    other = OtherModel.of(location)
     name, trust = other.model, trust_of(other, key)
     try:
         model = _fetched(other, dataset, device, server, trust) if ":/" in name else _kept(name, dataset, device, trust)

@@ -19,7 +19,7 @@ _KEY = "model.preprocess"
 _PREFIX = "windtunnel_"  # of the nodes that are added to a graph
 
 
-def steps_of(given: Preprocess, shape: Sequence[int]) -> Steps:
+def steps_of(block: Preprocess, shape: Sequence[int]) -> Steps:
     """Resolve `model.preprocess` for inputs of `shape` (C, H, W), or (F,) where data are tabular.
 
     Raises:
@@ -27,29 +27,29 @@ def steps_of(given: Preprocess, shape: Sequence[int]) -> Steps:
 
     """
     is_image = len(shape) == 3
-    if not is_image and (given.layout or given.channels != "RGB"):
+    if not is_image and (block.layout or block.channels != "RGB"):
         raise UserError(f"{_KEY}: layout and channels are of images; the data have shape {_sizes(shape)}")
     channels, mixing = (shape[0] if is_image else 1), None
-    if given.channels != "RGB":
+    if block.channels != "RGB":
         if channels != 3:
-            raise UserError(f"{_KEY}.channels: {given.channels} is made of 3 channels; the data have {channels}")
-        mixing = ((0.0, 0.0, 1.0), (0.0, 1.0, 0.0), (1.0, 0.0, 0.0)) if given.channels == "BGR" else (_LUMA,)
+            raise UserError(f"{_KEY}.channels: {block.channels} is made of 3 channels; the data have {channels}")
+        mixing = ((0.0, 0.0, 1.0), (0.0, 1.0, 0.0), (1.0, 0.0, 0.0)) if block.channels == "BGR" else (_LUMA,)
         channels = len(mixing)
     for key in ("mean", "std"):
-        values = getattr(given, key)
+        values = getattr(block, key)
         if values is not None and len(values) not in {1, channels}:
             raise UserError(f"{_KEY}.{key}: has {len(values)} values; one, or one for each of {channels} channels")
-    low, high = given.range or (0.0, 1.0)
+    low, high = block.range or (0.0, 1.0)
     mean, std = (
         np.broadcast_to(np.array(values or default), channels)
-        for values, default in ((given.mean, (0.0,)), (given.std, (1.0,)))
+        for values, default in ((block.mean, (0.0,)), (block.std, (1.0,)))
     )
-    scale, shift = (high - low) / std, (low - mean) / std
+    scale, offset = (high - low) / std, (low - mean) / std
     return Steps(
         mixing=mixing,
         scale=tuple(scale.tolist()),
-        shift=tuple(shift.tolist()),
-        channels_last=given.layout == "NHWC",
+        shift=tuple(offset.tolist()),
+        channels_last=block.layout == "NHWC",
         is_image=is_image,
     )
 
@@ -226,7 +226,7 @@ def same_pixels(preprocess: Sequence[int], declared: Sequence[int]) -> bool:
 
 def _insert(
     model: onnx.ModelProto,
-    taken: onnx.ValueInfoProto,
+    graph_input: onnx.ValueInfoProto,
     steps: Steps,
     shape: Sequence[int],
     declared: Sequence[int | None],
@@ -234,17 +234,17 @@ def _insert(
 ) -> None:
     """Put the steps before the first node of a graph, which takes float32 (N, *shape) afterwards."""
     nodes: list[onnx.NodeProto] = []
-    size = taken.type.tensor_type.shape.dim[0]
+    size = graph_input.type.tensor_type.shape.dim[0]
     batch = size.dim_value or size.dim_param or "batch"
-    input_name, current = taken.name, f"{_PREFIX}pixels"
+    input_name, current = graph_input.name, f"{_PREFIX}pixels"
 
-    def add(operator: str, *constants: np.ndarray, made: str = "", **attributes: object) -> None:
+    def add(operator: str, *constants: np.ndarray, output: str = "", **attributes: object) -> None:
         nonlocal current
         names = []
         for array in constants:
             names.append(f"{_PREFIX}constant_{len(nodes)}")
             nodes.append(helper.make_node("Constant", [], [names[-1]], value=numpy_helper.from_array(array)))
-        result = made or f"{_PREFIX}{operator.lower()}_{len(nodes)}"
+        result = output or f"{_PREFIX}{operator.lower()}_{len(nodes)}"
         nodes.append(helper.make_node(operator, [current, *names], [result], **attributes))
         current = result
 
@@ -271,9 +271,9 @@ def _insert(
     del model.graph.input[:]
     pixels = helper.make_tensor_value_info(f"{_PREFIX}pixels", TensorProto.FLOAT, [batch, *shape])
     model.graph.input.extend([pixels, *others])
-    kept = list(model.graph.node)
+    old_nodes = list(model.graph.node)
     del model.graph.node[:]
-    model.graph.node.extend([*nodes, *kept])
+    model.graph.node.extend([*nodes, *old_nodes])
 
 
 def _sizes(shape: Sequence[int | None]) -> str:

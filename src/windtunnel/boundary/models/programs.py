@@ -181,8 +181,8 @@ def _check_target(target: str) -> None:
     elif first == "torch" and rest[:2] == ["ops", "higher_order"]:
         allowed = len(rest) == 3 and rest[2] in _HIGHER_ORDER
     elif first == "torch" and len(rest) == 4 and rest[0] == "ops" and rest[1] in _NAMESPACES:
-        found = getattr(getattr(getattr(torch.ops, rest[1]), rest[2], None), rest[3], None)
-        allowed = isinstance(found, torch._ops.OpOverload) and found._schema.name not in _NEVER
+        overload = getattr(getattr(getattr(torch.ops, rest[1]), rest[2], None), rest[3], None)
+        allowed = isinstance(overload, torch._ops.OpOverload) and overload._schema.name not in _NEVER
     if not allowed:
         raise Refused(f"calls {target[:80]}, which is no operator on tensors")
 

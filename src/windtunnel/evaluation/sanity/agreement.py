@@ -109,8 +109,8 @@ def counterexamples_real(evidence: Evidence, limit: float) -> CheckResult:
     """
     bad, ids, n_samples = [], [], 0
     criterion = evidence.subject.classifier.criterion
-    for whole, ball in balls(evidence):
-        certificate = evidence.pictured(whole)
+    for verification, ball in balls(evidence):
+        certificate = evidence.pictured(verification)
         claimed = _falsified(certificate)
         if not claimed.any():
             continue

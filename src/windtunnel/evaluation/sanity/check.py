@@ -62,7 +62,7 @@ class Check:
 
 def listing(
     bad: Sequence[str],
-    words: str,
+    sentence: str,
     *,
     value: float,
     n: int,
@@ -70,19 +70,19 @@ def listing(
     severity: Severity | None = None,
     each: Mapping[str, str] | None = None,
 ) -> CheckResult:
-    """The result of a check that finds assessments at fault: flagged where there are any, named after `words`."""
-    reason = f"{words} {', '.join(bad)}"
+    """The result of a check that finds assessments at fault: flagged where there are any, named after `sentence`."""
+    reason = f"{sentence} {', '.join(bad)}"
     return CheckResult(bool(bad), value, n, samples, bad, reason, severity=severity, each=each or {})
 
 
 def largest(
-    values: Mapping[str, float], limit: float, words: str, *, n: int | None = None, samples: Sequence[str] = ()
+    values: Mapping[str, float], limit: float, sentence: str, *, n: int | None = None, samples: Sequence[str] = ()
 ) -> CheckResult:
     """The result of a check with one number per assessment: those above `limit` are at fault, the value is the largest."""
     bad = [name for name, value in values.items() if value > limit]
-    each = {name: f"{words} {name} ({values[name]:.3g})" for name in bad}
+    each = {name: f"{sentence} {name} ({values[name]:.3g})" for name in bad}
     n_samples = len(values) if n is None else n
-    return listing(bad, words, value=max(values.values()), n=n_samples, samples=samples, each=each)
+    return listing(bad, sentence, value=max(values.values()), n=n_samples, samples=samples, each=each)
 
 
 GROUPS = {

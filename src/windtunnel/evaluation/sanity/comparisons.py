@@ -312,6 +312,6 @@ class _Records:
 def best_known(benchmark: str) -> BestKnownAccuracy:
     """The highest of the records, each by its lowest evaluation: the external one where there is one."""
     content = fitting(_Records, read_json(FILE), str(FILE), "the best known accuracies")
-    known = content.benchmarks[benchmark]
-    best = max(known.records, key=lambda entry: entry.lowest)
-    return BestKnownAccuracy(best.model, best.lowest, parse_number(known.epsilon), content.read)
+    benchmark_records = content.benchmarks[benchmark]
+    best = max(benchmark_records.records, key=lambda entry: entry.lowest)
+    return BestKnownAccuracy(best.model, best.lowest, parse_number(benchmark_records.epsilon), content.read)

@@ -80,8 +80,8 @@ def pgd(
                 x = x.detach().requires_grad_()
                 logits = classifier.module(x)
                 value = (loss or classifier.criterion.margin_loss)(logits, y)
-                (one,) = torch.autograd.grad(value.sum(), x)
-                gradient += one
+                (step_gradient,) = torch.autograd.grad(value.sum(), x)
+                gradient += step_gradient
             losses.append(value.detach().cpu())
             broken |= ~classifier.criterion.is_correct(logits, y).cpu()
             if until_broken and broken.all():

@@ -56,7 +56,7 @@ def _iterative(evidence: Evidence) -> list[Assessment]:
 
 
 def _stronger(
-    evidence: Evidence, limit: float, changes: Callable[[Assessment], list[Changes]], words: str
+    evidence: Evidence, limit: float, changes: Callable[[Assessment], list[Changes]], change_text: str
 ) -> CheckResult:
     """Run each iterative attack with more effort on the same samples; flags where it breaks significantly more."""
     worst, bad, ids, most = 0.0, [], [], 0
@@ -72,7 +72,7 @@ def _stronger(
         if drop > limit and significantly_more(gained, lost):
             bad.append(assessment.name)
             ids += [assessment.ids[i] for i in local[broken & ~before].tolist()]
-    return listing(bad, f"{words} breaks more in", value=worst, n=most, samples=ids)
+    return listing(bad, f"{change_text} breaks more in", value=worst, n=most, samples=ids)
 
 
 @check("D1", "Twice the steps break no more", Tier.ATTACKS, Severity.WARN, threshold=0.01, source="Carlini et al. 2019",
@@ -307,14 +307,14 @@ def implementations_agree(evidence: Evidence, limit: float) -> CheckResult:
     for first, second in TWINS:
         if first not in names or second not in names or names[first].region != names[second].region:
             continue
-        one, other = names[first], names[second]
-        shared = evidence.covered([one]) & evidence.covered([other])
-        broken_first, right = (evidence.union([p], lambda q: q.succeeded) & shared for p in (one, other))
+        first_attack, other = names[first], names[second]
+        shared = evidence.covered([first_attack]) & evidence.covered([other])
+        broken_first, right = (evidence.union([p], lambda q: q.succeeded) & shared for p in (first_attack, other))
         a, b, size = int((broken_first & ~right).sum()), int((right & ~broken_first).sum()), max(1, int(shared.sum()))
         n, worst = n + 1, max(worst, abs(a - b) / size)
         if abs(a - b) / size > limit and significantly_more(max(a, b), min(a, b)):
-            bad += [one.name, other.name]
-            reason = f"{one.name} and {other.name} differ by {abs(a - b) / size:.1%}"
+            bad += [first_attack.name, other.name]
+            reason = f"{first_attack.name} and {other.name} differ by {abs(a - b) / size:.1%}"
     if not n:
         raise NotApplicable("no method was run from two libraries at the same budget")
     return CheckResult(bool(bad), worst, n=n, assessments=bad, reason=reason)

@@ -51,16 +51,16 @@ def headline_metrics(summary: Artifacts, clean: Artifacts, assessments: Sequence
         ("clean", "clean_accuracy"),
         ("worst_case", "worst_case_accuracy"),
     ):
-        found = {
+        numbers = {
             key.replace(source, "accuracy"): metrics[key]
             for key in (*_with_interval(source), *_with_interval(f"{source}_all"))
             if key in metrics
         }
-        if found:
-            found["n"] = sizes[group]
-        found |= {key: metrics[f"{group}_{key}"] for key in (*OF_CLASSES, *OF_SLICES) if f"{group}_{key}" in metrics}
-        if found:
-            top[group] = found
+        if numbers:
+            numbers["n"] = sizes[group]
+        numbers |= {key: metrics[f"{group}_{key}"] for key in (*OF_CLASSES, *OF_SLICES) if f"{group}_{key}" in metrics}
+        if numbers:
+            top[group] = numbers
     for layer in layers_of(metrics):
         if layer.name:
             for group, rate, n in (

@@ -36,11 +36,11 @@ def record_outcomes(
     blocks: dict[str, dict[str, Json]] = {
         name: entry.model_dump(mode="json", exclude={"visualisers", "storage"}) for _, name, entry in entries(params)
     }
-    own: dict[str, Json] = {
+    entries_run: dict[str, Json] = {
         a.name: {"entry": blocks[a.name], "library_version": a.metadata.library_version} for a in assessments
     }
     # Corruptions decide nothing of the worst case.
-    settings: dict[str, Json] = {a.name: own[a.name] for a in assessments if a.kind in _HELD}
+    settings: dict[str, Json] = {a.name: entries_run[a.name] for a in assessments if a.kind in _HELD}
     right = clean.tensor("clean_predictions") == clean.tensor("targets")
     states, drawn = summary.tensor("sample_states"), summary.tensor("drawn")
     survived, certified = (states == state.code for state in (SampleState.SURVIVED, SampleState.CERTIFIED))
@@ -89,14 +89,14 @@ def record_outcomes(
         places, name = indices_of(artifacts, clean.sample_names).tolist(), f"{artifacts.name}/{metric}"
         if artifacts.kind in _HELD:
             # An attack on what others left depends on the settings of those others too.
-            own_scope = settings if blocks[artifacts.name].get("on") else own[artifacts.name]
+            own_scope = settings if blocks[artifacts.name].get("on") else entries_run[artifacts.name]
             row = _spread(_row(_HELD[artifacts.kind](artifacts)), places, len(right), NOT_ASSESSED)
             region = artifacts.metadata.semantics.perturbation
             outcomes[name] = Outcomes(_digest(samples, budget, own_scope), "".join(row), region.norm, region.epsilon)
         else:
             images = _right_images(artifacts)
             counts = _spread(images.sum(0).tolist(), places, len(right), None)
-            outcomes[name] = Shares(_digest(samples, own[artifacts.name]), tuple(counts), len(images))
+            outcomes[name] = Shares(_digest(samples, entries_run[artifacts.name]), tuple(counts), len(images))
     return OutcomeRecord(clean.metadata.provenance.model_digest, tuple(clean.sample_names), outcomes)
 
 

@@ -31,7 +31,7 @@ def security_charts(
     for norm in dict.fromkeys(curve.norm for curve in curves):
         mine = [curve for curve in curves if curve.norm == norm]
         sides = [[c for c in mine if c.certified is certified] for certified in (False, True)]
-        drawn = [one for side in sides for i, curve in enumerate(side) for one in _series(curve, i, samples)]
+        drawn = [line for side in sides for i, curve in enumerate(side) for line in _series(curve, i, samples)]
         # Points without a line: between two budgets nothing was measured.
         for end, title, role in _ENDS:
             points, limits = end_at_budgets(layers, norm, end)

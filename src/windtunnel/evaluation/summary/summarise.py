@@ -262,15 +262,15 @@ SUMMARY = Algorithm(
 )
 
 
-def with_failed_entries(summary: AssessmentResult, found: Sequence[tuple[str, Artifacts]]) -> AssessmentResult:
+def with_failed_entries(summary: AssessmentResult, assessments: Sequence[tuple[str, Artifacts]]) -> AssessmentResult:
     """Return the summary with a hard failure and a caveat for each entry without a result; the gate refuses hard failures.
 
     Args:
         summary: without them.
-        found: the family and the artifacts of every entry, in the order of the run.
+        assessments: the family and the artifacts of every entry, in the order of the run.
 
     """
-    failed = {f"{family}.{a.name}": a.metadata.failure for family, a in found if a.metadata.failure}
+    failed = {f"{family}.{a.name}": a.metadata.failure for family, a in assessments if a.metadata.failure}
     if not failed:
         return summary
     lines = [
@@ -286,7 +286,7 @@ def with_failed_entries(summary: AssessmentResult, found: Sequence[tuple[str, Ar
         kwargs={
             **summary.kwargs,
             "hard_failures": [*failures, *lines],
-            "failed": [a.name for _, a in found if a.metadata.failure],
+            "failed": [a.name for _, a in assessments if a.metadata.failure],
         },
         caveats=(*(Caveat("entry_failed", line) for line in lines), *summary.caveats),
     )

@@ -198,12 +198,12 @@ def _assess(
         return assess_subject(params, subject, train, checked=sanity is not None, is_alone=is_alone)
 
 
-def _class_names(loaded: Loaded, assessed: Raw, given: object) -> object:
+def _class_names(loaded: Loaded, assessed: Raw, names: object) -> object:
     """Return the names of the classes, or how many a torch module has: a few samples need not be of all of them."""
-    if given is not None:
-        if isinstance(given, str | bytes | float):
-            raise UserError(f"class_names: {shown(given)} is no list of names")
-        return given if isinstance(given, int) else array_of(given, "class_names", names=True).tolist()
+    if names is not None:
+        if isinstance(names, str | bytes | float):
+            raise UserError(f"class_names: {shown(names)} is no list of names")
+        return names if isinstance(names, int) else array_of(names, "class_names", names=True).tolist()
     if isinstance(loaded.module, PredictFunction) or (
         assessed.labels is not None and assessed.labels.dtype.kind == "U"
     ):

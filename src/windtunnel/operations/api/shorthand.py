@@ -52,17 +52,17 @@ def epsilon_of(block: Mapping[str, object]) -> float | None:
         return None
 
 
-def entries_of(family: str, given: Given, epsilon: float | None, functions: CallersFunctions) -> dict[str, object]:
+def entries_of(family: str, requested: Given, epsilon: float | None, functions: CallersFunctions) -> dict[str, object]:
     """Return the map of a family in params.yaml. Raises UserError, with the nearest match, for an unknown algorithm.
 
     An attack of torchattacks that is given by its name alone takes 40 steps of epsilon / 16 (2.5 epsilon in all, as Madry et al.
     2018 do): the library's own steps are those of 8/255, and would not reach the end of a larger ball.
     """
-    if given is None:
+    if requested is None:
         return {}
     entries: dict[str, object] = {}
-    if isinstance(given, Mapping):
-        for name, item in islice(given.items(), _MOST):
+    if isinstance(requested, Mapping):
+        for name, item in islice(requested.items(), _MOST):
             if not isinstance(name, str):
                 raise UserError(f"{family}: {shown(name)} is no name of an entry; names are text")
             if isinstance(item, Mapping) and "loss" in item and "algorithm" in item:
@@ -73,9 +73,9 @@ def entries_of(family: str, given: Given, epsilon: float | None, functions: Call
             else:
                 entries[name] = entry_of(family, item, epsilon, functions, name=name)[1]
         return entries
-    several = [given] if isinstance(given, str | bytes) or callable(given) else given
+    several = [requested] if isinstance(requested, str | bytes) or callable(requested) else requested
     if not isinstance(several, Iterable):
-        raise UserError(f"{family}: {shown(given)} is neither an algorithm's name nor entries by name")
+        raise UserError(f"{family}: {shown(requested)} is neither an algorithm's name nor entries by name")
     for item in islice(several, _MOST):
         name, entry = entry_of(family, item, epsilon, functions)
         if name in entries:

@@ -67,11 +67,11 @@ class FolderContents:
                     return (value, value)
         return None
 
-    def model_at(self, place: str) -> Weights | None:
+    def model_at(self, name: str) -> Weights | None:
         """The model that the user names, a path or `library:name`; None where it is nothing that loads."""
-        if weights_file := weights.named(place):
+        if weights_file := weights.named(name):
             return weights_file
-        path = self._check_link("--model", Path(place))
+        path = self._check_link("--model", Path(name))
         return read_or_skip(path, lambda path: weights.look_at(self.root, path, upstream.maker(path, self.made)))
 
     def data_at(self, path: Path) -> SampleFiles:

@@ -117,12 +117,12 @@ class Resolver:
             *(dependencies.generator_code(self.params.generators) if family_of(family).generators else ()),
         ]
         modules += [*family_of(family).modules, *record.code(entry)]
-        found = self._stage(
+        resolved = self._stage(
             stage, _plain(effective, "visualisers"), reached, modules, files, family=family, name=name,
             builds_on={f"{s}@{n}" if n else s: self.entry(s, n).digest for s, n in built if (s, n) in self.entries},
         )  # fmt: skip
-        self.done[label] = found.model_copy(
-            update={"drawing": self._drawing(_figures(family, name, entry), found.work.code)}
+        self.done[label] = resolved.model_copy(
+            update={"drawing": self._drawing(_figures(family, name, entry), resolved.work.code)}
         )
         return self.done[label]
 

@@ -84,9 +84,9 @@ class Code:
         """The file of a module of ours or of the project; None for a library's and for a name that is no module's."""
         if name not in self._files:
             top, *rest = name.split(".")
-            known = self._roots.get(top)
-            tops = [known] if known else [os.path.join(folder, top) for folder in self._folders]
-            bases = [os.path.join(found, *rest) for found in tops]
+            root = self._roots.get(top)
+            tops = [root] if root else [os.path.join(folder, top) for folder in self._folders]
+            bases = [os.path.join(base, *rest) for base in tops]
             paths = (path for base in bases for path in (os.path.join(base, "__init__.py"), f"{base}.py"))
             self._files[name] = next((Path(path) for path in paths if os.path.isfile(path)), None)
         return self._files[name]
@@ -113,9 +113,9 @@ class Code:
             around = (".".join(parts[:i]) for i in range(1, len(parts)))
             # A folder of modules without an __init__.py has no file of its own, and is no library.
             imported = (*source.imports, *self._lazy.get(name, ()))
-            at_hand = {found.partition(".")[0] for found in imported if self.file(found) is not None}
-            libraries = {found.partition(".")[0] for found in imported} - at_hand - sys.stdlib_module_names
-            imports = tuple(found for found in (*around, *imported) if self.file(found) is not None)
+            at_hand = {module.partition(".")[0] for module in imported if self.file(module) is not None}
+            libraries = {module.partition(".")[0] for module in imported} - at_hand - sys.stdlib_module_names
+            imports = tuple(module for module in (*around, *imported) if self.file(module) is not None)
             self._modules[name] = _Module(code, imports, frozenset(libraries))
         return self._modules[name]
 

@@ -19,9 +19,9 @@ def explain(before: Resolved, now: Resolved) -> list[str]:
 def _of_work(before: Work, now: Work) -> Iterator[str]:
     old, new = flat(before.entry), flat(now.entry)
     for key in dict.fromkeys((*new, *old)):
-        given, was = new.get(key, _ABSENT), old.get(key, _ABSENT)
-        if given != was:
-            yield _value_changed(key.removeprefix("budget."), was, given)
+        new_value, was = new.get(key, _ABSENT), old.get(key, _ABSENT)
+        if new_value != was:
+            yield _value_changed(key.removeprefix("budget."), was, new_value)
     for key in ("seed", "device"):
         if getattr(before, key) != getattr(now, key):
             yield _value_changed(key, getattr(before, key), getattr(now, key))

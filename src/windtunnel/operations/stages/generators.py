@@ -22,11 +22,11 @@ def main() -> None:
 
 
 def write_generators(
-    block: Generators, assessed: Dataset, train: Dataset | None, seed: int, device: str, place: Layout
+    block: Generators, assessed: Dataset, train: Dataset | None, seed: int, device: str, layout: Layout
 ) -> None:
     """Make the generative models of the training split, and measure them on it."""
-    make_generators(block, train, seed, device, place.generators)
+    make_generators(block, train, seed, device, layout.generators)
     where = pick_device(device)
-    generators = load_generators(place.generators, where, assessed, block)
+    generators = load_generators(layout.generators, where, assessed, block)
     generator_quality = quality(generators, train, seed, where) if generators else Quality()
-    write_json(generator_quality.model_dump(mode="json"), place.generators / QUALITY_JSON)
+    write_json(generator_quality.model_dump(mode="json"), layout.generators / QUALITY_JSON)

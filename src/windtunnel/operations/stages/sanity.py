@@ -48,11 +48,11 @@ def main() -> None:
 
 
 def write_sanity(
-    params: Params, subject: Subject, place: Layout, started: float, train: Dataset | None, *, log: bool = False
+    params: Params, subject: Subject, layout: Layout, started: float, train: Dataset | None, *, log: bool = False
 ) -> Artifacts:
-    """Check what lies in `place`. `train`: the training split, where it is known. log: print first what the checks will cost."""
-    evidence = collect(params, subject, read_artifacts(place.clean), place.robustness, train)
+    """Check what lies in `layout`. `train`: the training split, where it is known. log: print first what the checks will cost."""
+    evidence = collect(params, subject, read_artifacts(layout.clean), layout.robustness, train)
     if log and (cost := announced_cost(evidence)):
         print(f"sanity: {cost}", flush=True)
     result = keep_images(assess(evidence, params.sanity), params.storage.inputs)
-    return write_artifacts(result, place.sanity, evidence.subject, started=started)
+    return write_artifacts(result, layout.sanity, evidence.subject, started=started)

@@ -38,22 +38,24 @@ def main() -> None:
     write_summary(params, current_subject(params.device, params.seed, params.model), HERE, started)
 
 
-def write_summary(params: Params, subject: Subject, place: Layout, started: float) -> Artifacts:
-    """Sum up what lies in `place`: the sandwich, the headline metrics, the outcomes per sample and the plots' series."""
-    clean = read_artifacts(place.clean)
-    entries_read = [(family, read_artifacts(place.robustness / n, run_times=False)) for family, n, _ in entries(params)]
+def write_summary(params: Params, subject: Subject, layout: Layout, started: float) -> Artifacts:
+    """Sum up what lies in `layout`: the sandwich, the headline metrics, the outcomes per sample and the plots' series."""
+    clean = read_artifacts(layout.clean)
+    entries_read = [
+        (family, read_artifacts(layout.robustness / n, run_times=False)) for family, n, _ in entries(params)
+    ]
     assessments = [artifacts for _, artifacts in entries_read if artifacts.metadata.failure is None]
     budget = PerturbationBudget(params.budget.norm, params.budget.epsilon)
     slices = read_slices(params.data.slices, subject.dataset) if params.data.slices else None
-    findings, decided = read_findings(place.sanity), decisions_of_seed(params)
+    findings, decided = read_findings(layout.sanity), decisions_of_seed(params)
     result = summarise(subject, budget, clean, assessments, findings, decided, slices, budget_names(params))
     result = with_failed_entries(result, entries_read)
     result = keep_images(result, params.storage.inputs)
-    write_curves(security_curves(assessments), place.summary)
-    summary = write_artifacts(result, place.summary, subject, started=started, draw=partial(_draw, assessments))
-    write_json(headline_metrics(summary, clean, assessments), place.metrics)
-    write_record(record_outcomes(params, summary, clean, assessments), place.summary / OUTCOMES_FILE)
-    write_series(summary, assessments, place.plots / "summary")
+    write_curves(security_curves(assessments), layout.summary)
+    summary = write_artifacts(result, layout.summary, subject, started=started, draw=partial(_draw, assessments))
+    write_json(headline_metrics(summary, clean, assessments), layout.metrics)
+    write_record(record_outcomes(params, summary, clean, assessments), layout.summary / OUTCOMES_FILE)
+    write_series(summary, assessments, layout.plots / "summary")
     return summary
 
 

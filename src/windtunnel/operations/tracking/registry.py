@@ -130,13 +130,13 @@ class Registry:
             experiment = self.client.get_run(run_id).info.experiment_id
             if self.uri.startswith("http"):
                 tags["assessment.link"] = f"{without_credentials(self.uri)}/#/experiments/{experiment}/runs/{run_id}"
-            known = logged_model(self.client, run_id, state)
-            model_id = _log_weights(known, model, state.dataset.shape)
+            logged = logged_model(self.client, run_id, state)
+            model_id = _log_weights(logged, model, state.dataset.shape)
             if not self.client.search_registered_models(f"name = '{self.model}'"):
                 self.client.create_registered_model(self.model)
             source = f"models:/{model_id}"
             created = self.client.create_model_version(self.model, source, run_id, tags=tags, model_id=model_id)
-            self._link(known, str(created.version))
+            self._link(logged, str(created.version))
             self.client.set_tag(run_id, "windtunnel.registered", f"{self.model} version {created.version}")
             return self._version(str(created.version))
 

@@ -94,7 +94,7 @@ def _as_read(blocks: Sequence[Mapping[str, object]]) -> list[str]:
 
 def _not_the_same(kind: AssessmentKind, first: Run, run: Run) -> str:
     """List what only one of the runs has of this kind, or has under the same name with another algorithm; empty for nothing."""
-    one, two = (
+    of_first, of_second = (
         {
             name: metadata
             for name, path in side.assessments().items()
@@ -104,10 +104,14 @@ def _not_the_same(kind: AssessmentKind, first: Run, run: Run) -> str:
     )  # fmt: skip
     lines = [
         f"{', '.join(only)} only in {side.label}"
-        for side, mine, other in ((first, one, two), (run, two, one))
+        for side, mine, other in ((first, of_first, of_second), (run, of_second, of_first))
         if (only := [name for name in mine if name not in other])
     ]
-    lines += [f"{name} is {why}" for name in one if name in two and (why := another_algorithm(one[name], two[name]))]
+    lines += [
+        f"{name} is {why}"
+        for name in of_first
+        if name in of_second and (why := another_algorithm(of_first[name], of_second[name]))
+    ]
     return "; ".join(lines)
 
 

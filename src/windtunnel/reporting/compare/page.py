@@ -157,7 +157,7 @@ def _against_budgets(base: Run, other: Run, pairs: Sequence[Pair]) -> Iterator[B
         alt = f"Accuracy of both runs against epsilon under {under}, up to {plain(top)}."
         caption = f"Both runs against epsilon, {under}. Dots: worst case; rings: certified; lines: assessments over an epsilon grid"
         scene = lines(
-            [*keys, *(replace(one, named=False) for one in drawn)],
+            [*keys, *(replace(series_drawn, named=False) for series_drawn in drawn)],
             f"epsilon ({under})",
             "accuracy",
             alt,

@@ -120,20 +120,20 @@ def collect(
     assessments: list[Artifacts] = []
     children: dict[str, dict[str, Metadata]] = {}
     for name in requested:
-        found = read(robustness / name, f"Assessment {name}")
-        if found and (failure := found.metadata.failure):
+        assessment = read(robustness / name, f"Assessment {name}")
+        if assessment and (failure := assessment.metadata.failure):
             problems.append(f"Assessment {name} has no result, it failed: {failure.reason}")
-        elif found:
-            found = found if named else numbered_samples(found, numbers)
+        elif assessment:
+            assessment = assessment if named else numbered_samples(assessment, numbers)
             if pictures:
-                pictures.take(found, len(assessments))
-            if (median := _confidence_when_wrong(found)) is not None:
+                pictures.take(assessment, len(assessments))
+            if (median := _confidence_when_wrong(assessment)) is not None:
                 confidence[name] = median
             children[name] = _children(robustness / name, name, problems)
-            figures[name] = figures_of(found)
-            metadata = with_caveats(found.metadata, checks or ())
-            metadata = metadata.model_copy(update={"metrics": {**metadata.metrics, **found.run_time_metrics}})
-            assessments.append(replace(_slim(found), metadata=metadata))
+            figures[name] = figures_of(assessment)
+            metadata = with_caveats(assessment.metadata, checks or ())
+            metadata = metadata.model_copy(update={"metrics": {**metadata.metrics, **assessment.run_time_metrics}})
+            assessments.append(replace(_slim(assessment), metadata=metadata))
     data = _kept(reports / "data" / DATASET_JSON, read_record, problems)
     model = _kept(reports / "model" / MODEL_JSON, read_model, problems)
     gate = _gate(reports / "gate.json", problems)

@@ -82,9 +82,9 @@ def plan_pictures(base: Artifacts | None, assessments: int) -> Pictures | None:
     pictures = Pictures(base.sample_names, _chosen(base, stored), tuple(sorted({*clean, *perturbed})), perturbed)
     pictures.sprites.append(_sprite(images[[row[i] for i in pictures.thumbnails]], pictures.thumbnails, -1))
     pictures.clean = {i: images[row[i]].clone() for i in pictures.chosen}
-    known = base.data.get("perturbed_inputs")
-    if isinstance(known, Tensor) and known.shape == images.shape:
-        nearest = {i: known[row[i]].clone() for i in pictures.chosen}
+    perturbed_inputs = base.data.get("perturbed_inputs")
+    if isinstance(perturbed_inputs, Tensor) and perturbed_inputs.shape == images.shape:
+        nearest = {i: perturbed_inputs[row[i]].clone() for i in pictures.chosen}
         pictures.nearest = {i: image for i, image in nearest.items() if bool(image.isfinite().all())}
     return pictures
 

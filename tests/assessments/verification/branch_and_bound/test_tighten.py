@@ -93,7 +93,7 @@ def test_rounds_follow_while_bounds_gain_and_the_search_may_be_long(
     monkeypatch.setattr(deciding, "_SHALLOW", shallow)
     monkeypatch.setattr(deciding, "_MIN_GAIN", minimum_gain)
     monkeypatch.setattr(deciding, "tighten", lambda *given: (rounds.append(given[2].splits), tighten(*given)))
-    monkeypatch.setattr(deciding._Work, "_search", lambda *_: None)
+    monkeypatch.setattr(deciding._MarginBounds, "_search", lambda *_: None)
     torch.manual_seed(0)
     sizes = [1, 6, 6, 6]
     inner = [nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.ReLU()) for a, b in zip(sizes, sizes[1:], strict=False)]

@@ -62,8 +62,8 @@ def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
 
 
 def _offline(model: Model) -> AbstractContextManager[None]:
-    place = _place(model)
-    return offline(f"model: transformers, asked for {place}, which", model.time_limit, network=model.path is None)
+    location = _place(model)
+    return offline(f"model: transformers, asked for {location}, which", model.time_limit, network=model.path is None)
 
 
 def _keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
@@ -132,16 +132,16 @@ def _check_indices(folder: Path) -> None:
 
 
 def _from(model: Model, kind: str, key: str, missing: str, **options: object) -> Any:
-    place = _place(model)
+    location = _place(model)
     try:
         return getattr(_library(), kind).from_pretrained(
-            place, trust_remote_code=False, local_files_only=model.path is not None, **options
+            location, trust_remote_code=False, local_files_only=model.path is not None, **options
         )
     except (NetworkRefusedError, OutOfTimeError, MemoryError):
         raise
     except Exception as error:  # OSError, ValueError and what the hub's client raises
         advice = "" if model.path else "; give model.path, a local folder"
-        raise UserError(f"model.{key}: {place}: {missing} ({first_line(error)}){advice}") from error
+        raise UserError(f"model.{key}: {location}: {missing} ({first_line(error)}){advice}") from error
 
 
 def _config(model: Model) -> Any:
@@ -184,7 +184,7 @@ def _random(config: Any, seed: int) -> nn.Module:
 
 def _pretrained(model: Model, config: Any) -> nn.Module:
     key = "path" if model.path else "name"
-    network, found = _from(
+    network, loading = _from(
         model,
         "AutoModelForImageClassification",
         key,
@@ -192,7 +192,7 @@ def _pretrained(model: Model, config: Any) -> nn.Module:
         config=config,
         output_loading_info=True,
     )
-    missing = sorted(map(str, [*found.get("missing_keys", ()), *found.get("mismatched_keys", ())]))
+    missing = sorted(map(str, [*loading.get("missing_keys", ()), *loading.get("mismatched_keys", ())]))
     if missing:
         raise UserError(
             f"model.{key}: {_place(model)}: holds no weights for {', '.join(missing[:4])}"
@@ -210,12 +210,12 @@ def _view(processor: Any, config: Any) -> View:
     def image(picture: Image) -> Tensor:
         # Without the shift that some processors have, so that the values are in [0, 1].
         plain = {"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": False}
-        shift = {"rescale_offset": False} if getattr(processor, "rescale_offset", None) else {}
-        return _seen(processor, picture, **plain, **shift).float()
+        offset = {"rescale_offset": False} if getattr(processor, "rescale_offset", None) else {}
+        return _seen(processor, picture, **plain, **offset).float()
 
-    kept = ("do_resize", "size", "crop_pct", "resample", "do_center_crop", "crop_size", "do_rescale", "rescale_factor",
+    option_names = ("do_resize", "size", "crop_pct", "resample", "do_center_crop", "crop_size", "do_rescale", "rescale_factor",
             "do_normalize", "image_mean", "image_std")  # fmt: skip
-    options = {name: value for name in kept if (value := getattr(processor, name, None)) is not None}
+    options = {name: value for name in option_names if (value := getattr(processor, name, None)) is not None}
     description = f"transformers {type(processor).__name__}: {' '.join(str(options).split())}"
     labels = dict(config.id2label)
     names = [str(labels[key]) for key in sorted(labels, key=int)]
@@ -229,12 +229,12 @@ def _normalisation(processor: Any, channels: int) -> tuple[list[float], list[flo
     """(mean, std) for values in [0, 1] of what the processor does to 0 to 255: rescale, shift, normalise."""
     rescaled = bool(getattr(processor, "do_rescale", True))
     factor = float(getattr(processor, "rescale_factor", 1 / 255)) if rescaled else 1.0
-    shift = 1.0 if rescaled and getattr(processor, "rescale_offset", False) else 0.0
+    offset = 1.0 if rescaled and getattr(processor, "rescale_offset", False) else 0.0
     normalised = bool(getattr(processor, "do_normalize", False))
     mean = _per_channel(processor.image_mean if normalised else 0.0, channels)
     std = _per_channel(processor.image_std if normalised else 1.0, channels)
     scale = 255 * factor
-    return [(shift + m) / scale for m in mean], [s / scale for s in std]
+    return [(offset + m) / scale for m in mean], [s / scale for s in std]
 
 
 def _per_channel(values: Any, channels: int) -> list[float]:

@@ -47,9 +47,9 @@ def view(model: Model) -> View:
 def _view(model: Model) -> View:
     row = _weights(model)
     zeros, ones = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
-    said = f"torchvision {row}: {' '.join(str(row.transforms()).split())}"
+    description = f"torchvision {row}: {' '.join(str(row.transforms()).split())}"
     names = (distinct(row.meta["categories"]),) if "num_classes" not in model.kwargs else ()
-    return View(row.transforms(mean=zeros, std=ones), 3, said, names)
+    return View(row.transforms(mean=zeros, std=ones), 3, description, names)
 
 
 def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
@@ -62,9 +62,9 @@ def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
 
 def _keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
     name, row = wanted(model, "name"), _weights(model)
-    whole = row.transforms()
-    check_folded(_view(model), whole, whole.mean, whole.std)
-    facts: dict[str, Json] = {"name": name, "mean": list(whole.mean), "std": list(whole.std)}
+    transforms = row.transforms()
+    check_folded(_view(model), transforms, transforms.mean, transforms.std)
+    facts: dict[str, Json] = {"name": name, "mean": list(transforms.mean), "std": list(transforms.std)}
     if loaded := given_weights(model, name, seed, lambda: architecture(name, model.kwargs)):
         network, original = loaded
     else:
@@ -75,12 +75,12 @@ def _keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
 
 def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     """The model that `keep` kept; its architecture by its name, which no file can make anything else of."""
-    kept = fitting(_TorchvisionFile, facts, MODEL_JSON, "what `train` wrote")
-    with offline(f"{trust.key}: torchvision's {kept.name}", trust.time_limit, trust.key):
-        network = architecture(kept.name, trust.kwargs)
-        if kept.transform_input is not None and hasattr(network, "transform_input"):
-            network.transform_input = kept.transform_input  # type: ignore[assignment]  # not a tensor: a switch
-        return loaded(network, kept, directory)
+    record = fitting(_TorchvisionFile, facts, MODEL_JSON, "what `train` wrote")
+    with offline(f"{trust.key}: torchvision's {record.name}", trust.time_limit, trust.key):
+        network = architecture(record.name, trust.kwargs)
+        if record.transform_input is not None and hasattr(network, "transform_input"):
+            network.transform_input = record.transform_input  # type: ignore[assignment]  # not a tensor: a switch
+        return loaded(network, record, directory)
 
 
 def _library() -> ModuleType:
@@ -95,8 +95,8 @@ def _library() -> ModuleType:
 def classifiers() -> list[str]:
     """Return the names of torchvision's classifiers. Raises UserError where it does not import."""
     models = _library()
-    found: list[str] = models.list_models(module=models)
-    return found
+    names: list[str] = models.list_models(module=models)
+    return names
 
 
 def parameter_count(name: str) -> int:
@@ -109,22 +109,22 @@ def _weights(model: Model) -> Any:
     name = wanted(model, "name")
     if name not in classifiers():
         raise UserError(unknown_word("model.name", name, classifiers(), what="a classifier of torchvision"))
-    known = _library().get_model_weights(name)
+    weights = _library().get_model_weights(name)
     if model.weights in (None, PRETRAINED, RANDOM):
-        return known.DEFAULT
-    if model.weights not in known.__members__:
-        allowed = [*known.__members__, PRETRAINED, RANDOM]
+        return weights.DEFAULT
+    if model.weights not in weights.__members__:
+        allowed = [*weights.__members__, PRETRAINED, RANDOM]
         raise UserError(unknown_word("model.weights", str(model.weights), allowed, what=f"weights of {name}"))
-    return known[model.weights]
+    return weights[model.weights]
 
 
 def architecture(name: str, kwargs: Mapping[str, Any]) -> nn.Module:
     """The architecture, without weights."""
     if name not in classifiers():
         raise UserError(unknown_word("model.name", name, classifiers(), what="a classifier of torchvision"))
-    own = {"aux_logits": False, "init_weights": False} if name in _AUXILIARY else {}
+    defaults = {"aux_logits": False, "init_weights": False} if name in _AUXILIARY else {}
     try:
-        network: nn.Module = _library().get_model(name, weights=None, **{**own, **kwargs})
+        network: nn.Module = _library().get_model(name, weights=None, **{**defaults, **kwargs})
     except (TypeError, ValueError) as error:
         raise UserError(f"model.kwargs: torchvision's {name} refuses them ({first_line(error)})") from error
     return network.eval()
