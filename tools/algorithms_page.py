@@ -50,7 +50,7 @@ most .078; foolbox steps by a share of epsilon. Set `budget.step_size` and `budg
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [_INTRODUCTION]
     for library in ("torchattacks", "foolbox", "transformations"):
         rows = [row for row in ROWS.values() if row.algorithm.library == library]

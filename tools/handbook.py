@@ -85,7 +85,7 @@ def _type(details: Mapping[str, Any]) -> str:
 
 
 def metrics_page() -> str:
-    """What the abbreviations among the metrics stand for."""
+    """Return what the abbreviations among the metrics stand for."""
     rows = [f"| `{name}` | {_line(text)} |" for name, text in every_meaning().items()]
     head = "# Metrics\n\nAfter this page you can read the names of metrics.\n\n"
     head += "Names that do not speak for themselves; every accuracy and rate has `_ci_low` and `_ci_high`"

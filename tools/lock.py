@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def needed(names: Iterable[str], extras: Iterable[str]) -> set[str]:
-    """The distributions that `names` (with `extras`) need, however indirectly; those that are not installed count too."""
+    """Return the distributions that `names` (with `extras`) need, however indirectly; those that are not installed count too."""
     seen: set[tuple[str, str]] = set()
     todo = [(canonicalize_name(name), extra) for name in names for extra in extras]
     while todo:

@@ -43,7 +43,7 @@ Recomputed: TypeAlias = dict[str, Json]
 
 
 def differences(stated: Mapping[str, Json], recomputed: Mapping[str, Json]) -> Iterator[str]:
-    """A line for each metric that the tensors do not give, or give otherwise."""
+    """Yield a line for each metric that the tensors do not give, or give otherwise."""
     for key, value in stated.items():
         if key.startswith(_ELSEWHERE):
             continue
@@ -54,17 +54,17 @@ def differences(stated: Mapping[str, Json], recomputed: Mapping[str, Json]) -> I
 
 
 def of_entry(family: str, entry: Entry, artifacts: Artifacts, algorithm: Algorithm, params: Params) -> Recomputed:
-    """The metrics of one entry of params.yaml, from its robustness_data.pt."""
+    """Return the metrics of one entry of params.yaml, from its robustness_data.pt."""
     return _FAMILIES[family](entry, artifacts, algorithm, params)
 
 
 def of_clean(params: Params) -> Recomputed:
-    """The metrics of the clean evaluation, from its logits."""
+    """Return the metrics of the clean evaluation, from its logits."""
     return assess_clean(params.clean, current_subject(params.device, params.seed, params.model)).metrics
 
 
 def of_corruption(entry: CorruptionEntry, artifacts: Artifacts) -> Recomputed:
-    """The metrics of one corruption at one severity."""
+    """Return the metrics of one corruption at one severity."""
     predictions, clean, targets = (
         artifacts.tensor(key) for key in ("perturbed_predictions", "clean_predictions", "targets")
     )
@@ -72,7 +72,7 @@ def of_corruption(entry: CorruptionEntry, artifacts: Artifacts) -> Recomputed:
 
 
 def of_summary(artifacts: Artifacts) -> Recomputed:
-    """The rates of the worst case over all assessments (the summary, and the report as data), and every budget's sandwich."""
+    """Return the worst-case rates over all assessments (the summary, and the report as data), and every budget's sandwich."""
     right = artifacts.tensor("clean_predictions") == artifacts.tensor("targets")
     n = len(right)
     found: Recomputed = {"n_samples": n, **binomial_rate(int(right.sum()), n).metrics("clean_accuracy")}
@@ -98,7 +98,7 @@ def of_summary(artifacts: Artifacts) -> Recomputed:
 
 
 def of_sanity(artifacts: Artifacts) -> Recomputed:
-    """The clean accuracy of the sanity stage; its other metrics count the checks of kwargs."""
+    """Return the clean accuracy of the sanity stage; its other metrics count the checks of kwargs."""
     right = artifacts.tensor("clean_predictions") == artifacts.tensor("targets")
     return {**binomial_rate(int(right.sum()), len(right)).metrics("clean_accuracy")}
 

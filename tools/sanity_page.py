@@ -19,7 +19,7 @@ faulty and honest runs: [measurements](benchmarks/sanity.md)."""
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join(_lines()) + "\n"
 
 

@@ -7,7 +7,7 @@ from windtunnel.registry.plugins import families, family_of, libraries
 
 
 def algorithms(family: str | None = None) -> tuple[Algorithm, ...]:
-    """The rows of one family, or of all, in the order of the tables."""
+    """Return the rows of one family, or of all, in the order of the tables."""
     chosen = [family_of(family)] if family else families().values()
     rows = tuple(row for record in chosen for row in record.algorithms())
     if strange := [row for row in rows if not isinstance(row, Algorithm)]:
@@ -16,7 +16,7 @@ def algorithms(family: str | None = None) -> tuple[Algorithm, ...]:
 
 
 def find_algorithm(library: str, name: str, where: str, family: str) -> Algorithm:
-    """The registry row of `library`'s `name` in `family`.
+    """Return the registry row of `library`'s `name` in `family`.
 
     Raises UserError, naming the key `where`, the word and the nearest match, for an unknown library or algorithm.
     """
@@ -40,5 +40,5 @@ def find_algorithm(library: str, name: str, where: str, family: str) -> Algorith
 
 
 def entry_kind(family: str, name: str, entry: Entry) -> AssessmentKind:
-    """The assessment kind of an entry, from the registry row of its algorithm."""
+    """Return the assessment kind of an entry, from the registry row of its algorithm."""
     return find_algorithm(entry.library, entry.algorithm, f"{family}.{name}", family).kind

@@ -31,7 +31,7 @@ class Depends(Generic[E]):
 
 
 def remote(places: Iterable[str | OtherModel]) -> frozenset[str]:
-    """The options that further models reach."""
+    """Return the options that further models reach."""
     far = any(":/" in OtherModel.of(directory).model for directory in places)
     return frozenset({"MLflow model", "ONNX model"}) if far else frozenset()
 
@@ -43,12 +43,12 @@ def other_models(places: Mapping[str, str | OtherModel]) -> dict[str, str]:
 
 
 def code_of_others(places: Iterable[str | OtherModel]) -> Iterator[str]:
-    """The user's own modules that further models are made of."""
+    """Yield the user's own modules that further models are made of."""
     for other in map(OtherModel.of, places):
         yield from (*module_of(other.factory), *module_of(other.function))
 
 
 def module_of(reference: str | None) -> Iterator[str]:
-    """The module of a reference `module:name`; nothing for none."""
+    """Yield the module of a reference `module:name`; nothing for none."""
     if reference:
         yield reference.partition(":")[0]

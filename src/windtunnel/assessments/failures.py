@@ -72,7 +72,7 @@ def failed_result(task: Task[Entry], family: str, failure: Failure) -> Assessmen
 
 
 def may_run_again(result: AssessmentResult) -> bool:
-    """True where an entry, or some samples of it, have no result for a reason that may pass."""
+    """Return True where an entry, or some samples of it, have no result for a reason that may pass."""
     return bool(result.failure and result.failure.is_temporary) or any(c.code == LOST_SAMPLES for c in result.caveats)
 
 
@@ -98,7 +98,7 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, and those that it was raised from."""
+    """Yield the error, and those that it was raised from."""
     current: BaseException | None = error
     while current is not None:
         yield current

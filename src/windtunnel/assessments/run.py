@@ -81,7 +81,7 @@ def task_of(family: Family, resolved: Resolved) -> Task[Entry]:
 
 
 def task_on(family: Family, resolved: Resolved, subject: Subject, layout: Layout = HERE) -> Task[Entry]:
-    """An entry as it is run on those samples of `subject` that it asks for."""
+    """Return an entry as it is run on those samples of `subject` that it asks for."""
     entry: Entry = family.entry().model_validate(resolved.work.entry)
     seed = resolved.seed if entry.samples.seed is None else entry.samples.seed
     where = f"{family.name}.{resolved.name}"
@@ -137,7 +137,7 @@ def model_in(resolved: Resolved) -> Model:
 
 
 def budget_of(entry: Entry) -> Budget:
-    """The budget in a resolved entry; one under which no comparison holds where the entry needs none."""
+    """Return the budget in a resolved entry; one under which no comparison holds where the entry needs none."""
     norm, epsilon = entry.budget.norm, entry.budget.epsilon
     if norm is None or epsilon is None:
         return Budget.model_construct(norm=norm or Norm.LINF, epsilon=math.nan)

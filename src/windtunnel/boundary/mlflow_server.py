@@ -26,7 +26,7 @@ _SQLITE = "sqlite:///"
 
 
 def main_root() -> Path:
-    """The project's folder in the main work tree: runs from `dvc exp run --temp` and `--queue` must not log into one that goes away.
+    """Return the project's folder in the main work tree: runs from `dvc exp run --temp` and `--queue` must not log into one that goes away.
 
     A project that is a folder of a repository keeps its store in that folder.
     """
@@ -52,7 +52,7 @@ def tracking_uri(configured: str | None) -> str:
 
 
 def connect(uri: str) -> MlflowClient:
-    """A client whose calls fail within seconds, not minutes, where the server is dead.
+    """Return a client whose calls fail within seconds, not minutes, where the server is dead.
 
     Raises UserError where the project's own store was copied without its files.
     """

@@ -100,7 +100,7 @@ def _tables(database: sqlite3.Connection) -> set[str]:
 
 
 def _leftovers(tables: set[str]) -> list[str]:
-    """The copies that a migration makes of a table and renames at its end."""
+    """Return the copies that a migration makes of a table and renames at its end."""
     return sorted(name for name in tables if name.startswith("_alembic_tmp_"))
 
 
@@ -117,7 +117,7 @@ def _has_runs(path: Path) -> bool:
 
 
 def _copy_without_leftovers(path: Path, partial: Path) -> None:
-    """A copy in which every table that a killed migration was making is dropped, or takes the place of a lost one."""
+    """Make a copy; drop each table that a killed migration was making, or put it in the place of a lost one."""
     shutil.copyfile(path, partial)
     for side in ("-wal", "-journal"):  # what SQLite has yet to finish belongs to the file
         if Path(f"{path}{side}").is_file():

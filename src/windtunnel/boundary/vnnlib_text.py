@@ -53,7 +53,7 @@ class Specification:
 
 
 def read_specifications(path: Path) -> list[Specification]:
-    """The boxes of a file, each with its outputs: the file is `sat` where one of them is.
+    """Return the boxes of a file, each with its outputs: the file is `sat` where one of them is.
 
     Raises UserError, in one line, for a file that is no VNN-LIB, asks for more than boxes of inputs and linear
     inequalities of outputs, or has more than 1,000 terms as a disjunction of conjunctions.
@@ -164,7 +164,7 @@ def _plain(number: re.Match[str]) -> str:
 
 
 def robustness(low: Tensor, high: Tensor, target: int, num_classes: int, title: str) -> Iterator[str]:
-    """The lines of a version 1 file: does some other class reach the target anywhere in the box? low, high: (d,)."""
+    """Yield the lines of a version 1 file: does some other class reach the target anywhere in the box? low, high: (d,)."""
     yield f"; {title}"
     for letter, count in (("X", len(low)), ("Y", num_classes)):
         yield from (f"(declare-const {letter}_{i} Real)" for i in range(count))
@@ -182,7 +182,7 @@ def _written(value: float) -> str:
 
 
 def counter_example(inputs: Tensor, outputs: Tensor) -> str:
-    """The competition's form: `((X_0 0.1) ... (Y_0 2.3) ...)`, a pair a line; inputs (d,), outputs (K,)."""
+    """Return the competition's form: `((X_0 0.1) ... (Y_0 2.3) ...)`, a pair a line; inputs (d,), outputs (K,)."""
     pairs = [f"({letter}_{i} {value!r})" for letter, values in (("X", inputs), ("Y", outputs))
              for i, value in enumerate(values.double().tolist())]  # fmt: skip
     return "(" + "\n".join(pairs) + ")"

@@ -82,7 +82,7 @@ def check(
 
 
 def _as_json(path: Path, queries: int, measurement: Measurement) -> None:
-    """The answer on stdout, and exit code 2 where there is a mistake."""
+    """Print the answer on stdout; exit with code 2 where there is a mistake."""
     from windtunnel.core.errors import USER_ERROR
     from windtunnel.reporting.answers import CheckAnswer
 
@@ -190,7 +190,7 @@ def check_model(
     queries: int | None = None,
     wider: Wider | None = None,
 ) -> Seen:
-    """The sanity checks of group A that need no assessment: a line per failure, and what the model sees; warnings are printed.
+    """Return the sanity checks of group A that need no assessment: a line per failure, and what the model sees; warnings are printed.
 
     A Python `predict` is asked about as many samples as `queries` allow, and how many queries that is, is said before.
     """

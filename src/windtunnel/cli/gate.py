@@ -109,7 +109,7 @@ _IN_WORDS = {True: "holds", False: "fails", None: "undecided"}
 
 
 def show_result(result: GateResult, console: Console) -> None:
-    """The decision as a table."""
+    """Print the decision as a table."""
     table = Table(header_style="bold")
     for column in COLUMNS[:-1]:
         right = column in {"value", "threshold", "interval"}

@@ -149,7 +149,7 @@ def _data(inputs: FolderContents, path: Path) -> SampleFiles:
 
 
 def _pick(what: str, candidates: Sequence[C], *, yes: bool) -> C | None:
-    """The first candidate, or the one that the user says where there are several."""
+    """Return the first candidate, or the one that the user says where there are several."""
     if not candidates:
         return None
     chosen = candidates[0]

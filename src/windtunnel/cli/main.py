@@ -65,11 +65,11 @@ class LazyGroup(click.Group):
     """A group that imports a command's module only when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands, in the order of COMMANDS."""
+        """Return the commands, in the order of COMMANDS."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, imported now; None for an unknown name."""
+        """Return the command, imported now; None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"windtunnel.cli.{MODULES.get(cmd_name, cmd_name)}")
@@ -89,7 +89,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The table of commands, without importing any of them."""
+        """Write the table of commands, without importing any of them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 

@@ -43,7 +43,7 @@ NO_ESTIMATE = Measurement()
 def needs_of(
     params: Params, classifier: Classifier, assessed: Dataset, train: Dataset | None, console: Console
 ) -> tuple[list[str], RoomAnswer]:
-    """(a line where the disk is too small, what is needed); says how large results and memory will be."""
+    """Return (a line where the disk is too small, what is needed); says how large results and memory will be."""
     from windtunnel.operations.estimate import workers_there
     from windtunnel.operations.sizes import gigabytes, memory_of, no_room, sizes_of, total
 

@@ -82,7 +82,7 @@ def _grow(tree: Tree, node: _Node, definitions: Mapping[str, _Node]) -> None:
 
 
 def _definition(details: _Node, definitions: Mapping[str, _Node]) -> _Node | None:
-    """The block behind a key: referred to directly, or as the values of a map of the user's names."""
+    """Return the block behind a key: referred to directly, or as the values of a map of the user's names."""
     of_values = details.extra.name if isinstance(details.extra, _Node) else ""
     definition = definitions.get(details.name or of_values)
     return definition if definition and definition.properties else None

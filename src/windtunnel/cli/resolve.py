@@ -12,7 +12,7 @@ WORKSPACE = "workspace"
 
 
 def resolve(name: str, scratch: Path) -> Run:
-    """The run called `name`; what has to be fetched is put into `scratch`. Raises UserError for an unknown name."""
+    """Return the run called `name`; what has to be fetched is put into `scratch`. Raises UserError for an unknown name."""
     from windtunnel.operations.revisions import known_names, run_at
 
     directory = Path("." if name == WORKSPACE else name)

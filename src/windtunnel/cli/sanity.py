@@ -130,7 +130,7 @@ def _words(row: Check) -> str:
 
 
 def _what_to_run(row: Check) -> str:
-    """The lines of params.yaml that answer the check, for the attacks of the project here, or for a PGD; empty where none can."""
+    """Return the lines of params.yaml that answer the check, for the attacks of the project here, or for a PGD; empty where none can."""
     from windtunnel.boundary.params import load_params
     from windtunnel.evaluation.sanity.remedies import REMEDIES, stronger
     from windtunnel.operations.strengthen import lines_of

@@ -126,7 +126,7 @@ def _print_sandwich(summary: Metadata, rows: Mapping[str, Metadata], console: Co
 
 
 def _print_weakest_class(metrics: Metrics, console: Console) -> None:
-    """A line for each end of the sandwich: the class that holds least, and how far the best is from it."""
+    """Print a line for each end of the sandwich: the class that holds least, and how far the best is from it."""
     ends, classes = weakest_first(metrics)
     at = (
         f" at {_budget(Region(norm=first.norm, epsilon=first.epsilon))}"
@@ -143,7 +143,7 @@ def _print_weakest_class(metrics: Metrics, console: Console) -> None:
 
 
 def _print_classes(metrics: Metrics, console: Console) -> None:
-    """The classes of a summary, weakest first, as many as one reads; nothing for any other assessment."""
+    """Print the classes of a summary, weakest first, as many as one reads; nothing for any other assessment."""
     ends, classes = weakest_first(metrics)
     if not ends:
         return
@@ -215,7 +215,7 @@ def _show_one(metadata: Metadata, console: Console) -> None:
 
 
 def _print_classifiers(metrics: Metrics, console: Console) -> None:
-    """The metrics of every classifier of a latent assessment, a column each; nothing where there is one."""
+    """Print the metrics of every classifier of a latent assessment, a column each; nothing where there is one."""
     rows = table(tuple[ClassifierMetrics, ...], metrics, "models")
     if not rows:
         return
@@ -239,7 +239,7 @@ def _print_caveats(name: str, metadata: Metadata, console: Console) -> None:
 
 
 def _shown(directory: Path, checks: Sequence[FindingRecord]) -> Metadata:
-    """An assessment's metadata with the caveats of the checks that flagged it, and what was measured of time."""
+    """Return an assessment's metadata with the caveats of the checks that flagged it, and what was measured of time."""
     if not (directory / METADATA_FILE).is_file():
         raise UserError(
             f"{directory / METADATA_FILE}: no such file. Run dvc repro first, or see windtunnel show for the names there are"

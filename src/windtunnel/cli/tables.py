@@ -30,7 +30,7 @@ def headings(*names: str, typed: Collection[str] = (), right: Collection[str] = 
 
 
 def table_console() -> Console:
-    """A console as wide as the terminal; where there is none, lines are as long as they need to be."""
+    """Return a console as wide as the terminal; where there is none, lines are as long as they need to be."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=100_000, no_color=True)
 
@@ -89,7 +89,7 @@ def _plain(columns: Sequence[TableColumn], groups: Groups, title: str) -> Iterat
 
 
 def _least(text: str, column: TableColumn) -> int:
-    """The width that a cell needs: whole where it is typed, else its longest word, and not all of a long text."""
+    """Return the width that a cell needs: whole where it is typed, else its longest word, and not all of a long text."""
     if column.typed:
         return cell_len(text)
     return max(max((cell_len(word) for word in text.split()), default=0), min(_WIDEST, cell_len(text)) // 2)

@@ -76,6 +76,6 @@ def _by_statsmodels(successes: float, n: int, level: float, method: IntervalMeth
 
 
 def binomial_rate(successes: int, n: int, level: float = 0.95, method: IntervalMethod = "wilson") -> BinomialRate:
-    """The rate of `successes` in `n` with its interval (see `binomial_interval`)."""
+    """Return the rate of `successes` in `n` with its interval (see `binomial_interval`)."""
     low, high = binomial_interval(successes, n, level, method)
     return BinomialRate(successes, n, low, high)

@@ -22,6 +22,6 @@ def bootstrap_means(values: np.ndarray, resamples: int = RESAMPLES, seed: int = 
 
 
 def percentile_interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
-    """The central `level` of bootstrapped values (resamples,)."""
+    """Return the central `level` of bootstrapped values (resamples,)."""
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)

@@ -11,7 +11,7 @@ AT_A_TIME = 2**22  # values of a part: 16 MiB of float32
 
 
 def sample_parts(tensor: Tensor, values: int = AT_A_TIME) -> Iterator[slice]:
-    """The samples of `tensor` (N, ...) in order, in parts of at most `values` values; one that has more is a part of its own."""
+    """Return the samples of `tensor` (N, ...) in order, in parts of at most `values` values; one that has more is a part of its own."""
     few = max(1, values // max(1, tensor[:1].numel()))
     return (slice(start, start + few) for start in range(0, len(tensor), few))
 
@@ -24,7 +24,7 @@ def by_samples(measure: Callable[..., Tensor], *tensors: Tensor, values: int = A
 
 
 def of_shape_for(n: int, value: object) -> object:
-    """A tensor of one sample (1, ...) as one of the shape, type and device that it has for `n`, in no more memory; else `value`."""
+    """Return a tensor of one sample (1, ...) as one of the shape, type and device that it has for `n`, in no more memory; else `value`."""
     return value.expand(n, *value.shape[1:]) if isinstance(value, Tensor) and value.shape[:1] == (1,) else value
 
 

@@ -57,7 +57,7 @@ class Dataset:
         return {**of_source, **({"then": dict(self.chosen)} if self.chosen else {})}
 
     def subset(self, indices: Tensor) -> Dataset:
-        """The samples at `indices` (int64, any length), in that order."""
+        """Return the samples at `indices` (int64, any length), in that order."""
         ids = tuple(self.ids[i] for i in indices.tolist())
         return replace(self, inputs=scratch.samples_at(self.inputs, indices), targets=self.targets[indices], ids=ids)
 
@@ -72,14 +72,14 @@ class Dataset:
 
 
 def too_many(where: str, count: int | None, n: int) -> str | None:
-    """The line for an entry that asks for more samples (`where`.samples.n) than there are; None where it does not."""
+    """Return the line for an entry that asks for more samples (`where`.samples.n) than there are; None where it does not."""
     if count is None or count <= n:
         return None
     return f"{where}.samples.n: {count} are asked for, and there are {n}: all of them are taken"
 
 
 def select(n: int, count: int | None, how: str, seed: int, targets: Tensor) -> Tensor:
-    """Indices (sorted, int64) of `count` of `n` samples: `first`, `random`, or `stratified` by `targets`.
+    """Return indices (sorted, int64) of `count` of `n` samples: `first`, `random`, or `stratified` by `targets`.
 
     All of them when `count` is None or not below n. Stratified takes equally many of each class as far as they last.
     """

@@ -43,7 +43,7 @@ def l1(a: Tensor, b: Tensor) -> Tensor:
 
 
 def l0(a: Tensor, b: Tensor) -> Tensor:
-    """Number of changed elements, each channel counted separately; shapes (N, ...) -> (N,) float32."""
+    """Return the number of changed elements, each channel counted separately; shapes (N, ...) -> (N,) float32."""
     return _by_sample(lambda change: (change != 0).sum(1), a, b)
 
 

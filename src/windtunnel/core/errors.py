@@ -43,7 +43,7 @@ class InfrastructureError(UserError):
 
 
 def nearest(unknown: str, allowed: Iterable[str]) -> str | None:
-    """The allowed word most like `unknown`, ignoring case; None if none is close."""
+    """Return the allowed word most like `unknown`, ignoring case; None if none is close."""
     by_lower = {word.lower(): word for word in allowed}
     matches = get_close_matches(unknown.lower(), by_lower, n=1, cutoff=0.5)
     return by_lower[matches[0]] if matches else None
@@ -67,7 +67,7 @@ def missing_of_pipeline(module: str) -> UserError:
 
 
 def unknown_word(where: str, unknown: str, allowed: Iterable[str], *, what: str = "known") -> str:
-    """The one line for a word that is not among the allowed ones, with the nearest of them."""
+    """Return the one line for a word that is not among the allowed ones, with the nearest of them."""
     choices = list(allowed)
     near = nearest(unknown[:200], choices)
     hint = f" Did you mean '{near}'?" if near else ""

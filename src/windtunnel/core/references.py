@@ -18,7 +18,7 @@ FOREIGN = (Exception, SystemExit)
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an exception's text, cut where it is long; its type where it has none."""
+    """Return the first line of an exception's text, cut where it is long; its type where it has none."""
     if isinstance(error, SystemExit):
         return f"it called sys.exit({error.code!r})"
     try:
@@ -84,7 +84,7 @@ def find_own_modules() -> None:
 
 
 def resolve(reference: str, where: str) -> Callable[..., object]:
-    """The function named `module:function`; modules of the project and of its repository are found too.
+    """Return the function named `module:function`; modules of the project and of its repository are found too.
 
     Raises UserError where the form is off, the module does not import or the function is not in it.
     """

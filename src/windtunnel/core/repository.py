@@ -6,17 +6,17 @@ from pathlib import Path
 
 
 def repository(project: Path | None = None) -> Path | None:
-    """The root of the git repository that a project (the current directory) is in, absolute; None outside of one."""
+    """Return the root of the git repository that a project (the current directory) is in, absolute; None outside of one."""
     return _above(project, ".git")
 
 
 def dvc_root(project: Path | None = None) -> Path | None:
-    """The root of DVC's repository that a project (the current directory) is in, absolute; None outside of one."""
+    """Return the root of DVC's repository that a project (the current directory) is in, absolute; None outside of one."""
     return _above(project, ".dvc")
 
 
 def asked_by(root: Path) -> Path:
-    """The root of the git repository that asked for an experiment of DVC (`dvc exp run --queue`, `--temp`) whose clone has the root `root`.
+    """Return the root of the git repository that asked for a DVC experiment (`--queue`, `--temp`) whose clone has the root `root`.
 
     Such a clone lies under .dvc/tmp/exps of DVC's repository, and is gone afterwards. `root` itself where it is none.
     """
@@ -28,7 +28,7 @@ def asked_by(root: Path) -> Path:
 
 
 def asking_project() -> Path:
-    """The current directory, absolute; in an experiment of DVC that folder of the repository which asked for it."""
+    """Return the current directory, absolute; in an experiment of DVC that folder of the repository which asked for it."""
     current = Path.cwd()
     root = repository(current)
     return asked_by(root) / current.relative_to(root) if root else current

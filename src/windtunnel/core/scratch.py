@@ -31,7 +31,7 @@ _NUMPY = {
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
-    """A tensor of `shape` whose values are not set; in a file where it is large. Raises InfrastructureError for a full disk."""
+    """Return a tensor of `shape` whose values are not set; in a file where it is large. Raises InfrastructureError for a full disk."""
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     if size < LARGE or dtype not in _NUMPY:
         return torch.empty(tuple(shape), dtype=dtype)
@@ -59,12 +59,12 @@ def filled(shape: Sequence[int], value: float) -> Tensor:
 
 
 def copy_of(tensor: Tensor) -> Tensor:
-    """A copy that may be written to."""
+    """Return a copy that may be written to."""
     return empty(tensor.shape, tensor.dtype).copy_(tensor)
 
 
 def samples_at(tensor: Tensor, indices: Tensor) -> Tensor:
-    """A copy of the samples at `indices` (int64) of `tensor` (N, ...)."""
+    """Return a copy of the samples at `indices` (int64) of `tensor` (N, ...)."""
     selected = empty((len(indices), *tensor.shape[1:]), tensor.dtype)
     for part in sample_parts(selected):
         selected[part] = tensor[indices[part]]

@@ -12,7 +12,7 @@ import torch
 
 
 def derive_seed(run_seed: int, *names: str | int) -> int:
-    """A seed in [0, 2**32) that depends on the run's seed and on the names of the unit of work, and on nothing else."""
+    """Return a seed in [0, 2**32) that depends on the run's seed and on the names of the unit of work, and on nothing else."""
     text = "\x1f".join([str(run_seed), *map(str, names)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
@@ -37,7 +37,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 @contextmanager
 def _torch_streams_restored() -> Iterator[None]:
-    """The streams of the CPU and of every device of the accelerator, whichever it is, as they were, on leaving."""
+    """Restore the streams of the CPU and of every device of the accelerator, whichever it is, on leaving."""
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     kind = accelerator.type if accelerator else "cpu"
     if kind == "mps":  # one device, whose functions take no index

@@ -35,7 +35,7 @@ class Subject:
         return self.clean_predictions == self.dataset.targets
 
     def subset(self, indices: Tensor) -> Subject:
-        """The same model on the samples at `indices`."""
+        """Return the same model on the samples at `indices`."""
         return replace(
             self,
             dataset=self.dataset.subset(indices),

@@ -54,7 +54,7 @@ class Kind:
 
 
 def _square(name: str, meaning: str) -> Kind:
-    """A square of `side` pixels whose upper left pixel is at `row` and `column`; its side alone is measured, 0 for none."""
+    """Return a square of `side` pixels whose upper left pixel is at `row` and `column`; its side alone is measured, 0 for none."""
     parameters = (f"{name}_side", f"{name}_row", f"{name}_column")
     return Kind(name, meaning, parameters, 0.0, 1e4, " px", is_square=True)
 
@@ -103,7 +103,7 @@ class Transformation:
 
     @classmethod
     def of(cls, ranges: Mapping[str, float]) -> Transformation:
-        """The region of these ranges. Raises ValueError, in one line, for a kind, a range or a composition that cannot be."""
+        """Return the region of these ranges. Raises ValueError, in one line, for a kind, a range or a composition that cannot be."""
         for name, size in ranges.items():
             if name not in KINDS:
                 raise ValueError(unknown_word("region", name, KINDS, what="a kind of change"))
@@ -167,7 +167,7 @@ class Transformation:
         return tuple(size for name, size in self.ranges for _ in KINDS[name].parameters)
 
     def covers(self, other: Transformation, own_epsilon: float, other_epsilon: float) -> bool:
-        """True if this region at `own_epsilon` contains `other` at `other_epsilon`."""
+        """Return True if this region at `own_epsilon` contains `other` at `other_epsilon`."""
         mine = dict(self.ranges)
         return all(
             name in mine
@@ -195,7 +195,7 @@ _ITEM = re.compile(r"([a-z]+)=([0-9.eE+-]+)")
 
 @functools.cache
 def transformation_of(norm: str) -> Transformation | None:
-    """The transformation whose parameters a `Norm` measures; None for a norm of pixels or latent codes."""
+    """Return the transformation whose parameters a `Norm` measures; None for a norm of pixels or latent codes."""
     if "=" not in norm:
         return None
     pairs = [_ITEM.fullmatch(item) for item in norm.split(",")]

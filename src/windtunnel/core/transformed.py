@@ -71,7 +71,7 @@ def transform(
 
 
 def inside_square(parameters: Tensor, height: int, width: int) -> Tensor:
-    """True for the pixels of each square; (n, H, W) from parameters (n, 3): side, row, column."""
+    """Return True for the pixels of each square; (n, H, W) from parameters (n, 3): side, row, column."""
     side, row, column = (parameters[:, i, None] for i in range(3))
     rows = torch.arange(height, device=parameters.device)
     columns = torch.arange(width, device=parameters.device)

@@ -59,7 +59,7 @@ def _unknown_checks(params: Params) -> Iterator[str]:
 
 
 def unknown_metrics(params: Params) -> Iterator[str]:
-    """A line for each metric of `gate` that a run of these params cannot have, with the nearest one."""
+    """Yield a line for each metric of `gate` that a run of these params cannot have, with the nearest one."""
     every, paired = metric_names(params)
     for name, least in params.gate.minimum.items():
         if name in paired and not 0 <= least <= 1:

@@ -96,7 +96,7 @@ class InstallCommand(NamedTuple):
 
 
 def installed(distribution: str) -> str | None:
-    """The version of a distribution, None where it is not installed."""
+    """Return the version of a distribution, None where it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -118,7 +118,7 @@ def other_build() -> str:
 
 
 def lacking() -> list[str]:
-    """The declared dependencies that are not installed, or not in a version that fits, as pip writes them."""
+    """Return the declared dependencies that are not installed, or not in a version that fits, as pip writes them."""
     try:
         declared = importlib.metadata.requires(PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
@@ -134,7 +134,7 @@ def lacking() -> list[str]:
 
 
 def chosen(names: Iterable[str]) -> list[Companion]:
-    """The companions of these names; without names all that are missing, have a wheel here, and need not be asked for.
+    """Return the companions of these names; without names all that are missing, have a wheel here, and need not be asked for.
 
     Raises UserError, with the nearest match, for a name that is none, and for one that has no wheel here.
     """
@@ -152,7 +152,7 @@ def chosen(names: Iterable[str]) -> list[Companion]:
 
 
 def steps(companions: Iterable[Companion]) -> list[InstallCommand]:
-    """The commands that install these: with dependencies, without, and beside the torch that is here, at most one of each.
+    """Return the commands that install these: with dependencies, without, and beside the torch that is here, at most one of each.
 
     Raises UserError without pip or uv.
     """
@@ -202,7 +202,7 @@ def run(step: InstallCommand) -> None:
 
 
 def shown(command: Iterable[str]) -> str:
-    """A command as one types it."""
+    """Return a command as one types it."""
     return " ".join(f"'{part}'" if set(part) & set("<>;' ") else part for part in command)
 
 

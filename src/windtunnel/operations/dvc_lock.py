@@ -64,7 +64,7 @@ def parse_lock(path: Path, *, exact: bool = True) -> object:
 
 
 def read_lock(path: Path, *, exact: bool = False) -> dict[str, LockedStage]:
-    """The stages of a dvc.lock by label, in its order; none where there is no such file or it is damaged.
+    """Return the stages of a dvc.lock by label, in its order; none where there is no such file or it is damaged.
 
     `exact`: values as DVC itself reads them (YAML 1.2), which takes ten times as long.
     """

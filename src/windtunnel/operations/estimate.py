@@ -124,7 +124,7 @@ def _measured(
 
 
 def _too_large(entry: Entry, trial: MeasuredCost, limit: int) -> str:
-    """The line for a batch that the memory does not hold."""
+    """Return the line for a batch that the memory does not hold."""
     if trial.taken <= limit and not trial.in_halves:
         return ""
     return (
@@ -134,7 +134,7 @@ def _too_large(entry: Entry, trial: MeasuredCost, limit: int) -> str:
 
 
 def _too_small(entry: Entry, best: float, seconds: float) -> str:
-    """The line where a batch costs more for being begun than for its samples. best: seconds of all of them in a batch for each worker."""
+    """Return the line where beginning a batch costs more than its samples. best: seconds of all in a batch for each worker."""
     if best > seconds / 2 or seconds - best < _WORTH_SAYING:
         return ""
     return (

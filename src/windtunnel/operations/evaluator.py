@@ -102,7 +102,7 @@ class WindtunnelEvaluator(ModelEvaluator):  # type: ignore[misc]  # MLflow's cla
 
 
 def _subject(params: Params, inputs: np.ndarray, labels: np.ndarray, directory: Path) -> Subject:
-    """The model and the samples as the stages `prepare` and `train` leave them; the weights go to `directory`."""
+    """Return the model and the samples as the stages `prepare` and `train` leave them; the weights go to `directory`."""
     raw = Raw(inputs, labels, [f"{i:05d}" for i in range(len(inputs))], (0.0, 1.0))
     dataset, _ = convert(params.data, params.seed, raw, None)
     import_model(params.model, None, params.seed, params.device, directory, mlflow.get_tracking_uri(), dataset)
@@ -113,7 +113,7 @@ def _subject(params: Params, inputs: np.ndarray, labels: np.ndarray, directory: 
 def _as_params(
     model: PyFuncModel, dataset: EvaluationDataset, config: Mapping[str, object]
 ) -> tuple[dict[str, object], np.ndarray, np.ndarray]:
-    """(the content of params.yaml, inputs (N, *shape) float32, labels (N,) int64)."""
+    """Return (the content of params.yaml, inputs (N, *shape) float32, labels (N,) int64)."""
     try:
         settings = _EvaluatorConfig.model_validate(config)
     except ValidationError as error:

@@ -21,7 +21,7 @@ class LiveOutcome(NamedTuple):
     value: float | None = None
 
     def instead_of(self, recorded: FindingRecord) -> FindingRecord:
-        """The finding as it is now."""
+        """Return the finding as it is now."""
         return recorded.model_copy(update=self._asdict())
 
 
@@ -78,7 +78,7 @@ ASKED_NOW: dict[str, Callable[[], LiveOutcome]] = {"F3": paired, "G5": tracked, 
 
 
 def logged_metrics(digest: str, experiment: str, configured_uri: str | None) -> dict[str, float] | None:
-    """The metrics of the parent run of the state `digest`; None where it is not logged. Raises UserError for a dead server."""
+    """Return the metrics of the parent run of the state `digest`; None where it is not logged. Raises UserError for a dead server."""
     uri = tracking_uri(configured_uri)
     try:
         client = connect(uri)

@@ -199,7 +199,7 @@ class _Reproduction:
             raise
 
     def _has_room(self) -> bool:
-        """True if another stage may start: a process is free, and so is more memory than the largest stage took."""
+        """Return True if another stage may start: a process is free, and so is more memory than the largest stage took."""
         if not self.running:
             return True
         if len(self.running) >= self.jobs:
@@ -272,7 +272,7 @@ class _Reproduction:
         stage.dump(update_pipeline=False)
 
     def _pulls(self) -> bool:
-        """True if what is missing is fetched from the remote; the records of its runs are fetched once."""
+        """Return True if what is missing is fetched from the remote; the records of its runs are fetched once."""
         if self.pull is None:
             self.pull = bool(self.repo.config["core"].get("remote"))
             if self.pull:

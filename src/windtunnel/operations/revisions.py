@@ -27,7 +27,7 @@ _READ = (DATA_FILE, METADATA_FILE)
 
 
 def run_at(name: str, scratch: Path) -> Run | None:
-    """The run whose dvc.lock is committed at a git revision or kept by a DVC experiment; None for an unknown name.
+    """Return the run whose dvc.lock is committed at a git revision or kept by a DVC experiment; None for an unknown name.
 
     Raises UserError where that commit has no dvc.lock, or where its results are unavailable.
     """
@@ -45,7 +45,7 @@ def run_at(name: str, scratch: Path) -> Run | None:
 
 
 def run_of_lock(folder: Path, label: str, origin: str) -> Run:
-    """The run that the params.yaml and dvc.lock in `folder` tell of; its artifacts are linked into folder/reports.
+    """Return the run that the params.yaml and dvc.lock in `folder` tell of; its artifacts are linked into folder/reports.
 
     Raises UserError where they are neither in DVC's cache nor on its remote.
     """
@@ -117,7 +117,7 @@ def _link(repo: Repo, md5: str, target: Path, label: str) -> None:
 
 
 def _cached(repo: Repo, md5: str, label: str) -> Path:
-    """The file of DVC's cache, fetched from the remote where it is not there."""
+    """Return the file of DVC's cache, fetched from the remote where it is not there."""
     from dvc.exceptions import DvcException
     from dvc_data.hashfile.hash_info import HashInfo
 
@@ -135,7 +135,7 @@ def _cached(repo: Repo, md5: str, label: str) -> Path:
 
 
 def other_params(lock: Path, raw: Mapping[str, object]) -> Iterator[str]:
-    """The keys that a stage was run with at other values than params.yaml has now."""
+    """Yield the keys that a stage was run with at other values than params.yaml has now."""
     for stage in read_lock(lock, exact=True).values():
         for key, value in stage.own_params.items():
             current: object = raw

@@ -39,7 +39,7 @@ class Size:
 
 
 def sizes_of(params: Params, assessed: Dataset, train: Dataset | None, keep: Wanted | None = None) -> list[Size]:
-    """The entries of params.yaml, and `data, clean, sanity, summary, report` together. `keep`: as if storage.inputs were this."""
+    """Return the entries of params.yaml, and `data, clean, sanity, summary, report` together. `keep`: as if storage.inputs were this."""
     image, sizes = math.prod(assessed.inputs.shape[1:]) * _FLOAT, []
     n_samples = len(assessed)
 
@@ -63,7 +63,7 @@ def sizes_of(params: Params, assessed: Dataset, train: Dataset | None, keep: Wan
 
 
 def no_room(params: Params, assessed: Dataset, train: Dataset | None) -> tuple[str, str]:
-    """(the line for results that the disk cannot hold, one for those that DVC's cache cannot hold besides); empty where they fit."""
+    """Return (the line for results that the disk cannot hold, one for those that DVC's cache cannot hold besides); empty where they fit."""
     needed = total(sizes_of(params, assessed, train))
     free = shutil.disk_usage(".").free
     available = free + _held(REPORTS)  # what lies there is replaced

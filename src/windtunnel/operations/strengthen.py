@@ -29,7 +29,7 @@ class Strengthened:
 
 
 def lines_of(entries: Mapping[str, Mapping[str, object]]) -> str:
-    """The block to add under `attacks` of params.yaml."""
+    """Return the block to add under `attacks` of params.yaml."""
     return as_yaml({"attacks": {name: dict(entry) for name, entry in entries.items()}})
 
 

@@ -53,7 +53,7 @@ class MeasuredCost:
 def tried(
     params: Params, family: str, name: str, entry: Entry, classifier: Classifier, samples: Dataset
 ) -> MeasuredCost:
-    """An entry on all of `samples`, as if it stood alone: what other entries would have left to do is not known.
+    """Return an entry on all of `samples`, as if it stood alone: what other entries would have left to do is not known.
 
     The model's own predictions are the labels, so that each sample is attacked, whether the model is trained or not.
     Raises UserError for what the entry cannot run on.

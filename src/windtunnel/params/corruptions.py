@@ -53,7 +53,7 @@ class CorruptionEntry(Entry):
     @model_validator(mode="before")
     @classmethod
     def _choice(cls, given: object) -> object:
-        """A list of corruptions is the algorithm `choice`, and the other way round."""
+        """Read a list of corruptions as the algorithm `choice`, and the other way round."""
         if not isinstance(given, Mapping):
             return given
         listed, algorithm = given.get("corruptions") is not None, given.get("algorithm")

@@ -9,11 +9,11 @@ from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
 from windtunnel.params.entry import Block, Samples, Value
 from windtunnel.params.numbers import Number, Seconds
-from windtunnel.params.words import one_of
+from windtunnel.params.words import OneOf
 from windtunnel.registry.plugins import plugins
 
 _OURS = ("digits", "npz", "idx", "folder", "function")
-Source = Annotated[str, one_of(*_OURS, more=partial(plugins, "windtunnel.data", _OURS))]
+Source = Annotated[str, OneOf(*_OURS, more=partial(plugins, "windtunnel.data", _OURS))]
 
 MOST_CLASSES = 100_000  # ImageNet-21k has 21,843; a label beyond is a mistake that would cost gigabytes
 MAX_SIDE = 16_384

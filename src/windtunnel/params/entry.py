@@ -141,7 +141,7 @@ class BudgetOverride(Ranges):
     steps: PositiveInt | None = None
 
     def over(self, budget: Budget) -> PerturbationBudget:
-        """The budget this entry runs under: its own keys over the global ones."""
+        """Return the budget this entry runs under: its own keys over the global ones."""
         return PerturbationBudget(
             self.norm or budget.norm,
             budget.epsilon if self.epsilon is None else self.epsilon,
@@ -150,7 +150,7 @@ class BudgetOverride(Ranges):
         )
 
     def lack(self, where: str, budget: Budget) -> str | None:
-        """The line for an override that changes the norm alone: the global epsilon is meant for another one."""
+        """Return the line for an override that changes the norm alone: the global epsilon is meant for another one."""
         if self.norm in {None, budget.norm} or self.epsilon is not None:
             return None
         if transformation_of(budget.norm):
@@ -206,7 +206,7 @@ class Entry(Block):
     @model_validator(mode="before")
     @classmethod
     def _nowhere(cls, given: object) -> object:
-        """A key of earlier versions: where work is done decides no result, so that it is no part of what is resolved."""
+        """Return a key of earlier versions: where work is done decides no result, so that it is no part of what is resolved."""
         if isinstance(given, Mapping) and "workers" in given:
             raise ValueError(
                 "workers: where work is done is no part of params.yaml; leave the line out, and set "

@@ -47,7 +47,7 @@ def validate_schema(raw: Mapping[str, object], where: str = "params") -> Params:
 
 
 def mistakes_of(error: ValidationError, where: str) -> str:
-    """A line for each mistake of the user's, in the words of this project."""
+    """Return a line for each mistake of the user's, in the words of this project."""
     return "\n".join(dict.fromkeys(_line(details, where) for details in _mistakes(error.errors())))
 
 
@@ -129,7 +129,7 @@ def _unknown_names(params: Params) -> Iterator[str]:
 
 
 def _mistakes(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
-    """The errors without those of branches of a union that were never meant: one mistake is one line."""
+    """Yield the errors without those of branches of a union that were never meant: one mistake is one line."""
     by_place: dict[tuple[int | str, ...], list[tuple[int | str, list[ErrorDetails]]]] = {}
     of_named_budgets = {(e["loc"][2:], e["msg"]) for e in errors if e["loc"][:1] == ("budgets",)}
     for details in errors:
@@ -196,7 +196,7 @@ def _is_union_tag(part: int | str) -> bool:
 
 
 def _keys_at(location: list[int | str]) -> list[str]:
-    """The keys allowed at a place of params.yaml, for the nearest match."""
+    """Return the keys allowed at a place of params.yaml, for the nearest match."""
     model: type[BaseModel] = params_model()
     for part in location:
         field = model.model_fields.get(str(part))

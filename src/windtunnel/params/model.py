@@ -11,7 +11,7 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.errors import unknown_word
 from windtunnel.params.entry import Block, Value
 from windtunnel.params.numbers import Number, Seconds
-from windtunnel.params.words import one_of
+from windtunnel.params.words import OneOf
 from windtunnel.registry.plugins import model_sources
 
 
@@ -36,7 +36,7 @@ class Recipe(Block):
     steps: PositiveInt = Field(7, description="adversarial: PGD steps")
 
     def used(self) -> dict[str, Json]:
-        """The parameters that this recipe reads: those of another one would say what was not done."""
+        """Return the parameters that this recipe reads: those of another one would say what was not done."""
         only = {"noise_sigma": "noise", "epsilon": "adversarial", "steps": "adversarial"}
         values: dict[str, Json] = self.model_dump(mode="json", exclude_none=True)
         return {key: value for key, value in values.items() if only.get(key, self.recipe) in self.recipe}
@@ -146,7 +146,7 @@ class Interface(Block):
 
 
 _OURS = ("train", "state_dict", "export", "onnx", "mlflow", "function")
-Source = Annotated[str, one_of(*_OURS, more=partial(model_sources, _OURS))]
+Source = Annotated[str, OneOf(*_OURS, more=partial(model_sources, _OURS))]
 
 
 class Model(Block):
@@ -227,5 +227,5 @@ class OtherModel(Block):
 
     @classmethod
     def of(cls, value: str | OtherModel) -> OtherModel:
-        """The long form of what may be written as the place alone."""
+        """Return the long form of what may be written as the place alone."""
         return value if isinstance(value, OtherModel) else cls(model=value)

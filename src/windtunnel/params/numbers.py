@@ -16,7 +16,7 @@ _EXPONENT = re.compile(r"[eE][+-]?0*([\d_]+)")
 
 
 def parse_number(value: object) -> float:
-    """A float from a number or from text such as `8/255` or `1e-3`; the quotient is rounded once.
+    """Return a float from a number or from text such as `8/255` or `1e-3`; the quotient is rounded once.
 
     Raises ValueError for anything else: booleans, NaN, infinities, zero denominators and other text.
     """

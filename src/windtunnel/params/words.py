@@ -9,7 +9,7 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import PydanticCustomError, core_schema
 
 
-class one_of:
+class OneOf:
     """Annotation of a string that must be one of `words`, or of those that `more` gives."""
 
     def __init__(self, *words: str, more: Callable[[], Iterable[str]]) -> None:
@@ -21,13 +21,13 @@ class one_of:
         return [*self._words, *self._more()]
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        """A string, refused as pydantic refuses a Literal."""
+        """Return a string, refused as pydantic refuses a Literal."""
         return core_schema.no_info_after_validator_function(self._check, handler(source))
 
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """An enumeration, for editors."""
+        """Return an enumeration, for editors."""
         return {"type": "string", "enum": self.words}
 
     def _check(self, value: str) -> str:

@@ -42,7 +42,7 @@ def require_inside(data: Tensors, semantics: Semantics) -> None:
 
 
 def _epsilon(data: Tensors, semantics: Semantics, *, of_transformations: bool = False) -> float | None:
-    """The epsilon of an attack; None for what is no attack, has none, or is a transformation that was not asked for.
+    """Return the epsilon of an attack; None for what is no attack, has none, or is a transformation that was not asked for.
 
     Rows of a transformation keep the image, the parameters and the distance of the worst point, broken or not.
     """

@@ -65,11 +65,11 @@ class Artifacts:
         return plain_tensors(self.data)
 
     def tensor(self, key: str) -> Tensor:
-        """The tensor under `key`. Raises KeyError where the assessment has none."""
+        """Return the tensor under `key`. Raises KeyError where the assessment has none."""
         return tensor_in(self.data, key)
 
     def tensors(self, key: str) -> dict[str, Tensor]:
-        """The tensors below `key`, by name. Raises KeyError where the assessment has none there."""
+        """Return the tensors below `key`, by name. Raises KeyError where the assessment has none there."""
         return tensors_in(self.data, key)
 
     def digest(self) -> str:
@@ -207,7 +207,7 @@ def package_version(name: str) -> str | None:
 
 
 def base_data(subject: Subject, verdicts: Tensor) -> Tensors:
-    """The four keys that every robustness_data.pt has."""
+    """Return the four keys that every robustness_data.pt has."""
     return {
         "clean_inputs": subject.dataset.inputs,
         "targets": subject.dataset.targets,
@@ -217,7 +217,7 @@ def base_data(subject: Subject, verdicts: Tensor) -> Tensors:
 
 
 def base_kwargs(subject: Subject) -> dict[str, object]:
-    """The options that every assessment records: who its samples are and what the classes are called."""
+    """Return the options that every assessment records: who its samples are and what the classes are called."""
     return {
         "sample_names": list(subject.dataset.ids),
         "show_sample_names": True,
@@ -226,7 +226,7 @@ def base_kwargs(subject: Subject) -> dict[str, object]:
 
 
 def semantics_record(semantics: Semantics, dataset: Dataset) -> SemanticsRecord:
-    """The `semantics` block of metadata.json; the kind, threat model and so on come from the registry row alone."""
+    """Return the `semantics` block of metadata.json; the kind, threat model and so on come from the registry row alone."""
     row, region = semantics.algorithm, semantics.perturbation
     content = {
         "assessment_kind": row.kind,
@@ -345,13 +345,13 @@ def same_samples(artifacts: Artifacts, inputs: Tensor) -> bool:
 
 
 def without_run_times(data: Tensors) -> Tensors:
-    """`data` as robustness_data.pt holds them: of the seconds a sample took the key, all NaN."""
+    """Return `data` as robustness_data.pt holds them: of the seconds a sample took the key, all NaN."""
     seconds = data.get(RUN_TIMES)
     return {**data, RUN_TIMES: torch.full_like(seconds, torch.nan)} if isinstance(seconds, Tensor) else data
 
 
 def with_run_times(data: Tensors, directory: Path) -> Tensors:
-    """`data`, read from `directory`, with the seconds a sample took where runtime.json has them."""
+    """Return `data`, read from `directory`, with the seconds a sample took where runtime.json has them."""
     seconds = measured_run_times(directory) if RUN_TIMES in data else None
     return data if seconds is None else {**data, RUN_TIMES: torch.tensor(seconds)}
 

@@ -37,7 +37,7 @@ def hide_from_dvc(directory: Path, *, is_hidden: bool) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file beside `path` to write; it takes the place of `path` when the block ends, whole or not at all.
+    """Yield a file beside `path` to write; it takes the place of `path` when the block ends, whole or not at all.
 
     Its name keeps the suffix, by which some writers choose their format. Raises InfrastructureError, in one line, where
     the disk is full or read-only.
@@ -55,7 +55,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def cannot_be_written(path: Path, error: Exception) -> InfrastructureError:
-    """The one line for a file that the disk does not take."""
+    """Return the one line for a file that the disk does not take."""
     reason = getattr(error, "strerror", None) or (str(error).strip() or type(error).__name__).splitlines()[0][:200]
     return InfrastructureError(f"{path}: cannot be written ({reason}); what is finished is kept, `dvc repro` continues")
 
@@ -118,7 +118,7 @@ def is_tensor_summary(value: Json) -> bool:
 
 
 def plain_block(values: Mapping[str, object]) -> dict[str, Json]:
-    """A map of any values as JSON, see `plain_json`."""
+    """Return a map of any values as JSON, see `plain_json`."""
     return {key: plain_json(value) for key, value in values.items()}
 
 

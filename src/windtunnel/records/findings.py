@@ -106,6 +106,6 @@ def read_sanity(directory: Path) -> SanityOptions | None:
 
 
 def read_findings(directory: Path) -> tuple[FindingRecord, ...]:
-    """The findings of the stage; none where it never ran. Raises UserError as `read_sanity`."""
+    """Return the findings of the stage; none where it never ran. Raises UserError as `read_sanity`."""
     record = read_sanity(directory)
     return record.checks if record else ()

@@ -80,7 +80,7 @@ class GateResult:
 
 
 def gate_json(result: GateResult) -> dict[str, Json]:
-    """The content of gate.json."""
+    """Return the content of gate.json."""
     content = TypeAdapter(GateResult).dump_python(result, mode="json")
     return plain_block({"decision": content["decision"], "exit_code": result.exit_code, **content})
 

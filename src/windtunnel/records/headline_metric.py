@@ -20,7 +20,7 @@ _NO_ENTRY = {key: phrase for of_kind in OF_KIND.values() for key, phrase in of_k
 
 
 def leading_metric(metadata: Metadata) -> str | None:
-    """The metric that stands for an assessment; None where it has none that could."""
+    """Return the metric that stands for an assessment; None where it has none that could."""
     return next((key for key in _candidates(metadata) if key in metadata.metrics), None)
 
 

@@ -186,7 +186,7 @@ class Rate(NamedTuple):
 
     @classmethod
     def of(cls, value: float | None, low: float | None, high: float | None) -> Rate | None:
-        """The rate; None where there is no value."""
+        """Return the rate; None where there is no value."""
         return None if value is None else cls(value, low, high)
 
     @property
@@ -202,7 +202,7 @@ class Rate(NamedTuple):
 
 
 def rate(metrics: Mapping[str, object], key: str) -> Rate | None:
-    """The rate under `key`, with its interval from the metrics beside it; None where there is no such metric."""
+    """Return the rate under `key`, with its interval from the metrics beside it; None where there is no such metric."""
     ends = (
         number(metrics, name) if metrics.get(name) is not None else None for name in (f"{key}_ci_low", f"{key}_ci_high")
     )
@@ -210,7 +210,7 @@ def rate(metrics: Mapping[str, object], key: str) -> Rate | None:
 
 
 def limits(metrics: Mapping[str, object], key: str) -> tuple[float, float] | None:
-    """The ends of the 95 % interval of the metric `key`; None where it has none."""
+    """Return the ends of the 95 % interval of the metric `key`; None where it has none."""
     ends = (f"{key}_ci_low", f"{key}_ci_high")
     low, high = (number(metrics, end) if metrics.get(end) is not None else None for end in ends)
     return Rate(0.0, low, high).limits
@@ -223,7 +223,7 @@ def read_metadata(directory: Path) -> Metadata:
 
 
 def parse_metadata(content: object, where: str) -> Metadata:
-    """The content of a metadata.json. Raises UserError, in one line, where it does not fit."""
+    """Return the content of a metadata.json. Raises UserError, in one line, where it does not fit."""
     return fitting(Metadata, content, where, "the metadata of an assessment")
 
 
@@ -245,7 +245,7 @@ def _adapter(kind: type[T]) -> TypeAdapter[T]:
 
 
 def number(metrics: Mapping[str, object], key: str) -> float:
-    """A metric that is a number. Raises KeyError where there is none, TypeError where it is no number."""
+    """Return a metric that is a number. Raises KeyError where there is none, TypeError where it is no number."""
     value = metrics[key]
     if value in _NOT_FINITE:
         return float(str(value))
@@ -255,7 +255,7 @@ def number(metrics: Mapping[str, object], key: str) -> float:
 
 
 def numbers(metrics: Mapping[str, object], key: str) -> list[float]:
-    """A metric that is a list of numbers. Raises KeyError and TypeError as `number`."""
+    """Return a metric that is a list of numbers. Raises KeyError and TypeError as `number`."""
     value = metrics[key]
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise TypeError(f"the metric {key} is a {type(value).__name__}, not a list of numbers")
@@ -263,7 +263,7 @@ def numbers(metrics: Mapping[str, object], key: str) -> list[float]:
 
 
 def names_in(options: Options, key: str) -> tuple[str, ...]:
-    """A list of names among the options; none where there is none. Raises UserError, in one line, for something else."""
+    """Return a list of names among the options; none where there is none. Raises UserError, in one line, for something else."""
     return fitting(tuple[str, ...], options.extra.get(key, ()), f"kwargs.{key}", "a list of names")
 
 
@@ -278,5 +278,5 @@ def corruption_pairs(options: Options) -> tuple[tuple[str, int], ...]:
 
 
 def severities_of(options: Options) -> tuple[int, ...]:
-    """The severities of a suite of corruptions; none for what is no suite."""
+    """Return the severities of a suite of corruptions; none for what is no suite."""
     return fitting(_Suite, options.model_dump(), "kwargs", "the options of a suite of corruptions").severities

@@ -16,7 +16,7 @@ Tensors = dict[str, "Tensor | dict[str, Tensor]"]
 
 
 def tensor_in(data: Mapping[str, Tensor | dict[str, Tensor]], key: str) -> Tensor:
-    """The tensor under `key`. Raises KeyError, with the names that there are, where there is none."""
+    """Return the tensor under `key`. Raises KeyError, with the names that there are, where there is none."""
     if key not in data:
         raise KeyError(unknown_word("tensor", str(key), sorted(data), what="a tensor of this assessment"))
     value = data[key]
@@ -26,7 +26,7 @@ def tensor_in(data: Mapping[str, Tensor | dict[str, Tensor]], key: str) -> Tenso
 
 
 def tensors_in(data: Mapping[str, Tensor | dict[str, Tensor]], key: str) -> dict[str, Tensor]:
-    """The tensors below `key`, by name. Raises KeyError where there are none."""
+    """Return the tensors below `key`, by name. Raises KeyError where there are none."""
     value = data[key]
     if isinstance(value, Tensor):
         raise KeyError(f"'{key}' is a tensor and holds none by name")

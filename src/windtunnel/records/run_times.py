@@ -63,7 +63,7 @@ def write_stage_runtime(stage: str, started: float, layout: Layout = HERE) -> No
 
 
 def measured_run_times(directory: Path, data_digest: str | None = None) -> list[float] | None:
-    """The seconds of each sample of the assessment in `directory`; None where nothing known speaks of its tensors.
+    """Return the seconds of each sample of the assessment in `directory`; None where nothing known speaks of its tensors.
 
     `data_digest`: sha256 of its robustness_data.pt where that is known already.
     """

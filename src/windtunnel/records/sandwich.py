@@ -127,21 +127,21 @@ class _Sandwich(Record):
 
 
 def layers_of(metrics: Mapping[str, Value], where: str = "the summary") -> tuple[Layer, ...]:
-    """The layers among the metrics of the summary, the global budget first. Raises UserError where they do not fit."""
+    """Return the layers among the metrics of the summary, the global budget first. Raises UserError where they do not fit."""
     return fitting(_Sandwich, metrics, where, "a sandwich").sandwich
 
 
 def layers_in(metrics: Mapping[str, Value]) -> tuple[Layer, ...]:
-    """The layers among the metrics of any assessment: none but for the summary. Raises UserError as `layers_of`."""
+    """Return the layers among the metrics of any assessment: none but for the summary. Raises UserError as `layers_of`."""
     return layers_of(metrics) if "sandwich" in metrics else ()
 
 
 def options_of_summary(metadata: Metadata) -> SummaryOptions:
-    """The options of the summary. Raises UserError, in one line, where they do not fit."""
+    """Return the options of the summary. Raises UserError, in one line, where they do not fit."""
     return fitting(SummaryOptions, metadata.kwargs.model_dump(), metadata.name, "the options of a summary")
 
 
 def read_summary(directory: Path) -> SummaryOptions:
-    """The options of the summary in `directory`. Raises UserError, in one line, where it is missing or does not fit."""
+    """Return the options of the summary in `directory`. Raises UserError, in one line, where it is missing or does not fit."""
     path = directory / METADATA_FILE
     return fitting(SummaryOptions, read_block(path, "kwargs")["kwargs"], str(path), "the options of a summary")

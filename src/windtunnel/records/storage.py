@@ -37,7 +37,7 @@ def evenly(n: int, count: Wanted) -> Tensor:
 
 
 def keep_images(result: AssessmentResult, count: Wanted) -> AssessmentResult:
-    """`result` with the images of as many samples as `count`, and of none that had none to begin with (`result.pictured`).
+    """Return `result` with the images of as many samples as `count`, and of none that had none to begin with (`result.pictured`).
 
     Unchanged where that is every sample.
     """
@@ -98,7 +98,7 @@ def of_samples(data: Tensors, indices: Tensor) -> Tensors:
 
 
 def _measured(data: Tensors) -> Tensors:
-    """The distances under every norm, which nobody can measure afterwards."""
+    """Return the distances under every norm, which nobody can measure afterwards."""
     if PERTURBED not in data or DISTANCES in data:
         return {}
     return {DISTANCES: {norm.value: distances_of(data, norm) for norm in DISTANCE}}

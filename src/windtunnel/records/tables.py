@@ -40,7 +40,7 @@ class Share(Record):
 
     @classmethod
     def of(cls, rate: binomial.BinomialRate, **name: str) -> Self:
-        """The line of a rate; `name`: what else the line holds."""
+        """Return the line of a rate; `name`: what else the line holds."""
         return cls.model_validate({**name, "n": rate.n, **(rate.metrics("accuracy") if rate.n else {})})
 
 
@@ -97,12 +97,12 @@ def table(kind: type[T], block: Mapping[str, object], key: str) -> T:
 
 
 def written(lines: Iterable[BaseModel]) -> list[Value]:
-    """A table as it stands among the metrics."""
+    """Return a table as it stands among the metrics."""
     return [line.model_dump(mode="json") for line in lines]
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:
-    """A CSV file with a header; the same rows give the same bytes on every system."""
+    """Write a CSV file with a header; the same rows give the same bytes on every system."""
     with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()

@@ -27,12 +27,12 @@ class View:
     class_names: tuple[tuple[str, ...], ...] = ()
 
     def names_of(self, labels: set[str]) -> tuple[str, ...]:
-        """The first list that has all `labels`; empty where none has."""
+        """Return the first list that has all `labels`; empty where none has."""
         return next((names for names in self.class_names if labels <= set(names)), ())
 
 
 def distinct(names: list[str]) -> tuple[str, ...]:
-    """The names, each with a number where it stands there again: ImageNet has two classes `crane`."""
+    """Return the names, each with a number where it stands there again: ImageNet has two classes `crane`."""
     counts: dict[str, int] = {}
     numbered = []
     for name in names:

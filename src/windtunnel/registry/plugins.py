@@ -37,7 +37,7 @@ class Lazy(Generic[T]):
     reference: str
 
     def __call__(self) -> T:
-        """The object. Raises what its import raises."""
+        """Return the object. Raises what its import raises."""
         ours = self.reference.startswith("windtunnel.")  # a defect of ours keeps its traceback
         with nullcontext() if ours else _one_line(f"plug-in: {self.reference}"):
             value: T = load_object(self.reference)
@@ -139,11 +139,11 @@ class Library:
             raise IncompatibleError(self.missing(where))
 
     def missing(self, where: str) -> str:
-        """The one line for a library that is not installed."""
+        """Return the one line for a library that is not installed."""
         return missing(where, self.name, None if self.install else self.package or self.name)
 
     def algorithm(self, name: str) -> Callable[..., object]:
-        """The library's own object of this name. Imports the library. Raises UserError where it is not installed."""
+        """Return the library's own object of this name. Imports the library. Raises UserError where it is not installed."""
         if self.row_of is not None:
             return resolve(name, f"library: {self.name}: algorithm")
         try:
@@ -195,7 +195,7 @@ def families() -> dict[str, Family]:
 
 @functools.cache
 def libraries(family: str) -> dict[str, Library]:
-    """The libraries of a family by name: ours first, then those of other packages."""
+    """Return the libraries of a family by name: ours first, then those of other packages."""
     records: list[Library] = []
     for name in library_records(family):
         records += load_object(f"{name}:LIBRARIES")
@@ -228,18 +228,18 @@ def rows_of(family: str) -> list[Any]:
 
 
 def library_records(family: str) -> list[str]:
-    """The modules of ours that hold the libraries of a family."""
+    """Return the modules of ours that hold the libraries of a family."""
     paths = sorted((_ROOT / family).rglob("libraries.py"))
     return [".".join((ASSESSMENTS, *path.relative_to(_ROOT).with_suffix("").parts)) for path in paths]
 
 
 def record_of(family: str) -> list[str]:
-    """The module of ours that holds the record of a family; none for a plug-in's."""
+    """Return the module of ours that holds the record of a family; none for a plug-in's."""
     return [f"{ASSESSMENTS}.{family}.family"] if (_ROOT / family / "family.py").is_file() else []
 
 
 def family_of(name: str, where: str = "family") -> Family:
-    """The family of this name; no record of another one is read. Raises UserError, with the nearest match, for none."""
+    """Return the family of this name; no record of another one is read. Raises UserError, with the nearest match, for none."""
     for module in record_of(name):
         record: Family = load_object(f"{module}:FAMILY")
         return record
@@ -249,7 +249,7 @@ def family_of(name: str, where: str = "family") -> Family:
 
 
 def library_of(name: str, family: str) -> Library:
-    """The library of this name. Raises UserError, with the nearest match, where there is none."""
+    """Return the library of this name. Raises UserError, with the nearest match, where there is none."""
     records = libraries(family)
     if name not in records:
         raise UserError(unknown_word("library", name, records, what=f"a library of {family}"))
@@ -267,7 +267,7 @@ def model_sources(ours: tuple[str, ...] = ()) -> tuple[str, ...]:
 
 @functools.cache
 def model_source(name: str) -> ModelSource:
-    """The source of this name: ours, or a record or a `load` function of another package.
+    """Return the source of this name: ours, or a record or a `load` function of another package.
 
     Raises UserError for a name that is none, and for a plug-in that does not import.
     """
@@ -328,7 +328,7 @@ def _joined(what: str, ours: Sequence[R], theirs: Iterable[tuple[EntryPoint, R]]
 
 
 def load_plugin(group: str, name: str) -> Callable[..., Any]:
-    """The function that an entry point names. Raises UserError where it does not import, or is no function."""
+    """Return the function that an entry point names. Raises UserError where it does not import, or is no function."""
     plugin = _loaded(plugins(group)[name])
     if not callable(plugin):
         raise UserError(f"plug-in {name} ({plugins(group)[name].value}): is a {type(plugin).__name__}, not a function")
@@ -421,6 +421,6 @@ def is_installed(*modules: str) -> bool:
 
 
 def missing(where: str, library: str, distribution: str | None = None) -> str:
-    """The one line for a library that is not installed. `distribution`: what pip installs where `windtunnel doctor` does not."""
+    """Return the one line for a library that is not installed. `distribution`: what pip installs where `windtunnel doctor` does not."""
     command = f"pip install {distribution}" if distribution else f"windtunnel doctor --install {library}"
     return f"{where}: {library} is not installed; `{command}` installs it"

@@ -184,19 +184,19 @@ ANSWERS: tuple[type[Answer], ...] = (ShowAnswer, GateAnswer, SanityAnswer, Check
 
 
 def gate_answer(result: GateResult) -> GateAnswer:
-    """The decision of the gate."""
+    """Return the decision of the gate."""
     return GateAnswer.model_validate(gate_json(result))
 
 
 def sanity_answer(recorded: Iterable[FindingRecord], asked_now: Iterable[FindingRecord]) -> SanityAnswer:
-    """The record of the stage, and what was asked at the moment."""
+    """Return the record of the stage, and what was asked at the moment."""
     rows = [*recorded]
     number = counts(rows)
     return SanityAnswer(status=overall(number), counts=number, checks=rows, asked_now=[*asked_now])
 
 
 def compare_answer(comparison: Comparison) -> CompareAnswer:
-    """A comparison, without its tensors."""
+    """Return a comparison, without its tensors."""
     return CompareAnswer(
         runs=[RunAnswer(label=r.label, origin=r.origin, notes=list(r.notes)) for r in comparison.runs],
         params={name: list(values) for name, values in comparison.params},

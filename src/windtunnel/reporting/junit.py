@@ -56,7 +56,7 @@ _RESULT: dict[Status, Literal["passed", "failed", "skipped"]] = {
 
 
 def cases_of_checks(rows: Iterable[FindingRecord]) -> list[JUnitCase]:
-    """A case per HARD sanity check; one that was not run or does not apply is skipped with its reason."""
+    """Return a case per HARD sanity check; one that was not run or does not apply is skipped with its reason."""
     cases = []
     for row in rows:
         if row.severity is Severity.HARD:

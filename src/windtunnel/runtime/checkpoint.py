@@ -30,11 +30,11 @@ class Checkpoint:
         self._keeps, self._kept = bool(resolved), False
 
     def keep(self) -> None:
-        """The assessment is not whole: `clear` leaves what there is, for whoever tries the rest."""
+        """Mark the assessment as incomplete: `clear` leaves what there is, for whoever tries the rest."""
         self._kept = True
 
     def get(self, number: int) -> dict[str, Tensor] | None:
-        """The result of batch `number`, or None where it is not there or was damaged by a kill."""
+        """Return the result of batch `number`, or None where it is not there or was damaged by a kill."""
         if not self._keeps:
             return None
         try:

@@ -78,7 +78,7 @@ class _RateColumn(ProgressColumn):
 
 
 def progress_bar() -> _LoggedProgress:
-    """The one progress bar of the project: name, bar, samples done, rate, time left; a line a minute where there is no terminal.
+    """Return the one progress bar of the project: name, bar, samples done, rate, time left; a line a minute where there is no terminal.
 
     Silent inside a unit, whose progress is that of the whole.
     """

@@ -90,7 +90,7 @@ def handle_signals() -> None:
 
 @contextmanager
 def user_errors() -> Iterator[None]:
-    """The work of a process: what goes wrong in it becomes one line on stderr and the exit code (SystemExit).
+    """Run the work of a process: what goes wrong in it becomes one line on stderr and the exit code (SystemExit).
 
     That are a UserError, an interruption, a disk that is full or read-only, memory that is short, and whatever the
     user's own modules raise, `sys.exit` among it: code 0 from them would be taken for a result.
@@ -160,12 +160,12 @@ def end_refused(line: str) -> None:
 
 
 def is_ending() -> bool:
-    """True from the first Ctrl-C or SIGTERM on: whatever is raised now may be that signal in another form."""
+    """Return True from the first Ctrl-C or SIGTERM on: whatever is raised now may be that signal in another form."""
     return _Ending.signal is not None
 
 
 def is_of_the_disk(error: BaseException) -> bool:
-    """True for an error of the disk, or of the rights on it, after which nothing can be written either."""
+    """Return True for an error of the disk, or of the rights on it, after which nothing can be written either."""
     return isinstance(error, OSError) and error.errno in _DISK
 
 
@@ -176,7 +176,7 @@ def is_working() -> bool:
 
 @contextmanager
 def deaf_children() -> Iterator[None]:
-    """Processes started in here do not hear Ctrl-C, which a terminal sends to all of them: their parent ends them.
+    """Start processes that do not hear Ctrl-C, which a terminal sends to all of them: their parent ends them.
 
     The signal is held back from this thread too, and delivered at the end.
     """
@@ -196,7 +196,7 @@ def deaf_children() -> Iterator[None]:
 
 @contextmanager
 def no_main_module() -> Iterator[None]:
-    """Processes started in here do not import their parent's main module first.
+    """Start processes that do not import their parent's main module first.
 
     It brings torch and all, seconds for each process, and a script of the user's without a guard would run again.
     """

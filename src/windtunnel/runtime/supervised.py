@@ -54,7 +54,7 @@ def run_watched(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
 
 @contextmanager
 def limited(what: str, seconds: float, key: str) -> Iterator[None]:
-    """A call of the user's code that may take `seconds` where it is watched; `key` of params.yaml raises the limit.
+    """Run a call of the user's code that may take `seconds` where it is watched; `key` of params.yaml raises the limit.
 
     A stage, which nobody watches, gives it ten times as long (`runtime.watchdog`).
     """
@@ -75,7 +75,7 @@ def begin(what: str, seconds: float, key: str) -> None:
 
 
 def end() -> None:
-    """The call that began last is over."""
+    """Note that the call that began last is over."""
     watcher = _Watcher.connection
     if watcher is None:
         watchdog.end()

@@ -51,7 +51,7 @@ _started = threading.Event()
 
 
 def begin(what: str, seconds: float, key: str) -> None:
-    """A call begins that `windtunnel check` would give `seconds`; a line is said after as long, and the end is ten times that."""
+    """Watch a call that `windtunnel check` would give `seconds`: print a line after as long, end it after ten times that."""
     if not _started.is_set() and is_working():
         _started.set()
         threading.Thread(target=_watch, daemon=True).start()
@@ -61,7 +61,7 @@ def begin(what: str, seconds: float, key: str) -> None:
 
 
 def end() -> None:
-    """The call that began last is over."""
+    """Note that the call that began last is over."""
     _calls.pop()
 
 
@@ -82,7 +82,7 @@ def time_limit_reason(note: mmap.mmap) -> str:
 
 
 def _arm(call: _WatchedCall | None) -> None:
-    """The process ends in C's hands unless this is called again before: nothing of Python's ran so long. None: no call."""
+    """End the process from C unless this is called again before: nothing of Python ran so long. None: no call."""
     if call is None:
         faulthandler.cancel_dump_traceback_later()
     else:

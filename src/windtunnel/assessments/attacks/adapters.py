@@ -62,7 +62,7 @@ class CountedModel(nn.Module):
         self.eval()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The logits, (N, K)."""
+        """Return the logits, (N, K)."""
         logits: Tensor = self.model(inputs)
         self.passes.forwards += len(inputs)
         if logits.requires_grad:
@@ -119,14 +119,14 @@ def perturb_by_label(request: Request, model: nn.Module, adapter: Adapter, crite
 
 
 def _as_seen(request: Request) -> Request:
-    """The request itself, or a copy of it with three channels."""
+    """Return the request itself, or a copy of it with three channels."""
     if not request.row.three_channels or request.inputs.shape[1] != 1:
         return request
     return replace(request, inputs=request.inputs.expand(-1, 3, -1, -1).contiguous())
 
 
 def adapter_of(library: str) -> Adapter:
-    """The adapter of a library. The libraries are slow to import, and a run needs one of them."""
+    """Return the adapter of a library. The libraries are slow to import, and a run needs one of them."""
     adapter = library_of(library, "attacks").adapter
     assert adapter is not None, f"{library} offers no attack of its own"  # an ensemble is run by its members' adapters
     return adapter()

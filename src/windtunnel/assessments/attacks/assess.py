@@ -432,7 +432,7 @@ def _parameters(norm: Norm, state: BestResults) -> Tensors:
 
 
 def _without_images(subject: Subject, state: BestResults, before: Prior) -> Tensors:
-    """The distances of all examples where some images are not known: of these as the earlier attack measured them."""
+    """Return the distances of all examples where some images are not known: of these as the earlier attack measured them."""
     if before.pictured.all():
         return {}
     measured = {norm: measure(state.perturbed, subject.dataset.inputs) for norm, measure in DISTANCE.items()}

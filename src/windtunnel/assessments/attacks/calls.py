@@ -44,7 +44,7 @@ Invoke: TypeAlias = Callable[[LibraryCall, nn.Module], Tensor]
 
 
 def invoker_of(where: str, reference: str | None) -> Invoke | None:
-    """The function that `invoker: module:function` names, held to its shape; None where there is none.
+    """Return the function that `invoker: module:function` names, held to its shape; None where there is none.
 
     Raises UserError where it cannot be found, or, when it is called, for a result that is not a tensor like the inputs.
     """

@@ -21,7 +21,7 @@ def caveats_of(
     subject: Subject,
     before: Prior,
 ) -> Iterator[Caveat]:
-    """The caveats of one attack; beyond, repaired: bool (N,), what its library returned (see `Judgement`)."""
+    """Yield the caveats of one attack; beyond, repaired: bool (N,), what its library returned (see `Judgement`)."""
     invokers = {run.row.invoker for run in runs}
     is_bounded = any(run.row.epsilon and not run.row.algorithm.minimum_norm for run in runs)
     finds = any(not run.row.epsilon or run.row.algorithm.minimum_norm for run in runs)

@@ -103,7 +103,7 @@ def _evaluate_transformed(
 
 
 def project(norm: Norm, epsilon: float, perturbed: Tensor, clean: Tensor) -> Tensor:
-    """The perturbed inputs (n, ...) pulled back into the ball; stays in the box, as it only moves towards `clean`.
+    """Return the perturbed inputs (n, ...) pulled back into the ball; stays in the box, as it only moves towards `clean`.
 
     Linf clips, L2 and L1 scale the change down, L0 keeps the largest changes.
     """

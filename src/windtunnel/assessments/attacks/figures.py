@@ -17,7 +17,7 @@ _ATTACKS = frozenset({AssessmentKind.EMPIRICAL_ATTACK})
 
 
 def shown_samples(artifacts: Artifacts, max_samples: int) -> list[int]:
-    """The samples worth looking at: attacked and broken first, then attacked, then the rest, in their order."""
+    """Return the samples worth looking at: attacked and broken first, then attacked, then the rest, in their order."""
     if artifacts.tensor("clean_inputs").ndim != 4:
         raise NothingToDraw(NOT_IMAGES)
     verdicts = artifacts.tensor("verdicts")
@@ -27,7 +27,7 @@ def shown_samples(artifacts: Artifacts, max_samples: int) -> list[int]:
 
 
 def answer(artifacts: Artifacts, of: str, index: int) -> str:
-    """The name of the class that the model says, or that stands in the data (`of`: targets)."""
+    """Return the name of the class that the model says, or that stands in the data (`of`: targets)."""
     names, key = artifacts.class_names, of if of == "targets" else f"{of}_predictions"
     predicted = int(artifacts.tensor(key)[index])
     return names[predicted] if 0 <= predicted < len(names) else str(predicted)
@@ -55,7 +55,7 @@ class ImagePairVisualiser(Visualiser):
     title: ClassVar[str] = "Clean and perturbed images"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """A column per sample."""
+        """Return a column per sample."""
         from windtunnel.assessments.figures.pictures import SIDE, WORDS, Picture, map_png, picture, sheets, signed_map
 
         artifacts = artifacts.pictured
@@ -100,7 +100,7 @@ class PerturbationHeatmapVisualiser(Visualiser):
             )
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """A column per sample."""
+        """Return a column per sample."""
         from windtunnel.assessments.figures.pictures import SIDE, WORDS, Picture, map_png, sheets, signed_map
 
         artifacts = artifacts.pictured

@@ -27,7 +27,7 @@ class StraightThrough(nn.Module):
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits, (n, K)."""
+        """Return the logits, (n, K)."""
         smooth = self.surrogate(x)
         with torch.no_grad():
             true: Tensor = self.model(x)
@@ -43,7 +43,7 @@ class MeanOverDraws(nn.Module):
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits, (n, K)."""
+        """Return the logits, (n, K)."""
         total: Tensor = self.model(x)
         for _ in range(self.draws - 1):
             total = total + self.model(x)
@@ -59,24 +59,24 @@ class InBfloat16(nn.Module):
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits, float32 (n, K)."""
+        """Return the logits, float32 (n, K)."""
         with torch.autocast(x.device.type, torch.bfloat16):
             logits: Tensor = self.model(x)
         return logits.float()
 
 
 def searched_in(precision: str, model: nn.Module) -> nn.Module:
-    """The model as a search asks it: in `bfloat16`, or itself in `float32`."""
+    """Return the model as a search asks it: in `bfloat16`, or itself in `float32`."""
     return InBfloat16(model) if precision == "bfloat16" else model
 
 
 def surrogate_of(where: str, reference: str | None) -> Surrogate | None:
-    """The function that `adapt: module:function` names; None where there is none. Raises UserError where it is not found."""
+    """Return the function that `adapt: module:function` names; None where there is none. Raises UserError where it is not found."""
     return None if reference is None else cast(Surrogate, resolve(reference, f"{where}.adapt"))
 
 
 def adapted(where: str, model: nn.Module, surrogate: Surrogate | None) -> nn.Module:
-    """The model with the derivative of its stand-in; itself where there is none.
+    """Return the model with the derivative of its stand-in; itself where there is none.
 
     Raises UserError, in one line, for a `surrogate` that raises or returns nothing that can be called.
     """
@@ -90,5 +90,5 @@ def adapted(where: str, model: nn.Module, surrogate: Surrogate | None) -> nn.Mod
 
 
 def averaged(model: nn.Module, draws: int) -> nn.Module:
-    """The mean over `draws` calls of the model; itself for one."""
+    """Return the mean over `draws` calls of the model; itself for one."""
     return MeanOverDraws(model, draws) if draws > 1 else model

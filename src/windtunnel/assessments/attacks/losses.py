@@ -22,7 +22,7 @@ Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 def takes_loss(row: AttackRow) -> bool:
-    """True if the attack can maximise another loss: PGD of torchattacks, and the gradient descents of foolbox."""
+    """Return True if the attack can maximise another loss: PGD of torchattacks, and the gradient descents of foolbox."""
     attack = library_class(row)
     return attack is torchattacks.PGD or (isinstance(attack, type) and issubclass(attack, BaseGradientDescent))
 

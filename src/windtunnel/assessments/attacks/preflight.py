@@ -81,7 +81,7 @@ def seconds_a_sample(entry: Entry, dataset: Dataset) -> float:
 
 
 def _check_function(where: str, entry: AttackEntry) -> None:
-    """The user's own attack is there and takes what it will be called with."""
+    """Raise UserError unless the user's own attack is there and takes what it will be called with."""
     function = resolve(entry.algorithm, f"{where}.algorithm")
     try:
         inspect.signature(function).bind(*FUNCTION_ARGUMENTS, **entry.params)
@@ -92,7 +92,7 @@ def _check_function(where: str, entry: AttackEntry) -> None:
 
 
 def _check_adaptive(where: str, entry: AttackEntry, classifier: Classifier) -> None:
-    """It is untargeted, and leaves the attacks of standard out only where others ran before it."""
+    """Raise UserError unless it is untargeted, and leaves the attacks of standard out only where others ran before."""
     if entry.target_classes is not None:
         raise UserError(f"{where}.target_classes: {entry.algorithm} breaks by any class; remove it")
     if entry.params.get("standard") is False and entry.on is None:
@@ -104,7 +104,7 @@ def _check_adaptive(where: str, entry: AttackEntry, classifier: Classifier) -> N
 
 
 def _check_gradients(where: str, entry: AttackEntry, algorithm: Algorithm, classifier: Classifier) -> None:
-    """A stand-in or a mean over draws is of use to an attack that asks for gradients, of a model that may have none."""
+    """Refuse a stand-in or a mean over draws for an attack that asks for no gradients, or a model that has none."""
     for key, is_set in (("adapt", entry.adapt), ("eot", entry.eot > 1)):
         if is_set and algorithm.threat_model is not ThreatModel.WHITE_BOX:
             raise UserError(
@@ -114,7 +114,7 @@ def _check_gradients(where: str, entry: AttackEntry, algorithm: Algorithm, class
 
 
 def _libraries(row: AttackRow) -> list[str]:
-    """The library of an attack, or those of the members of an ensemble."""
+    """Return the library of an attack, or those of the members of an ensemble."""
     if not row.is_ensemble:
         return [row.algorithm.library]
     members = (member for of_norm in PROFILES[row.algorithm.name].values() for member in of_norm)
@@ -194,7 +194,7 @@ def check_image(where: str, norm: Norm, epsilon: float, shape: Sequence[int]) ->
 
 
 def _check_criterion(where: str, entry: AttackEntry, row: AttackRow, classifier: Classifier) -> None:
-    """An attack under a top-k head pushes the label out of the k largest; a wanted class is another aim."""
+    """Refuse targeted attacks under a top-k head: there an attack pushes the label out of the k largest."""
     criterion, name = classifier.criterion, row.algorithm.name
     if entry.target_classes is not None:
         criterion.require_top_1(f"{where}.target_classes", "no class can be aimed at")

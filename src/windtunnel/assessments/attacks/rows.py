@@ -109,7 +109,7 @@ def algorithm(
     minimum_norm: bool = False,
     summary: str = "",
 ) -> Algorithm:
-    """A registry row of an empirical attack; `categories` are words separated by spaces."""
+    """Return a registry row of an empirical attack; `categories` are words separated by spaces."""
     needs = {Capability.FORWARD}
     if threat_model is ThreatModel.WHITE_BOX:
         needs.add(Capability.AUTOGRAD)

@@ -43,7 +43,7 @@ class Settings:
 
 
 def library_class(row: AttackRow) -> Callable[..., Any]:
-    """The library's class of an attack. Imports the library."""
+    """Return the library's class of an attack. Imports the library."""
     return library_of(row.algorithm.library, "attacks").algorithm(row.algorithm.name)
 
 
@@ -69,7 +69,7 @@ def members_of(attacks: object) -> list[tuple[str, Mapping[str, object]]]:
 def settle(
     where: str, row: AttackRow, params: Mapping[str, object], budget: PerturbationBudget, key: str = "params"
 ) -> Settings:
-    """The arguments of an attack under `budget`; `key` below `where` is where `params` are given.
+    """Return the arguments of an attack under `budget`; `key` below `where` is where `params` are given.
 
     Raises UserError, in one line, for a parameter the library does not have, one that belongs into `budget`, a value
     of the wrong type, and a step size or steps in the budget of an attack that has none.
@@ -128,7 +128,7 @@ def _value(where: str, key: str, row: AttackRow, defaults: Mapping[str, object],
 
 
 def _search(row: AttackRow, effective: Mapping[str, object], budget: PerturbationBudget) -> PerturbationBudget:
-    """The budget with the step size and the effective steps, library defaults included."""
+    """Return the budget with the step size and the effective steps, library defaults included."""
     if row.invoker is Invoker.FUNCTION:
         return budget
     step, steps = (effective.get(key) if key else None for key in (row.step, row.steps))
@@ -145,12 +145,12 @@ def _search(row: AttackRow, effective: Mapping[str, object], budget: Perturbatio
 
 
 def norm_argument(row: AttackRow, norm: Norm) -> dict[str, object]:
-    """The library's argument that chooses the norm, where it has one."""
+    """Return the library's argument that chooses the norm, where it has one."""
     if row.norm_key is None:
         return {}
     return {row.norm_key: norm.value.lower() if row.norm_key == "constraint" else norm.value}
 
 
 def epsilon_argument(row: AttackRow, epsilon: float | None) -> dict[str, object]:
-    """The constructor's argument that takes the epsilon, where there is one."""
+    """Return the constructor's argument that takes the epsilon, where there is one."""
     return {} if row.epsilon in {None, AT_CALL} else {str(row.epsilon): epsilon}

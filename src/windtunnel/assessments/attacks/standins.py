@@ -20,17 +20,17 @@ SPREAD = 0.1  # of the uniform noise around the samples that the student is taug
 
 
 def bpda(call: LibraryCall, model: nn.Module) -> Tensor:
-    """The attack with the model's answers and the gradients of a student that learned them (Athalye et al. 2018, arXiv 1802.00420)."""
+    """Attack with the model's answers and the gradients of a student that learned them (Athalye et al. 2018, arXiv 1802.00420)."""
     return _run(call, StraightThrough(model, student_of(call, model)))
 
 
 def transfer(call: LibraryCall, model: nn.Module) -> Tensor:
-    """The attack on the student alone; what it finds is tried on the model (Papernot et al. 2017, arXiv 1602.02697)."""
+    """Attack the student alone, and try what is found on the model (Papernot et al. 2017, arXiv 1602.02697)."""
     return _run(call, student_of(call, model))
 
 
 def student_of(call: LibraryCall, model: nn.Module) -> nn.Module:
-    """A small network taught the model's answers to the batch and to random points around it."""
+    """Train a small network on the model's answers to the batch and to random points around it."""
     return distilled(call.inputs, model)
 
 

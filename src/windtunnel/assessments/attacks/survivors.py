@@ -41,7 +41,7 @@ class Prior:
     by: tuple[str, ...] = ()
 
     def digest(self) -> str:
-        """Changes with the examples, so that a checkpoint of other survivors is not continued."""
+        """Return a digest that changes with the examples, so that a checkpoint of other survivors is not continued."""
         digest = hashlib.sha256(self.broken.numpy().data)
         if self.by:
             for part in sample_parts(self.perturbed):
@@ -64,7 +64,7 @@ def entry_digest(entry: AttackEntry, budget: Budget) -> str:
 def read_prior(
     where: str, entry: AttackEntry, root: Path, attacks: Mapping[str, AttackEntry], budget: Budget
 ) -> dict[str, Artifacts]:
-    """The results on disk, under `root`, that `entry.on` names; what is not there is left out, for `prior_of` to refuse.
+    """Return the results on disk, under `root`, that `entry.on` names; what is not there is left out, for `prior_of` to refuse.
 
     DVC's foreach cannot make one entry depend on another's output, so a result of other params is told apart here.
     Raises UserError for a result of other params than the effective ones.

@@ -8,7 +8,7 @@ ROWS: dict[tuple[str, str], AttackRow] = {row.algorithm.key: row for row in rows
 
 
 def row_of(algorithm: Algorithm) -> AttackRow:
-    """The registry row of an attack, be it of a library's list or a function of the user's."""
+    """Return the registry row of an attack, be it of a library's list or a function of the user's."""
     make_row = libraries("attacks")[algorithm.library].row_of
     row: AttackRow = make_row()(algorithm.name) if make_row else ROWS[algorithm.key]
     return row

@@ -48,14 +48,14 @@ def check_chosen_targets(where: str, targets: TargetClasses, samples: Samples, d
 
 
 def target_summary(targets: TargetClasses) -> tuple[int, ...] | str | None:
-    """The targets as metadata.json names them."""
+    """Return the targets as metadata.json names them."""
     if isinstance(targets, list):
         return tuple(targets)
     return (targets,) if isinstance(targets, int) else targets
 
 
 def targets_for(where: str, rule: TargetClasses, subject: Subject, name: str) -> Tensor | None:
-    """The class each sample is to be pushed to, int64 (N,); None for an untargeted attack.
+    """Return the class each sample is to be pushed to, int64 (N,); None for an untargeted attack.
 
     least_likely: the least likely class but the label, by the clean logits; random: any class but the label, by the
     run's seed; next: the label plus one. Raises UserError as `check_targets`.

@@ -53,7 +53,7 @@ def _count(value: float) -> str:
 
 
 def _most_frequent(grid: Sequence[Sequence[int]], names: list[str], alt: str, off: int) -> Drawing:
-    """The largest cells off the diagonal as bars: a matrix of hundreds of classes shows nobody anything."""
+    """Return the largest cells off the diagonal as bars: a matrix of hundreds of classes shows nobody anything."""
     cells = [(n, i, j) for i, row in enumerate(grid) for j, n in enumerate(row) if n and i != j]
     if not cells:
         raise NothingToDraw(f"No sample is taken for another of the {len(names)} classes.")

@@ -57,7 +57,7 @@ def brier_score(logits: Tensor, targets: Tensor) -> float:
 
 
 def adaptive_calibration_error(logits: Tensor, targets: Tensor, bins: int) -> float:
-    """Expected calibration error in bins of equally many samples, which no empty or crowded bin decides.
+    """Return the expected calibration error in bins of equally many samples, which no empty or crowded bin decides.
 
     Mean over the bins, weighted by their size, of |accuracy - mean confidence|. Source: Nixon et al. 2019, arXiv 1904.01685.
     """

@@ -123,7 +123,7 @@ class Mildest:
 
     @classmethod
     def of(cls, subject: Subject) -> Mildest:
-        """Initial state: every sample unbroken and shown uncorrupted."""
+        """Return the initial state: every sample unbroken and shown uncorrupted."""
         unbroken = torch.full((len(subject.dataset),), NEVER)
         no_samples = torch.zeros(len(unbroken), dtype=torch.bool)
         return cls([], unbroken, scratch.copy_of(subject.dataset.inputs), subject.clean_predictions.clone(), no_samples)
@@ -188,7 +188,7 @@ class _CorruptedBatches:
         return batch.number // ceil(len(self.pixels) / self.entry.batch_size)
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
-        """The corrupted pixels, uint8 (n, H, W, C), and what the model makes of them, int64 (n,)."""
+        """Return the corrupted pixels, uint8 (n, H, W, C), and what the model makes of them, int64 (n,)."""
         corrupted = self._corrupted(*self.pairs[self.pair(batch)], batch.indices)
         predictions = self.subject.classifier.predict(_floats(corrupted), self.subject.dataset.targets[batch.indices])
         return {"pixels": torch.from_numpy(corrupted), "predictions": predictions}
@@ -318,7 +318,7 @@ VERDICT_DEFINITION = (
 def _called_with(
     entry: CorruptionEntry, subject: Subject, corruption: str | list[str], severity: int | list[int]
 ) -> dict[str, object]:
-    """The arguments of the library: each image alone, as it is after `upsample`."""
+    """Return the arguments of the library: each image alone, as it is after `upsample`."""
     channels, height, width = subject.dataset.inputs.shape[1:]
     if entry.upsample:
         height = width = entry.upsample
@@ -336,7 +336,7 @@ def _options(entry: CorruptionEntry) -> dict[str, Json]:
 
 
 def _verdicts(correct: Tensor, without_result: Tensor) -> Tensor:
-    """A sample without a result is neither; its prediction of nothing counts as wrong in every rate."""
+    """Return the verdicts; a sample without a result is neither, and its prediction of nothing counts as wrong in every rate."""
     right, wrong, error = (
         int(v) for v in (Verdict.CORRECT_UNDER_PERTURBATION, Verdict.MISCLASSIFIED_UNDER_PERTURBATION, Verdict.ERROR)
     )
@@ -420,7 +420,7 @@ def finish(artifacts: Artifacts, layout: Layout) -> None:
 
 
 def write_severity_series(suite: Artifacts, path: Path) -> None:
-    """A row per severity, 0 (8-bit rounding alone) first: severity, mean accuracy with its interval."""
+    """Write a row per severity, 0 (8-bit rounding alone) first: severity, mean accuracy with its interval."""
     columns = ("accuracy", "ci_low", "ci_high")
     names = [("severity_0_accuracy" + end, "accuracy_by_severity" + end) for end in ("", "_ci_low", "_ci_high")]
     curves = [[suite.metrics[zero], *numbers(suite.metrics, rest)] for zero, rest in names]

@@ -20,7 +20,7 @@ def corrupt(request: CorruptionRequest) -> np.ndarray:
 
 
 def corrupt_image(image: np.ndarray, corruption: str, severity: int, seed: int) -> np.ndarray:
-    """The library's corruption of one uint8 RGB image (H, W, 3), H and W at least 32; uint8 of the same shape.
+    """Return the library's corruption of one uint8 RGB image (H, W, 3), H and W at least 32; uint8 of the same shape.
 
     Seeds numpy's global stream, and leaves it where the library does.
     """
@@ -41,7 +41,7 @@ def corrupt_image(image: np.ndarray, corruption: str, severity: int, seed: int) 
 
 
 def _strips(image: np.ndarray) -> list[np.ndarray]:
-    """An image in strips of about 48 rows (the library takes 32 or more), whose arrays fit the processor's cache."""
+    """Return an image in strips of about 48 rows (the library takes 32 or more), whose arrays fit the processor's cache."""
     return np.array_split(image, max(1, len(image) // 48))
 
 

@@ -41,7 +41,7 @@ class CorruptionAccuracyVisualiser(Visualiser):
     title: ClassVar[str] = "Clean against corrupted accuracy"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """A bar per corruption, the lowest first."""
+        """Return a bar per corruption, the lowest first."""
         m, n = artifacts.metrics, len(artifacts.sample_names)
         by, lows, highs = (
             table(dict[str, float], m, f"accuracy_by_corruption{end}") for end in ("", "_ci_low", "_ci_high")
@@ -134,7 +134,7 @@ class CorruptionSheetVisualiser(Visualiser):
     title: ClassVar[str] = "One sample under every corruption"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """A grid; from the directories of the single corruptions, of which those that are not written are left out."""
+        """Return a grid; from the directories of the single corruptions, of which those that are not written are left out."""
         from windtunnel.assessments.figures.pictures import PictureGrid, picture
         from windtunnel.records.artifacts import load_tensors
         from windtunnel.records.files import DATA_FILE
@@ -174,7 +174,7 @@ class PredictionFlipsVisualiser(Visualiser):
     title: ClassVar[str] = "Prediction flips"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """A bar per corruption, as shares of the samples, the mean over its severities; the most first."""
+        """Return a bar per corruption, as shares of the samples, the mean over its severities; the most first."""
         targets, clean = artifacts.tensor("targets"), artifacts.tensor("clean_predictions")
         suite = corruption_pairs(artifacts.metadata.kwargs)
         pairs = suite or [(artifacts.name, 0)]
@@ -204,7 +204,7 @@ class MinimalSeverityVisualiser(Visualiser):
     title: ClassVar[str] = "Minimal severity"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """A bar per severity, and one for what none of them breaks."""
+        """Return a bar per severity, and one for what none of them breaks."""
         if "minimal_severity" not in artifacts.data:
             raise NothingToDraw(_NO_SUITE)
         minimal = artifacts.tensor("minimal_severity")

@@ -28,7 +28,7 @@ class Interval:
     level: float = 0.95
 
     def of(self, correct: Tensor) -> BinomialRate:
-        """The share of True in (N,) bool."""
+        """Return the share of True in (N,) bool."""
         return binomial_rate(int(correct.sum()), len(correct), self.level, self.method)
 
     def of_mean(self, mean: float, n: int) -> list[float]:
@@ -157,7 +157,7 @@ def _ratios(means: np.ndarray, groups: np.ndarray, *, relative: bool) -> tuple[n
 
 
 def _means_by(key: Callable[[Pair], K], pairs: Sequence[Pair], accuracy: Tensor) -> dict[K, float]:
-    """The mean accuracy of the pairs of each key, in the order in which the keys come."""
+    """Return the mean accuracy of the pairs of each key, in the order in which the keys come."""
     groups: dict[K, list[float]] = {}
     for pair, value in zip(pairs, accuracy.tolist(), strict=True):
         groups.setdefault(key(pair), []).append(value)

@@ -75,7 +75,7 @@ def check_reference(where: str, entry: CorruptionEntry, pairs: Sequence[Pair], d
 
 
 def reference_of(where: str, entry: CorruptionEntry, pairs: Sequence[Pair], dataset: Dataset) -> Reference | None:
-    """The reference that `entry` names, checked against the very samples (`dataset`); None where it names none."""
+    """Return the reference that `entry` names, checked against the very samples (`dataset`); None where it names none."""
     if entry.reference is None:
         return None
     check_reference(where, entry, pairs, dataset)

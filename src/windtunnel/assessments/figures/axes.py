@@ -12,12 +12,12 @@ HALF = 312.0  # of a chart that stands beside another one
 
 
 def percent(value: float) -> str:
-    """A share as text."""
+    """Return a share as text."""
     return f"{100 * value:.0f} %"
 
 
 def plain(value: float) -> str:
-    """A number as text, without noise digits."""
+    """Return a number as text, without noise digits."""
     return f"{value:.4g}"
 
 

@@ -134,7 +134,7 @@ def save_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> lis
 
 
 def drawn(visualiser: Visualiser, artifacts: Artifacts) -> tuple[Sequence[Drawing], str]:
-    """The marks that a visualiser draws, or the reason why there are none: one of the two is empty."""
+    """Return the marks that a visualiser draws, or the reason why there are none: one of the two is empty."""
     from windtunnel.assessments.figures.pictures import NO_PICTURES, PictureGrid, picture_mode
 
     try:

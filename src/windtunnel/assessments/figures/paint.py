@@ -78,7 +78,7 @@ def _places(scenes: Sequence[Scene]) -> tuple[list[tuple[float, float]], float, 
 
 
 def _laid_out(grid: PictureGrid) -> tuple[Scene, list[tuple[float, float, Picture]]]:
-    """The words of a grid as a scene, and where its pictures stand in it (left, top, picture), each in a cell of 96 points."""
+    """Return the words of a grid as a scene, and where its pictures stand in it (left, top, picture), each in a cell of 96 points."""
     across = max([len(grid.header), *(len(pictures) for _, pictures in grid.rows), 1])
     column = max([text_width(label, _SMALL) + 8 for label, _ in grid.rows if label], default=0.0)
     marks: list[Mark] = []
@@ -150,7 +150,7 @@ def _label(mark: Label, x: float, y: float) -> Text:
 
 
 def _image(image: AxesImage, x: float, y: float, picture: Picture) -> AxesImage:
-    """A picture in the cell at (x, y), centred, in its own proportions."""
+    """Return a picture in the cell at (x, y), centred, in its own proportions."""
     pixels = picture_pixels(picture.png)
     scale = _CELL / max(pixels.shape[:2])
     height, width = (size * scale for size in pixels.shape[:2])

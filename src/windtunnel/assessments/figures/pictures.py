@@ -77,14 +77,14 @@ class PictureGrid:
 
 
 def picture(image: Tensor, alt: str, text: str = "") -> Picture:
-    """A (C, H, W) image in [0, 1] as a picture."""
+    """Return a (C, H, W) image in [0, 1] as a picture."""
     return Picture(png_of(image, SIDE), alt, text)
 
 
 def sheets(
     caption: str, header: Sequence[str], rows: Sequence[tuple[str, Sequence[Picture | None]]], across: int = 8
 ) -> list[PictureGrid]:
-    """A grid of any width as grids of `across` columns at most, the last with the caption of all."""
+    """Return a grid of any width as grids of `across` columns at most, the last with the caption of all."""
     width = max(len(pictures) for _, pictures in rows)
     starts = range(0, width, across)
     return [
@@ -111,7 +111,7 @@ def signed_map(difference: Tensor, how: str = "signed_dominant") -> Tensor:
 
 
 def map_png(values: Tensor, scale: float, side: int, cmap: str = "RdBu_r") -> bytes:
-    """A map (H, W) as PNG; `scale` is the change of full colour, in either direction."""
+    """Return a map (H, W) as PNG; `scale` is the change of full colour, in either direction."""
     from matplotlib import colormaps
 
     values = allowed(values[None, None], 0.0)[0, 0]
@@ -120,7 +120,7 @@ def map_png(values: Tensor, scale: float, side: int, cmap: str = "RdBu_r") -> by
 
 
 def png_of(image: Tensor, side: int) -> bytes:
-    """A (C, H, W) image in [0, 1] as PNG, enlarged by whole pixels to `side` at most where it is small."""
+    """Return a (C, H, W) image in [0, 1] as PNG, enlarged by whole pixels to `side` at most where it is small."""
     return png_bytes(enlarged(pixels_of(image[None])[0], side))
 
 
@@ -144,5 +144,5 @@ def png_bytes(pixels: NDArray[np.uint8]) -> bytes:
 
 
 def data_uri(png: bytes) -> str:
-    """A PNG as the address of a picture in a page that needs no other file."""
+    """Return a PNG as the address of a picture in a page that needs no other file."""
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"

@@ -155,7 +155,7 @@ def columns(
     width: float = HALF,
     named: str = "flips",
 ) -> Scene:
-    """A histogram of equal bins between the edges; `extra`: one more column, (words, count, colour), after a gap."""
+    """Return a histogram of equal bins between the edges; `extra`: one more column, (words, count, colour), after a gap."""
     bin_ = (edges[1] - edges[0]) / len(counts)
     right = edges[1] + (2 * bin_ if extra else 0)
     top = max(1.0, *counts, extra[1] if extra else 0) * 1.12
@@ -325,7 +325,7 @@ def matrix(
     edges: Interval | None = None,
     row_height: float | None = None,
 ) -> Scene:
-    """A heat map with its values in the cells; `colours`: a ramp for the values between the edges, from 0 to their maximum
+    """Return a heat map with its values in the cells; `colours`: a ramp for the values between the edges, from 0 to their maximum
     where none are given. What is not finite is grey. `row_height`: of rows too low for words.
     """
     label_width = 24 + max(text_width(clipped(r), 9) for r in rows)
@@ -389,7 +389,7 @@ class Box:
 
 
 def boxes(rows: Sequence[Box], x_label: str, alt: str, width: float = HALF) -> Scene:
-    """A horizontal box per row: the middle half of the values, the median, whiskers, and dots beyond them."""
+    """Return a horizontal box per row: the middle half of the values, the median, whiskers, and dots beyond them."""
     step, label_width = 19.0, 12 + max(text_width(clipped(r.label), 9) for r in rows)
     every = [v for r in rows for v in (*r.whiskers, *r.outliers)]
     axes = Axes(label_width, 4, width - 14, 4 + step * len(rows), (min(0.0, *every), max(every)), (0, 1))

@@ -17,7 +17,7 @@ def register_figures() -> None:
 
 
 def visualisers_of(family: str, name: str, entry: Entry) -> list[Visualiser]:
-    """The visualisers of an entry, or its family's defaults. Raises UserError for a name, option or kind that is off."""
+    """Return the visualisers of an entry, or its family's defaults. Raises UserError for a name, option or kind that is off."""
     register_figures()
     kind = entry_kind(family, name, entry)
     defaults = entry.visualisers_by_default(family_of(family).visualisers)

@@ -46,7 +46,7 @@ PALETTE: dict[str, tuple[str, str]] = {
 
 
 def contrast(first: str, other: str) -> float:
-    """The contrast of two colours #rrggbb, from 1 to 21; text wants 4.5 (WCAG 2.2, 1.4.3)."""
+    """Return the contrast of two colours #rrggbb, from 1 to 21; text wants 4.5 (WCAG 2.2, 1.4.3)."""
 
     def luminance(colour: str) -> float:
         parts = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
@@ -144,14 +144,14 @@ def text_width(text: str, size: float = 10) -> float:
 
 
 def clipped(text: str, characters: int = 26) -> str:
-    """A name of the user's, short enough for an axis."""
+    """Return a name of the user's, short enough for an axis."""
     return text if len(text) <= characters else f"{text[: characters - 1]}…"
 
 
 def whisker(
     low: tuple[float, float], high: tuple[float, float], colour: str = "ink", cap: float = 3
 ) -> tuple[Line, ...]:
-    """An interval between two points on one horizontal or vertical line, with caps."""
+    """Return an interval between two points on one horizontal or vertical line, with caps."""
     dx, dy = (0.0, cap) if low[1] == high[1] else (cap, 0.0)
     ends = (Line(((x - dx, y - dy), (x + dx, y + dy)), colour, 1.1) for x, y in (low, high))
     return (Line((low, high), colour, 1.1), *ends)
@@ -167,7 +167,7 @@ def hatch(x: float, y: float, width: float, height: float, colour: str, step: fl
 
 
 def wrapped(text: str, width: float, size: float = 9) -> list[str]:
-    """A text in lines of at most `width`, broken between words."""
+    """Return a text in lines of at most `width`, broken between words."""
     lines: list[str] = []
     for word in text.split(" "):
         if lines and text_width(f"{lines[-1]} {word}", size) <= width:
@@ -178,7 +178,7 @@ def wrapped(text: str, width: float, size: float = 9) -> list[str]:
 
 
 def legend(entries: list[tuple[str, str]], x: float, y: float, width: float) -> tuple[tuple[Mark, ...], float]:
-    """(marks, height) of coloured squares with their words, wrapped to the width."""
+    """Return (marks, height) of coloured squares with their words, wrapped to the width."""
     marks: list[Mark] = []
     x_left, top = x, y
     for colour, text in entries:

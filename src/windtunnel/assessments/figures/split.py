@@ -64,7 +64,7 @@ def _between(mark: Mark, top: float, end: float) -> Iterator[Mark]:
 def _cut(
     start: tuple[float, float], stop: tuple[float, float], top: float, end: float
 ) -> tuple[tuple[float, float], ...]:
-    """The part of a straight line between two heights; empty where there is none."""
+    """Return the part of a straight line between two heights; empty where there is none."""
     (x0, y0), (x1, y1) = sorted((start, stop), key=lambda point: point[1])
     if y1 < top or y0 > end or (y0 == end and end != y1):
         return ()

@@ -152,7 +152,7 @@ def _region(entry: LatentEntry) -> PerturbationBudget:
 
 
 def _values(entry: LatentEntry) -> dict[str, Json]:
-    """The values that the plain metrics are of, and all of them where there are several."""
+    """Return the values that the plain metrics are of, and all of them where there are several."""
     epsilons, rhos = list(entry.decay_epsilon), list(entry.bounded.rho)
     return {
         "decay_epsilon": epsilons[0],
@@ -239,14 +239,14 @@ def _findings(
 
 
 def _as_subject(subject: Subject, classifier: Classifier) -> Subject:
-    """The same samples under another classifier; its clean predictions are computed here, once."""
+    """Return the same samples under another classifier; its clean predictions are computed here, once."""
     logits = classifier.logits(subject.dataset.inputs)
     clean_predictions = classifier.criterion.predict(logits, subject.dataset.targets)
     return replace(subject, classifier=classifier, clean_logits=logits, clean_predictions=clean_predictions)
 
 
 def _core_metrics(entry: LatentEntry, subject: Subject, codes: Codes, findings: Findings) -> dict[str, Json]:
-    """The eight metrics and their conventional counterparts of one classifier."""
+    """Return the eight metrics and their conventional counterparts of one classifier."""
     rhos = entry.bounded.rho
     clean = binomial_rate(int(subject.clean_correct.sum()), len(subject.dataset))
     block: dict[str, Json] = {
@@ -300,7 +300,7 @@ def _metrics(entry: LatentEntry, subject: Subject, codes: Codes, findings: Findi
 
 
 def metrics_from(entry: LatentEntry, data: Tensors, subject: Subject) -> dict[str, Json]:
-    """The metrics of the subject's classifier from robustness_data.pt alone, as `assess` made them."""
+    """Return the metrics of the subject's classifier from robustness_data.pt alone, as `assess` made them."""
     generated, accuracy_tensors = (tensors_in(data, key) for key in ("generated", "generated_accuracy"))
     codes = Codes(
         tensor_in(data, "latents"),
@@ -387,7 +387,7 @@ def _broken_within(entry: LatentEntry, mine: Mapping[str, Tensor]) -> dict[str, 
 
 
 def _pictures(subject: Subject, generators: FittedGenerator, codes: Codes, findings: Findings) -> Tensors:
-    """The first noisy image (P, E, ...) at each level of a few samples and generated images; nothing where inputs are no images."""
+    """Return the first noisy image (P, E, ...) at each level of a few samples and generated images; nothing where inputs are no images."""
     if not subject.dataset.is_image:
         return {}
     pictures: dict[str, Tensor] = {}
@@ -506,7 +506,7 @@ def encode(
 def search_codes(
     generators: FittedGenerator, inputs: Tensor, classes: Tensor, encoding: Encoding, generator: torch.Generator
 ) -> Tensor:
-    """The codes (N, n_L) whose images are nearest in mean square: Adam from N(0, I), all images and restarts at once.
+    """Return the codes (N, n_L) whose images are nearest in mean square: Adam from N(0, I), all images and restarts at once.
 
     Adam works element by element, so a code does not depend on those beside it. Best of the restarts by final error.
     """
@@ -530,7 +530,7 @@ def search_codes(
 def load_models(
     where: str, entry: LatentEntry, dataset: Dataset, device: str, server: str | None
 ) -> dict[str, Classifier]:
-    """The classifiers of `models`, by the text that names them.
+    """Return the classifiers of `models`, by the text that names them.
 
     Raises UserError, naming the key, for one that is not there, does not fit the data or cannot be differentiated.
     """
@@ -548,7 +548,7 @@ GEOMETRY: dict[str, Geometry] = {"scaled_l2": SCALED_L2, "linf": LINF}
 
 
 def bounds_of(options: Conventional, norm: str) -> tuple[float, ...]:
-    """The bounds of adversarial frequency under `norm`, in the units of the inputs."""
+    """Return the bounds of adversarial frequency under `norm`, in the units of the inputs."""
     return {"scaled_l2": options.scaled_l2, "linf": options.linf}[norm]
 
 

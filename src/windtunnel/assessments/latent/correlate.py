@@ -57,7 +57,7 @@ def correlations(classifiers: Sequence[ClassifierMetrics]) -> list[Correlation]:
 
 
 def few_classifiers(classifiers: Sequence[ClassifierMetrics]) -> tuple[Caveat, ...]:
-    """The caveat of correlations over fewer than five classifiers."""
+    """Return the caveat of correlations over fewer than five classifiers."""
     if not 1 < len(classifiers) < ENOUGH:
         return ()
     text = f"The correlations are over {len(classifiers)} classifiers: nearly any coefficient comes about by chance; take {ENOUGH} or more."
@@ -65,7 +65,7 @@ def few_classifiers(classifiers: Sequence[ClassifierMetrics]) -> tuple[Caveat, .
 
 
 def _with_interval(name: str, coefficient: float, variance: float, n: int) -> dict[str, float]:
-    """A coefficient with the 95 % interval of Fisher's z, whose variance is `variance` / (n - 3)."""
+    """Return a coefficient with the 95 % interval of Fisher's z, whose variance is `variance` / (n - 3)."""
     block = {name: coefficient}
     if n >= FOR_INTERVAL and abs(coefficient) < _PERFECT:
         half = float(norm.ppf(0.975)) * math.sqrt(variance / (n - 3))

@@ -54,7 +54,7 @@ def nearest(
     epsilon: float,
     seed: int,
 ) -> dict[str, Tensor]:
-    """The nearest change of class around the codes (S, n_L) decayed at `epsilon`, all on the CPU.
+    """Return the nearest change of class around the codes (S, n_L) decayed at `epsilon`, all on the CPU.
 
     decayed_inputs, perturbed_inputs: (S, ...), decoded from the centre of the search and from `perturbed_latents`
     (S, n_L); with decayed_predictions, perturbed_predictions: (S,). distances: (S,) scaled norm of the change from the
@@ -88,7 +88,7 @@ def nearest(
 
 
 def _search_within(rho: float, entry: LatentEntry, problem: Problem, minimum: NearestChanges, seed: int) -> None:
-    """The bounded search, for the samples that nothing so far brought inside `rho`; what is nearer goes into `found`."""
+    """Search within `rho` for the samples that nothing so far brought inside; enter what is nearer into `found`."""
     remaining = (minimum.distances > rho).nonzero().flatten()
     if not len(remaining):
         return
@@ -105,7 +105,7 @@ def _search_within(rho: float, entry: LatentEntry, problem: Problem, minimum: Ne
 
 
 def plan_of(effort: Effort, rho: float) -> SearchSettings:
-    """The plan of a block of params inside a radius."""
+    """Return the plan of a block of params inside a radius."""
     return SearchSettings(rho, effort.restarts, effort.steps, effort.step_size)
 
 

@@ -46,7 +46,7 @@ class LatentMetricsVisualiser(LatentVisualiser):
     title: ClassVar[str] = "Latent-space metrics"
 
     def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """A chart for each."""
+        """Return a chart for each."""
         drawn = (_accuracies(artifacts), _noise(artifacts), _smallest_changes(artifacts))
         return [scene for scene in drawn if scene]
 
@@ -86,7 +86,7 @@ def _noise(a: Artifacts) -> Scene | None:
 
 
 def _smallest_changes(a: Artifacts) -> Scene | None:
-    """The smallest changes found, sorted; None where none was found."""
+    """Return the smallest changes found, sorted; None where none was found."""
     sides = (
         ("clean", "reconstructed (LARS is the mean)", a.tensor("perturbation_distance")),
         ("corrupted", "generated (LAGS is the mean)", made(a)["distances"]),
@@ -125,7 +125,7 @@ class LatentGridVisualiser(LatentVisualiser):
         known_side(self.of)
 
     def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """A column per sample."""
+        """Return a column per sample."""
         from windtunnel.assessments.figures.pictures import SIDE, WORDS, Picture, map_png, picture, sheets, signed_map
 
         stages, classes, distances = self._stages(artifacts)
@@ -153,7 +153,7 @@ class LatentGridVisualiser(LatentVisualiser):
         return sheets(caption, [f"class {names[int(classes[i])]}" for i in chosen], [*rows, ("change", cells)])
 
     def _stages(self, artifacts: Artifacts) -> tuple[list[tuple[str, Tensor, Tensor]], Tensor, Tensor]:
-        """((what, images, predictions) from the first image to the last, classes, distances)."""
+        """Return ((what, images, predictions) from the first image to the last, classes, distances)."""
         prefix = self._prefix(artifacts)
         if f"{prefix}decayed_inputs" not in artifacts.data:
             raise NothingToDraw(f"Nothing was searched from decay epsilon {self.epsilon:g}.")
@@ -244,7 +244,7 @@ class LatentDistributionsVisualiser(LatentVisualiser):
     title: ClassVar[str] = "Sizes of the nearest examples"
 
     def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """A chart for each size. Raises NothingToDraw where nothing was found."""
+        """Return a chart for each size. Raises NothingToDraw where nothing was found."""
         from windtunnel.assessments.latent.metrics import changes
         from windtunnel.assessments.latent.noise import shrink
 
@@ -285,7 +285,7 @@ class LatentCorrelationVisualiser(LatentVisualiser):
     title: ClassVar[str] = "What goes with what over classifiers"
 
     def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """A panel per pair. Raises NothingToDraw for fewer than three classifiers."""
+        """Return a panel per pair. Raises NothingToDraw for fewer than three classifiers."""
         rows = table(tuple[Correlation, ...], artifacts.metrics, "correlations")
         pairs = [row for row in rows if not self.only or {row.x, row.y} & set(self.only)]
         if not pairs:

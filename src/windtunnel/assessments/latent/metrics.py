@@ -76,7 +76,7 @@ def side_metrics(side: str, data: Mapping[str, Tensor], classes: Tensor, rho: fl
 
 
 def at_epsilon(epsilon: float) -> str:
-    """The prefix of the tensors at a decay epsilon that is not the first: `epsilon_1.`."""
+    """Return the prefix of the tensors at a decay epsilon that is not the first: `epsilon_1.`."""
     return f"epsilon_{epsilon:g}."
 
 
@@ -141,7 +141,7 @@ def mean_with_interval(name: str, values: Tensor) -> dict[str, Json]:
 
 
 def summary(values: Tensor) -> dict[str, Json]:
-    """Number, mean, standard deviation and quantiles of values (N,); the number alone where there are none."""
+    """Return the number, mean, standard deviation and quantiles of values (N,); the number alone where there are none."""
     block: dict[str, Json] = {"n": len(values)}
     if len(values):
         numbers = values.double()
@@ -156,7 +156,7 @@ def per_class(
     codes: tuple[Tensor, Tensor],
     rho: float,
 ) -> list[Json]:
-    """A row per class: `sides` maps a side to (tensors, classes); `codes` are (predictions, classes) of LGA."""
+    """Return a row per class: `sides` maps a side to (tensors, classes); `codes` are (predictions, classes) of LGA."""
     rows: list[Json] = []
     for label, name in enumerate(names):
         row: dict[str, Json] = {"class": name}

@@ -38,7 +38,7 @@ class LatentNoiseVisualiser(LatentVisualiser):
         known_side(self.of)
 
     def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """A column per sample, a row per level."""
+        """Return a column per sample, a row per level."""
         from windtunnel.assessments.figures.pictures import picture, sheets
 
         stored = artifacts.tensors("pictures") if "pictures" in artifacts.data else None
@@ -84,7 +84,7 @@ class LatentComparisonVisualiser(LatentVisualiser):
         known_side(self.of)
 
     def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """A column per sample. Nothing where a classifier is not there."""
+        """Return a column per sample. Nothing where a classifier is not there."""
         from windtunnel.assessments.figures.pictures import SIDE, WORDS, Picture, map_png, sheets, signed_map
 
         model_names = names_in(artifacts.metadata.kwargs, "models")
@@ -119,7 +119,7 @@ class LatentComparisonVisualiser(LatentVisualiser):
 
 
 def _without_noise(artifacts: Artifacts, side: Side) -> tuple[list[tuple[str, Tensor, Tensor]], Tensor, Tensor]:
-    """((what, images, predictions) before any change, classes, predictions under noise (N, E, D))."""
+    """Return ((what, images, predictions) before any change, classes, predictions under noise (N, E, D))."""
     if side == "generation":
         data = made(artifacts)
         return [("generated", data["inputs"], data["predictions"])], data["classes"], data["noisy_predictions"]
@@ -151,7 +151,7 @@ def _row(
     predicted: Tensor,
     distances: Tensor | None = None,
 ) -> Row:
-    """The images of the samples `chosen`, with what the classifier says of each, and how far its code was moved."""
+    """Return the images of the samples `chosen`, with what the classifier says of each, and how far its code was moved."""
     from windtunnel.assessments.figures.pictures import picture
 
     cells: list[Picture | None] = []

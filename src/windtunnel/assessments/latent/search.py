@@ -131,7 +131,7 @@ class NearestChanges:
 
 
 def minimum_search(problem: Problem, plan: SearchSettings, generator: torch.Generator) -> NearestChanges:
-    """The smallest change of class within `plan.rho`: first from the centre, then aimed from there, or from random starts.
+    """Return the smallest change of class within `plan.rho`: first from the centre, then aimed from there, or from random starts.
 
     Each restart looks inside the norm found so far, in steps shortened in proportion; a restart that gains shrinks the
     ball of those beside it at once. What a group found is moved to the boundary by bisection towards the centre.
@@ -167,7 +167,7 @@ def _groups(restarts: int) -> Iterator[range]:
 
 
 def _aim(other_classes: Tensor, restart: int) -> Tensor:
-    """The class that a restart is aimed at, (S,): odd ones at one other class after the other, even ones at any, -1."""
+    """Return the class that a restart is aimed at, (S,): odd ones at one other class after the other, even ones at any, -1."""
     return (
         other_classes[:, restart // 2 % other_classes.shape[1]]
         if restart % 2
@@ -176,7 +176,7 @@ def _aim(other_classes: Tensor, restart: int) -> Tensor:
 
 
 def _other_classes(problem: Problem) -> Tensor:
-    """The other classes of each sample that are worth an aim, nearest first to first order; int64 (S, at most RIVALS).
+    """Return the other classes of each sample that are worth an aim, nearest first to first order; int64 (S, at most RIVALS).
 
     Of the OTHER_CLASSES strongest at the centre, by score(true) - score(other class) over the norm of its gradient, as in DeepFool.
     """
@@ -192,7 +192,7 @@ def _other_classes(problem: Problem) -> Tensor:
 
 
 def _starts(problem: Problem, indices: Tensor, radii: Tensor, generator: torch.Generator) -> Tensor:
-    """A random direction for each restart, at a uniform share of its radius."""
+    """Return a random direction for each restart, at a uniform share of its radius."""
     drawn = torch.randn(len(indices), *problem.centres.shape[1:], generator=generator)
     share = torch.rand(len(indices), generator=generator).to(radii)
     drawn = drawn.to(problem.centres)

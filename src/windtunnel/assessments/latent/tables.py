@@ -15,7 +15,7 @@ class ClassifierMetrics(Record):
 
     @classmethod
     def of(cls, model: str, numbers: Mapping[str, Value]) -> ClassifierMetrics:
-        """The metrics `numbers` of a classifier. Raises ValidationError where one is no number."""
+        """Return the metrics `numbers` of a classifier. Raises ValidationError where one is no number."""
         return cls.model_validate({"model": model, **numbers})
 
     @property

@@ -28,7 +28,7 @@ class LatentVisualiser(Visualiser):
     families: ClassVar[frozenset[str]] = frozenset({"latent"})
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """The figure of a latent assessment."""
+        """Return the figure of a latent assessment."""
         if "latents" not in artifacts.data:
             raise NothingToDraw(NOT_LATENT)
         return self.draw_latent(artifacts)
@@ -45,10 +45,10 @@ def known_side(of: str) -> None:
 
 
 def drawn_side(of: Side, artifacts: Artifacts) -> Side:
-    """The side to draw: the generated images where no samples were encoded."""
+    """Return the side to draw: the generated images where no samples were encoded."""
     return of if len(artifacts.tensor("latents")) else "generation"
 
 
 def made(artifacts: Artifacts) -> dict[str, Tensor]:
-    """The tensors of the generated images."""
+    """Return the tensors of the generated images."""
     return artifacts.tensors("generated")

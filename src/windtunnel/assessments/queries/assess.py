@@ -151,7 +151,7 @@ class _OneByOne:
         return {key: torch.cat([state[key] for state in states]) for key in _KEPT}
 
     def request(self, i: int) -> Request:
-        """The call for image `i`."""
+        """Return the call for image `i`."""
         data, device, aims = self.subject.dataset, self.subject.classifier.device, self.aims
         return Request(
             row=self.row,
@@ -167,7 +167,7 @@ class _OneByOne:
 
 
 def _hardest_first(indices: Tensor, subject: Subject) -> Tensor:
-    """`indices` by falling margin of the clean logits: a long search that starts last would end alone, in small batches."""
+    """Return `indices` by falling margin of the clean logits: a long search that starts last would end alone, in small batches."""
     logits, targets = subject.clean_logits[indices], subject.dataset.targets[indices]
     return indices[subject.classifier.criterion.margin(logits, targets).argsort(descending=True, stable=True)]
 

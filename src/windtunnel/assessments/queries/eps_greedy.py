@@ -32,7 +32,7 @@ class EpsGreedyParams(Block):
 
 
 def pixel_groups(params: EpsGreedyParams, height: int, width: int, where: str) -> list[Tensor]:
-    """The pixels of each group, as int64 indices into H * W. Raises UserError where `groups` does not fit the images."""
+    """Return the pixels of each group, as int64 indices into H * W. Raises UserError where `groups` does not fit the images."""
     if params.groups is None:
         patch = params.patch_size if isinstance(params.patch_size, tuple) else (params.patch_size, params.patch_size)
         down, across = (torch.arange(side) // step for side, step in zip((height, width), patch, strict=True))
@@ -75,7 +75,7 @@ class EpsGreedy:
         }
 
     def propose(self, state: State) -> Tensor:
-        """The image with one pixel, all channels of it, set to random values."""
+        """Return the image with one pixel, all channels of it, set to random values."""
         images = state["image"]
         n, channels, height, width = images.shape
         draws = uniforms(state["seed"], state["step"] * (3 + channels), 3 + channels)

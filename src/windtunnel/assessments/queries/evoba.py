@@ -32,7 +32,7 @@ class EvoBA:
         return {}
 
     def propose(self, state: State) -> Tensor:
-        """The offspring: each the parent with some pixels, all channels of them, set to random values."""
+        """Return the offspring: each the parent with some pixels, all channels of them, set to random values."""
         images, pixels = state["image"], self._params.pixels_per_step
         n, channels, height, width = images.shape
         per_round = self.width * pixels * (1 + channels)
@@ -46,7 +46,7 @@ class EvoBA:
         return offspring.view(n, self.width, channels, height, width)
 
     def learn(self, state: State, losses: Tensor) -> Tensor:
-        """The fittest offspring; with `elitist` only where it is as good as its parent."""
+        """Return the fittest offspring; with `elitist` only where it is as good as its parent."""
         state["step"] += 1
         best, chosen = losses.min(1)
         return torch.where(best <= state["loss"], chosen, NONE) if self._params.elitist else chosen

@@ -30,7 +30,7 @@ class _QueryVisualiser(Visualiser):
     families: ClassVar[frozenset[str]] = frozenset({"queries"})
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """The figure of an attack with at least one attacked sample."""
+        """Return the figure of an attack with at least one attacked sample."""
         if "queries" not in artifacts.data:
             raise NothingToDraw(NO_QUERIES)
         if not artifacts.tensor("attacked").any():
@@ -117,7 +117,7 @@ class QueryHistogramsVisualiser(_QueryVisualiser):
     title: ClassVar[str] = "What a success took"
 
     def draw_queries(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """A chart for each."""
+        """Return a chart for each."""
         if not artifacts.metrics["count_succ"]:
             raise NothingToDraw("No success: there is nothing to count.")
         panels = (("queries", "queries of a success"), ("l0_dists", "values changed (L0)"), ("l2_dists", "L2 distance"))
@@ -146,7 +146,7 @@ class QueryGalleryVisualiser(_QueryVisualiser):
     title: ClassVar[str] = "Successes and failures"
 
     def draw_queries(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """A column per sample: successes from the cheapest to the dearest, then failures from the nearest to a success."""
+        """Return a column per sample: successes from the cheapest to the dearest, then failures from the nearest to a success."""
         from windtunnel.assessments.figures.pictures import picture, sheets
 
         artifacts = artifacts.pictured
@@ -183,7 +183,7 @@ class QueryGalleryVisualiser(_QueryVisualiser):
 
 
 def _sure(artifacts: Artifacts, key: str, index: int) -> str:
-    """The answer by its name, and how sure the model is of it."""
+    """Return the answer by its name, and how sure the model is of it."""
     logits = artifacts.tensor(key)[index]
     top, names = int(logits.argmax()), artifacts.class_names
     return f"{names[top] if top < len(names) else top} ({float(logits.softmax(0)[top]):.1%})"

@@ -38,7 +38,7 @@ class Metered(nn.Module):
         self.eval()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The logits, (n, K)."""
+        """Return the logits, (n, K)."""
         limit = self._task.max_queries
         if limit is not None and self.queries + len(inputs) > limit:
             raise _Stop

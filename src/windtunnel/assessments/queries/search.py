@@ -137,7 +137,7 @@ _MIX = ((np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint6
 
 
 def stream_seeds(run_seed: int, name: str, ids: Sequence[str]) -> Tensor:
-    """A 64-bit seed per sample, int64 (n,), from (run seed, assessment name, sample id) and nothing else."""
+    """Return a 64-bit seed per sample, int64 (n,), from (run seed, assessment name, sample id) and nothing else."""
     digests = [hashlib.sha256("\x1f".join((str(run_seed), name, sample)).encode()).digest()[:8] for sample in ids]
     return torch.from_numpy(np.frombuffer(b"".join(digests), dtype="<i8").copy())
 

@@ -17,7 +17,7 @@ _PARAMS: dict[str, type[Block]] = {"EvoBA": EvoBAParams, "EpsGreedy": EpsGreedyP
 
 
 def params_of(where: str, entry: QueryEntry) -> Block:
-    """The parameters of one of our algorithms. Raises UserError, in one line, for an unknown one or a value that is off."""
+    """Return the parameters of one of our algorithms. Raises UserError, in one line, for an unknown one or a value that is off."""
     schema = _PARAMS[entry.algorithm]
     for name in entry.params:
         if name not in schema.model_fields:
@@ -35,7 +35,7 @@ def params_of(where: str, entry: QueryEntry) -> Block:
 
 
 def search_of(where: str, entry: QueryEntry, shape: tuple[int, ...]) -> SearchAlgorithm:
-    """The search of one of our algorithms on images of `shape` (C, H, W). Raises UserError as `params_of`."""
+    """Return the search of one of our algorithms on images of `shape` (C, H, W). Raises UserError as `params_of`."""
     params = params_of(where, entry)
     if isinstance(params, EvoBAParams):
         return EvoBA(params)
@@ -64,7 +64,7 @@ def limit_of(where: str, entry: QueryEntry, shape: tuple[int, ...], attacked: in
 
 
 def region_of(where: str, entry: QueryEntry, search: SearchAlgorithm) -> PerturbationBudget:
-    """The region of one of our algorithms: what the entry says, and no bound where it says nothing.
+    """Return the region of one of our algorithms: what the entry says, and no bound where it says nothing.
 
     The global budget is not asked: these algorithms are bounded by their queries, and change few values by any amount.
     Raises UserError for a budget that cannot be.
@@ -91,12 +91,12 @@ def region_of(where: str, entry: QueryEntry, search: SearchAlgorithm) -> Perturb
 
 
 def library_row(entry: QueryEntry) -> AttackRow | None:
-    """The row of the attacks table where the entry asks for a library's attack, None for one of our algorithms."""
+    """Return the row of the attacks table where the entry asks for a library's attack, None for one of our algorithms."""
     return LIBRARY.get((entry.library, entry.algorithm))
 
 
 def as_attack(entry: QueryEntry) -> AttackEntry:
-    """The entry as one of `attacks`, whose checks and settings hold for it too."""
+    """Return the entry as one of `attacks`, whose checks and settings hold for it too."""
     settings = {
         key: getattr(entry, key) for key in ("library", "algorithm", "params", "budget", "samples", "target_classes")
     }

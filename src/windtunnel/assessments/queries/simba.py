@@ -39,13 +39,13 @@ class SimBA:
         self.steps = min(params.steps, prod(self._block))
 
     def start(self, state: State) -> State:
-        """The image's own order of the directions, and the sign to try next."""
+        """Return the image's own order of the directions, and the sign to try next."""
         n = len(state["index"])
         keys = uniforms(state["seed"], torch.zeros(n, dtype=torch.int64), prod(self._block))
         return {"order": keys.argsort(dim=1, stable=True)[:, : self.steps].int(), "sign": torch.ones(n)}
 
     def propose(self, state: State) -> Tensor:
-        """The image one step along its present direction, clipped to [0, 1]."""
+        """Return the image one step along its present direction, clipped to [0, 1]."""
         images = state["image"]
         n, channels, height, width = images.shape
         direction = state["order"].gather(1, state["step"][:, None])[:, 0].long()
@@ -71,7 +71,7 @@ class SimBA:
 
 
 def cosines(n: int) -> Tensor:
-    """The orthonormal DCT-II basis of n points, float32 (n, n): row k is the wave of frequency k."""
+    """Return the orthonormal DCT-II basis of n points, float32 (n, n): row k is the wave of frequency k."""
     points, frequency = torch.arange(n, dtype=torch.float64) + 0.5, torch.arange(n, dtype=torch.float64)
     waves = torch.cos(torch.pi / n * frequency[:, None] * points) * (2 / n) ** 0.5
     waves[0] /= 2**0.5

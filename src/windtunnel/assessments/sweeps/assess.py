@@ -114,7 +114,7 @@ class _OverTheGrid:
     one_gradient: bool
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
-        """Inputs (n, ...), predictions int64 (n, E), critical epsilons (n,)."""
+        """Return inputs (n, ...), predictions int64 (n, E), critical epsilons (n,)."""
         subject, entry, grid = self.subject.subset(batch.indices), self.entry, list(self.grid)
         before = module_digest(subject.classifier.module)
         engine: Engine = (
@@ -231,7 +231,7 @@ def finish(artifacts: Artifacts, layout: Layout) -> None:
 
 
 def write_curve_series(sweep: Artifacts, path: Path) -> None:
-    """A row per epsilon, 0 first: epsilon, cumulative accuracy with its interval, accuracy at this epsilon alone."""
+    """Write a row per epsilon, 0 first: epsilon, cumulative accuracy with its interval, accuracy at this epsilon alone."""
     source = {
         "epsilon": "epsilons",
         "accuracy": "accuracy_curve",

@@ -51,7 +51,7 @@ class Sweep:
 
 
 def critical_epsilon(epsilons: Tensor, predictions: Tensor) -> Tensor:
-    """The smallest epsilon above 0 whose prediction differs from the clean one; (N,) float32, inf where none does.
+    """Return the smallest epsilon above 0 whose prediction differs from the clean one; (N,) float32, inf where none does.
 
     epsilons (E,) ascending from 0, predictions (E, N). Misclassified samples are included: it is the prediction that
     flips, as in neural-api.
@@ -124,14 +124,14 @@ def sweep_metrics(sweep: Sweep, robust: float, moderately_fragile: float) -> dic
 
 
 def histogram(sweep: Sweep) -> list[Json]:
-    """Counts of critical epsilons in ten equal bins of (0, largest epsilon]; survivors are not in it."""
+    """Return counts of critical epsilons in ten equal bins of (0, largest epsilon]; survivors are not in it."""
     finite = sweep.critical_epsilon[sweep.critical_epsilon.isfinite()]
     counts = torch.histc(finite, bins=HISTOGRAM_BINS, min=0.0, max=float(sweep.epsilons[-1]))
     return [int(count) for count in counts.tolist()]
 
 
 def bin_ends(sweep: Sweep) -> list[Json]:
-    """The upper end of each bin of `histogram`."""
+    """Return the upper end of each bin of `histogram`."""
     largest = float(sweep.epsilons[-1])
     return [float(f"{largest * (i + 1) / HISTOGRAM_BINS:.9g}") for i in range(HISTOGRAM_BINS)]
 

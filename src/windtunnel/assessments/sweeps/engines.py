@@ -27,7 +27,7 @@ class Engine(Protocol):
     parameters: Tensor
 
     def perturb(self, indices: Tensor, epsilon: float) -> Tensor:
-        """The perturbed inputs."""
+        """Return the perturbed inputs."""
         ...
 
 
@@ -47,7 +47,7 @@ class OneGradientFGSM:
         self._signs = _gradient_sign(subject.classifier, data.inputs.to(device), data.targets.to(device))
 
     def perturb(self, indices: Tensor, epsilon: float) -> Tensor:
-        """The inputs at `indices` moved by `epsilon` along the stored signs."""
+        """Return the inputs at `indices` moved by `epsilon` along the stored signs."""
         # Memory traffic is all that this costs beside the model's passes: no copy that can be spared.
         is_whole = len(indices) == len(self._inputs)
         inputs, signs = (self._inputs, self._signs) if is_whole else (self._inputs[indices], self._signs[indices])
@@ -70,7 +70,7 @@ class AttackAtEpsilon:
         self.parameters = torch.zeros(len(subject.dataset), 0)
 
     def perturb(self, indices: Tensor, epsilon: float) -> Tensor:
-        """The attack's result on the samples at `indices` under a budget of `epsilon`."""
+        """Return the attack's result on the samples at `indices` under a budget of `epsilon`."""
         from windtunnel.assessments.attacks.assess import assess
 
         attack, budget = attack_at(self._entry, self._norm, epsilon)
@@ -85,7 +85,7 @@ class AttackAtEpsilon:
 
 
 def attack_at(entry: SweepEntry, norm: Norm, epsilon: float) -> tuple[AttackEntry, Budget]:
-    """The attack of a sweep at one epsilon, and its budget."""
+    """Return the attack of a sweep at one epsilon, and its budget."""
     attack = AttackEntry(
         library=entry.library,
         algorithm=entry.algorithm,
@@ -97,7 +97,7 @@ def attack_at(entry: SweepEntry, norm: Norm, epsilon: float) -> tuple[AttackEntr
 
 
 def called_with(name: str, entry: SweepEntry, norm: Norm, subject: Subject, epsilon: float) -> Mapping[str, object]:
-    """The arguments of the call at `epsilon`, for metadata.json."""
+    """Return the arguments of the call at `epsilon`, for metadata.json."""
     data = subject.dataset
     if find_algorithm(entry.library, entry.algorithm, f"sweeps.{name}", "sweeps") is FGSM:
         signs = torch.zeros(1, dtype=torch.int8).expand(data.inputs.shape)  # only its shape is told

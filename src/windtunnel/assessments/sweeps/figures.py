@@ -28,14 +28,14 @@ class _SweepVisualiser(Visualiser):
     families: ClassVar[frozenset[str]] = frozenset({"sweeps"})
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """The figure of a sweep."""
+        """Return the figure of a sweep."""
         if "sweep_predictions" not in artifacts.data:
             raise NothingToDraw(NO_SWEEP)
         return [self.draw_sweep(artifacts)]
 
     @abstractmethod
     def draw_sweep(self, artifacts: Artifacts) -> Drawing:
-        """The one chart of a sweep."""
+        """Return the one chart of a sweep."""
 
 
 @register
@@ -77,7 +77,7 @@ class CriticalEpsilonVisualiser(_SweepVisualiser):
     title: ClassVar[str] = "Critical epsilons"
 
     def draw_sweep(self, artifacts: Artifacts) -> Drawing:
-        """A column per bin, and one for what never flips."""
+        """Return a column per bin, and one for what never flips."""
         survivors = int((~artifacts.tensor("critical_epsilon").isfinite()).sum())
         largest = numbers(artifacts.metrics, "epsilons")[-1]
         alt = f"Smallest epsilon that flips each prediction, up to {plain(largest)}; {survivors} samples never flip."
@@ -95,7 +95,7 @@ class ConfidenceVisualiser(_SweepVisualiser):
     title: ClassVar[str] = "Clean confidence against critical epsilon"
 
     def draw_sweep(self, artifacts: Artifacts) -> Drawing:
-        """A point per sample; of more than 1,000 samples those at evenly spaced places."""
+        """Return a point per sample; of more than 1,000 samples those at evenly spaced places."""
         critical, confidence = artifacts.tensor("critical_epsilon"), artifacts.tensor("clean_confidence")
         largest, n = numbers(artifacts.metrics, "epsilons")[-1], len(critical)
         places = range(n) if n <= _MOST_POINTS else [k * n // _MOST_POINTS for k in range(_MOST_POINTS)]
@@ -129,7 +129,7 @@ class ClassAccuracyVisualiser(_SweepVisualiser):
     title: ClassVar[str] = "Accuracy per class at the median epsilon"
 
     def draw_sweep(self, artifacts: Artifacts) -> Drawing:
-        """A bar per class."""
+        """Return a bar per class."""
         classes = table(tuple[Share, ...], artifacts.metrics, "per_class_at_median_epsilon")
         rows = [
             Bar(f"{name}, n {share.n}", share.accuracy or 0.0, "broken", share.rate.limits if share.rate else None)

@@ -9,7 +9,7 @@ from windtunnel.params.sweeps import EpsilonRange
 
 
 def epsilon_grid(epsilons: Sequence[float] | EpsilonRange, where: str) -> tuple[list[float], bool]:
-    """(the grid, sorted, with zero; whether zero had to be added).
+    """Return (the grid, sorted, with zero; whether zero had to be added).
 
     Raises UserError for an empty grid, a negative or a repeated epsilon.
     """

@@ -37,7 +37,7 @@ def print_report(metadata: Metadata, console: Console | None = None) -> None:
 
 
 def text_histogram(counts: Sequence[int], largest: float, survivors: int, width: int = 40) -> str:
-    """The histogram of critical epsilons as text, a line per bin, survivors last."""
+    """Return the histogram of critical epsilons as text, a line per bin, survivors last."""
     rows = [
         (f"{largest * i / len(counts):7.4f}-{largest * (i + 1) / len(counts):6.4f}", n) for i, n in enumerate(counts)
     ]

@@ -127,19 +127,19 @@ def assess(
 
 
 def _probed(steps: Sequence[str]) -> frozenset[str]:
-    """The bound methods that are tried on a few samples first: cheap ones before a stronger one."""
+    """Return the bound methods that are tried on a few samples first: cheap ones before a stronger one."""
     bounding = [step for step in steps if step_of(step).bounds]
     return frozenset(step for step in bounding[:-1] if step_of(step).cheap)
 
 
 def _versions() -> dict[str, Json]:
-    """The versions of all libraries that a cascade may ask, by name."""
+    """Return the versions of all libraries that a cascade may ask, by name."""
     packages = {library.name: library.package for library in libraries("verification").values() if library.package}
     return {name: version for name, package in packages.items() if (version := package_version(package))}
 
 
 def _as_it_ran(algorithm: Algorithm, steps: Sequence[str], task: VerificationTask) -> Algorithm:
-    """The registry row, stochastic where an attack drew from the seed: as a step, or for the radii that it breaks."""
+    """Return the registry row, stochastic where an attack drew from the seed: as a step, or for the radii that it breaks."""
     radius = task.entry.radius
     draws = any(step_of(step).falsifies for step in steps) or bool(radius and radius.attack and task.norm is Norm.LINF)
     return replace(algorithm, randomness=Randomness.SELF_SEEDED if draws else Randomness.DETERMINISTIC)
@@ -169,7 +169,7 @@ def _data(ledger: Ledger, canonical: Canonical, norm: Norm) -> Tensors:
 
 
 def _radii(data: Tensors, radius: Radius, ledger: Ledger, task: VerificationTask) -> tuple[Tensors, Tensor]:
-    """(the radii, bool (N,), whose search was not finished): by bounds, then what breaks, then between the two."""
+    """Return (the radii, bool (N,), whose search was not finished): by bounds, then what breaks, then between the two."""
     verdicts, distances = (tensor_in(data, key) for key in ("verdicts", "perturbation_distance"))
     holds = torch.where(verdicts == Verdict.VERIFIED, min(task.epsilon, radius.max), 0.0)
     bounds = RadiusBounds(holds, distances.nan_to_num(torch.inf))
@@ -196,7 +196,7 @@ def _radii(data: Tensors, radius: Radius, ledger: Ledger, task: VerificationTask
 def verification_metrics(
     data: Mapping[str, Tensor | dict[str, Tensor]], names: list[str], largest_radius: float | None = None
 ) -> dict[str, Json]:
-    """The contract's rates with their intervals, certified accuracy, who decided, mean bounds of the logits, and the radii's curves.
+    """Return the contract's rates with their intervals, certified accuracy, who decided, mean bounds of the logits, and the radii's curves.
 
     `unknown_rate` counts every sample without a verdict, `timeout_rate` those of them for which time was over.
     """

@@ -117,7 +117,7 @@ def _attacked(subject: Subject, norm: Norm, epsilons: Tensor) -> list[int]:
 
 
 def _by_author(verdicts: Artifacts, indices: Tensor) -> dict[str, Tensor]:
-    """The samples by the step that decided them."""
+    """Return the samples by the step that decided them."""
     names = names_in(verdicts.metadata.kwargs, "decided_by_names")
     decided = verdicts.tensor("decided_by")[indices]
     return {names[i]: indices[decided == i] for i in sorted({int(i) for i in decided if i >= 0})}

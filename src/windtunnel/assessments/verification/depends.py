@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _steps(entry: VerificationEntry) -> tuple[str, ...]:
-    """The steps that decide an entry; none for an algorithm that goes its own way."""
+    """Return the steps that decide an entry; none for an algorithm that goes its own way."""
     row = ROWS[entry.library, entry.algorithm]
     return entry.steps if row.of_entry else row.steps
 

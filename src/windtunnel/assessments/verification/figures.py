@@ -152,7 +152,7 @@ class OutputBoundsPinnedVisualiser(Visualiser):
                 raise ValueError(f"{option}: '{colour}' is neither #rrggbb nor one of {', '.join(PALETTE)}")
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """A panel per sample."""
+        """Return a panel per sample."""
         lower, upper = _bounds(artifacts)
         bounded = lower.isfinite().all(1).nonzero().flatten().tolist()
         targets, verdicts = artifacts.tensor("targets"), artifacts.tensor("verdicts")

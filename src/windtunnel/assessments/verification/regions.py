@@ -29,7 +29,7 @@ class BallRegions:
         return cls(norm, centre, low, high, radius)
 
     def part(self, members: Tensor) -> BallRegions:
-        """The balls of `members`, int64."""
+        """Return the balls of `members`, int64."""
         return BallRegions(self.norm, *(t[members] for t in (self.centre, self.low, self.high, self.radius)))
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class BallRegions:
         return (a * centre).sum(1) - gained, x
 
     def points(self, x: Tensor, rows: Tensor) -> Tensor:
-        """The points x (m, d), moved into the regions `rows` where rounding has left it outside; float64."""
+        """Return the points x (m, d), moved into the regions `rows` where rounding has left it outside; float64."""
         x = torch.minimum(torch.maximum(x.double(), self.low[rows]), self.high[rows])
         if self.norm is Norm.LINF:
             return x

@@ -32,7 +32,7 @@ _LUMINANCE = torch.tensor([0.299, 0.587, 0.114])  # ITU-R BT.601, as PIL's conve
 
 
 def load_dataset(data: Data, seed: int, view: View | None = None) -> tuple[Dataset, Dataset | None]:
-    """(the assessed samples, the training split or None), float32 in [0, 1] (tabular data: in its own range).
+    """Return (the assessed samples, the training split or None), float32 in [0, 1] (tabular data: in its own range).
 
     view: the transforms and the class names that the model's library brings; what `data` says of them itself counts instead.
     Raises UserError, in one line, for a file that is missing or no such file, an empty data set, values that are not
@@ -107,13 +107,13 @@ def save_datasets(assessed: Dataset, train: Dataset | None, directory: Path) -> 
 
 
 def read_assessed(directory: Path) -> Dataset:
-    """The assessed samples that `save_datasets` wrote."""
+    """Return the assessed samples that `save_datasets` wrote."""
     record = read_record(directory)
     return _read(directory / ASSESSED, record, record.ids)
 
 
 def read_train(directory: Path) -> Dataset | None:
-    """The training split that `save_datasets` wrote, None where there was none."""
+    """Return the training split that `save_datasets` wrote, None where there was none."""
     record = read_record(directory)
     if not record.n_train:
         return None
@@ -136,7 +136,7 @@ def _read(path: Path, record: DatasetRecord, ids: tuple[str, ...]) -> Dataset:
 def _convert(
     raw: Raw | Dataset, data: Data, names: tuple[str, ...], indices: Tensor, view: View | None = None
 ) -> Dataset:
-    """The samples at `indices` as the model sees them. Values are checked after the choice: files are read only then."""
+    """Return the samples at `indices` as the model sees them. Values are checked after the choice: files are read only then."""
     if isinstance(raw, Dataset):
         return _checked(raw).subset(indices)
     targets = _targets(raw, names)
@@ -187,7 +187,7 @@ def _convert(
 
 
 def _alike(inputs: np.ndarray | ImageFiles, indices: Tensor, part: slice) -> np.ndarray:
-    """The raw inputs of a part of `indices`; of files, held to the size of the first."""
+    """Return the raw inputs of a part of `indices`; of files, held to the size of the first."""
     if isinstance(inputs, ImageFiles):
         return inputs.like(int(indices[0]), indices[part].numpy())
     rows: np.ndarray = inputs[indices[part].numpy()]
@@ -213,7 +213,7 @@ def _with_channels(data: Data, view: View) -> Data:
 
 
 def _viewed(raw: Raw, data: Data, indices: Tensor, view: View) -> Tensor:
-    """The samples at `indices` by the library's own transforms, float32 (n, C, H, W); they take pictures of 8 bits a channel."""
+    """Return the samples at `indices` by the library's own transforms, float32 (n, C, H, W); they take pictures of 8 bits a channel."""
     if isinstance(raw.inputs, ImageFiles):
         pictures = replace(raw.inputs, channels=view.channels).pictures(indices.numpy())
     else:
@@ -250,7 +250,7 @@ def _pictures(raw: Raw, data: Data, indices: Tensor, view: View) -> Iterator[Ima
 
 
 def _checked(dataset: Dataset) -> Dataset:
-    """A Dataset that a function of the user's made, held to what every source is held to."""
+    """Return a Dataset that a function of the user's made, held to what every source is held to."""
     n = len(dataset.inputs)
     if dataset.inputs.dtype != torch.float32 or dataset.inputs.ndim not in {2, 4}:
         shape, dtype = tuple(dataset.inputs.shape), dataset.inputs.dtype

@@ -50,11 +50,11 @@ class ImageFiles:
         return len(self.files)
 
     def pictures(self, indices: np.ndarray) -> Iterator[Image.Image]:
-        """The pictures at `indices` (int64), in grey or in colour as `channels` says. UserError where one cannot be read."""
+        """Return the pictures at `indices` (int64), in grey or in colour as `channels` says. UserError where one cannot be read."""
         return (_picture(self.files[i], self.channels) for i in indices.tolist())
 
     def __getitem__(self, indices: np.ndarray) -> np.ndarray:
-        """The images at `indices` (int64), uint8 (n, C, H, W). UserError where one cannot be read, or sizes differ."""
+        """Return the images at `indices` (int64), uint8 (n, C, H, W). UserError where one cannot be read, or sizes differ."""
         return self.like(int(indices[0]), indices)
 
     def like(self, first: int, indices: np.ndarray) -> np.ndarray:
@@ -122,7 +122,7 @@ def load_digits(data: Data, seed: int) -> tuple[Raw, Raw | None]:
 
 
 def load_npz(data: Data, seed: int) -> tuple[Raw, Raw | None]:
-    """An .npz with `x` (N, ...) and optionally `y` (N,), `ids` (N,), `class_names` (K,)."""
+    """Return an .npz with `x` (N, ...) and optionally `y` (N,), `ids` (N,), `class_names` (K,)."""
     assessed = _npz(_file(data.path, "data.path"))
     return assessed, _npz(_file(data.train_path, "data.train_path")) if data.train_path else None
 
@@ -147,7 +147,7 @@ def _npz(path: Path) -> Raw:
 
 
 def _mapped(path: Path, archive: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
-    """An array of an .npz; a large one that is not compressed (`np.savez`) stays on disk until it is used."""
+    """Return an array of an .npz; a large one that is not compressed (`np.savez`) stays on disk until it is used."""
     assert archive.zip is not None
     info = archive.zip.NameToInfo.get(f"{key}.npy")
     if info is None or info.compress_type != zipfile.ZIP_STORED or info.file_size < scratch.LARGE:
@@ -200,7 +200,7 @@ def _idx(path: Path, labels: str | None, key: str) -> Raw:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """An idx file of unsigned bytes as an array."""
+    """Return an idx file of unsigned bytes as an array."""
     try:
         with open_file(path, gunzip=True) as file:
             shape = idx_header(file, path)
@@ -222,7 +222,7 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def load_folder(data: Data, seed: int) -> tuple[Raw, Raw | None]:
-    """A folder of images: one subfolder a class, or `labels` a CSV of file,label, or `labels: none`."""
+    """Return a folder of images: one subfolder a class, or `labels` a CSV of file,label, or `labels: none`."""
     assessed = _folder(data, data.path, data.labels, "data.path")
     return assessed, _folder(data, data.train_path, data.train_labels, "data.train_path") if data.train_path else None
 
@@ -369,7 +369,7 @@ SOURCES: dict[str, Source] = {
 
 
 def source_of(name: str) -> Source:
-    """The source of this name: one of ours, or of a plug-in of the group `windtunnel.data`."""
+    """Return the source of this name: one of ours, or of a plug-in of the group `windtunnel.data`."""
     return SOURCES[name] if name in SOURCES else load_plugin("windtunnel.data", name)
 
 
@@ -386,7 +386,7 @@ def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 
 def idx_header(file: IO[bytes], path: Path) -> tuple[int, ...]:
-    """The shape of an idx file of unsigned bytes; `file` stands behind the header then. Raises UserError for another file.
+    """Return the shape of an idx file of unsigned bytes; `file` stands behind the header then. Raises UserError for another file.
 
     Source: LeCun's description of the MNIST format.
     """

@@ -63,7 +63,7 @@ def _needs_nothing(node: ast.FunctionDef, n_bound: int) -> bool:
 
 
 def _returned(node: ast.FunctionDef) -> set[str]:
-    """The names of what a function calls in its return statements."""
+    """Return the names of what a function calls in its return statements."""
     calls = [
         item.value.func for item in ast.walk(node) if isinstance(item, ast.Return) and isinstance(item.value, ast.Call)
     ]

@@ -122,7 +122,7 @@ def _npz(root: Path, arrays: Iterable[Path], makers: Mapping[Path, str]) -> Iter
 
 
 def _train_beside(path: Path, files: Iterable[Path]) -> Path | None:
-    """The training split of the same folder, by its name."""
+    """Return the training split of the same folder, by its name."""
     return next((p for p in files if p.parent == path.parent and _word(p) in _TRAINS and p != path), None)
 
 

@@ -34,7 +34,7 @@ def _outputs(root: Path, file: Path) -> list[tuple[Path, str]]:
 
 
 def maker(path: Path, makers: Mapping[Path, str]) -> str:
-    """The stage that makes `path`, or a folder that it is in; empty where none does."""
+    """Return the stage that makes `path`, or a folder that it is in; empty where none does."""
     return next((makers[folder] for folder in (path, *path.parents) if folder in makers), "")
 
 

@@ -89,7 +89,7 @@ def look_at(root: Path, path: Path, made_by: str = "") -> Weights | None:
 
 
 def _pretrained(folder: Path, path: Path, made_by: str) -> Weights | None:
-    """An image classifier as transformers' save_pretrained writes it."""
+    """Return an image classifier as transformers' save_pretrained writes it."""
     if not (folder / "config.json").exists():
         return None
     config = read_json_map(folder / "config.json")
@@ -150,7 +150,7 @@ def _tensors(file: Path, path: Path, made_by: str) -> Weights | None:
 
 
 def _classes(tensors: list[Tensor]) -> int | None:
-    """The rows of the last matrix: the classes, in networks that end in a linear layer."""
+    """Return the rows of the last matrix: the classes, in networks that end in a linear layer."""
     matrices = [tensor for tensor in tensors if tensor.ndim == 2]
     return int(matrices[-1].shape[0]) if matrices else None
 

@@ -22,7 +22,7 @@ class Bank(nn.Module):
         self.layers = nn.ModuleList(layers)
 
     def forward(self, x: Tensor, which: Tensor | None = None) -> Tensor:
-        """The outputs, (k, B, ...)."""
+        """Return the outputs, (k, B, ...)."""
         for layer in self.layers:
             x = layer(x, which) if isinstance(layer, BankLayer) else layer(x)
         return x
@@ -113,7 +113,7 @@ def decoder_bank(k: int, latent_dim: int, shape: tuple[int, ...], width: int) ->
 
 
 def feature_bank(k: int, shape: tuple[int, ...], out: int, width: int) -> Bank:
-    """Inputs (k, B, *shape) -> (k, B, out): the mirror image of `decoder_bank`, as an encoder or as a critic."""
+    """Return inputs (k, B, *shape) -> (k, B, out): the mirror image of `decoder_bank`, as an encoder or as a critic."""
     halvings = _halvings(shape)
     if not halvings:
         return Bank([*_hidden(k, prod(shape)), BankLinear(k, HIDDEN, out)])

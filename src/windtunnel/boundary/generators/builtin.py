@@ -82,5 +82,5 @@ def grouped(bank: Bank, x: Tensor, classes: Tensor) -> Tensor:
 
 
 def bank_weights(bank: Bank) -> Tensor:
-    """The weights of a bank's first layer; their length is the number of its networks."""
+    """Return the weights of a bank's first layer; their length is the number of its networks."""
     return next(bank.parameters())

@@ -63,7 +63,7 @@ class FittedGenerator:
         return self.decay * torch.randn(n, self.latent_dim, generator=generator)
 
     def decode(self, latents: Tensor, classes: Tensor) -> Tensor:
-        """Inputs of the classifier (N, ...) for codes (N, n_L) of `classes` (N,); differentiable in the codes."""
+        """Return inputs of the classifier (N, ...) for codes (N, n_L) of `classes` (N,); differentiable in the codes."""
         with self.asked():
             return _moved(self.model.decode(latents, classes), self.span, self.inputs_span)
 

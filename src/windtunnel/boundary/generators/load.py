@@ -65,7 +65,7 @@ def make_generators(block: Generators, train: Dataset | None, seed: int, device:
 
 
 def generators_in(resolved: Json) -> Generators:
-    """The block as it was resolved, with how long its model may take, which decides no result."""
+    """Return the block as it was resolved, with how long its model may take, which decides no result."""
     block = fitting(dict[str, Value], resolved, "generators", "a resolved block")
     return Generators.model_validate({**block, **configured_limits("generators")})
 
@@ -118,7 +118,7 @@ def check_generators(block: Generators, train: Dataset | None, device: str, data
 
 
 def labelled(train: Dataset | None) -> Dataset:
-    """The training split. Raises UserError where there is none, or none with labels."""
+    """Return the training split. Raises UserError where there is none, or none with labels."""
     if train is None:
         raise UserError("generators.source: train needs a training split; give data.train_path, or bring a function")
     if not train.labelled:
@@ -135,7 +135,7 @@ def _function(block: Generators) -> str:
 def _own(
     block: Generators, weights: Path | None, span: tuple[float, float] | None, device: torch.device, dataset: Dataset
 ) -> FittedGenerator:
-    """The user's model, its weights loaded, tried on the data."""
+    """Return the user's model, its weights loaded, tried on the data."""
     reference = _function(block)
     with bounded(f"generators.function: {reference}", block.time_limit, TIME_LIMIT):
         function = resolve(reference, "generators.function")

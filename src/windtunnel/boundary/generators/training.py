@@ -48,7 +48,7 @@ def _members(data: Dataset) -> list[Tensor]:
 
 
 def _draw(members: list[Tensor], n: int, generator: torch.Generator) -> Tensor:
-    """Indices (K, n) of samples of each class, drawn with replacement."""
+    """Return indices (K, n) of samples of each class, drawn with replacement."""
     uniform = torch.rand(len(members), n, generator=generator)
     return torch.stack([indices[(u * len(indices)).long()] for indices, u in zip(members, uniform, strict=True)])
 

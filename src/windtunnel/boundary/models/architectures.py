@@ -75,5 +75,5 @@ class LeNet5(nn.Module):
 
 
 def lenet5() -> nn.Module:
-    """Factory of `LeNet5`, for `model: {source: state_dict, factory: windtunnel.boundary.models.architectures:lenet5}`."""
+    """Build `LeNet5`, for `model: {source: state_dict, factory: windtunnel.boundary.models.architectures:lenet5}`."""
     return LeNet5()

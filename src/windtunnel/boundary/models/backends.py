@@ -53,7 +53,7 @@ class Program(nn.Module):
             part.training = False
 
     def training_operations(self) -> list[str]:
-        """The operations that were exported as they are in training: dropout that drops, normalisation by the batch."""
+        """Return the operations that were exported as they are in training: dropout that drops, normalisation by the batch."""
         assert isinstance(self.program, torch.fx.GraphModule)
         calls = [node for node in self.program.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
         return [node.target._schema.name.removeprefix("aten::") for node in calls if _in_training(node)]
@@ -63,7 +63,7 @@ class Program(nn.Module):
         return self
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The logits, (N, K)."""
+        """Return the logits, (N, K)."""
         logits: Tensor = self.program(inputs)
         return logits
 
@@ -83,13 +83,13 @@ class LogitsOf(nn.Module):
         self.network = network
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The logits, (N, K)."""
+        """Return the logits, (N, K)."""
         logits: Tensor = self.network(inputs).logits
         return logits
 
 
 def giving_logits(module: nn.Module, output: object) -> nn.Module:
-    """The module for what `output`, an answer of it, needs: `LogitsOf` it where that is an object with `.logits`, else itself."""
+    """Return the module for what `output`, an answer of it, needs: `LogitsOf` it where that is an object with `.logits`, else itself."""
     if not isinstance(output, Tensor) and isinstance(getattr(output, "logits", None), Tensor):
         return LogitsOf(module).eval()
     return module
@@ -136,7 +136,7 @@ class OnnxModule(nn.Module):
         self.shape = declared_shape(declared if self.has_batch else [1, *declared])
 
     def __reduce__(self) -> tuple[Callable[[bytes], OnnxModule], tuple[bytes]]:
-        """The graph travels, a session cannot."""
+        """Pickle the graph alone: a session cannot be pickled."""
         return _of_bytes, (self.path.read_bytes(),)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ def declared_shape(dimensions: Sequence[int | str | None]) -> tuple[int, ...] | 
 
 
 def in_shape(x: Tensor, shape: tuple[int, ...] | None) -> Tensor:
-    """The samples x (N, ...) in a graph's own shape, where sizes of 1 or a flat vector make the difference; else as they are."""
+    """Return the samples x (N, ...) in a graph's own shape, where sizes of 1 or a flat vector make the difference; else as they are."""
     same = shape is None or x.shape[1:] == shape or not same_pixels(x.shape[1:], shape)
     return x if same else x.reshape(x.shape[0], *(shape or ()))
 

@@ -188,7 +188,7 @@ def _kept_file(model: Model, directory: Path) -> dict[str, Json]:
 
 
 def load_classifier(directory: Path, device: str, dataset: Dataset, trust: Trust = NOTHING) -> Classifier:
-    """The model that `import_model` kept, checked against the data it is to classify (see `fit`).
+    """Return the model that `import_model` kept, checked against the data it is to classify (see `fit`).
 
     What of the user's may be called for it is in `trust`, which comes from params.yaml; model.json decides nothing of it.
     Raises UserError, in one line, for what is damaged, incomplete, not allowed or does not fit.
@@ -211,7 +211,7 @@ def load_classifier(directory: Path, device: str, dataset: Dataset, trust: Trust
 def preview_classifier(
     model: Model, dataset: Dataset, train: Dataset | None, device: str, server: str | None = None
 ) -> Classifier:
-    """The classifier as it will be: an import is made in full, a recipe gives its untrained module. For `check`."""
+    """Return the classifier as it will be: an import is made in full, a recipe gives its untrained module. For `check`."""
     if model.source == "train":
         split = _labelled(train)
         if model.factory:

@@ -78,7 +78,7 @@ def load_trained(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
 
 
 def load_state_dict(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
-    """The user's factory with the user's weights."""
+    """Return the user's factory with the user's weights."""
     facts = narrowed(StateDict, record)
     module = own_module(trust, "the model is a state dict")
     load_weights(module, directory / facts.file, facts.original)
@@ -97,7 +97,7 @@ def own_module(trust: Trust, why: str) -> nn.Module:
 
 
 def load_export(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
-    """A torch.export program: only what can run nothing, unless the user's params allow pickles."""
+    """Return a torch.export program: only what can run nothing, unless the user's params allow pickles."""
     facts = narrowed(KeptFile, record)
     try:
         module = read_program(directory / facts.file, allow_pickle=trust.allow_pickle)
@@ -116,7 +116,7 @@ def load_export(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
 
 
 def load_onnx(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
-    """An ONNX graph: its torch form where that was found to agree with onnxruntime, else run by onnxruntime alone."""
+    """Return an ONNX graph: its torch form where that was found to agree with onnxruntime, else run by onnxruntime alone."""
     from windtunnel.boundary.models.onnx_gradients import converted
 
     facts = narrowed(Graph, record)
@@ -134,7 +134,7 @@ def load_onnx(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
 
 
 def load_function(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
-    """The user's predict(batch) -> probabilities."""
+    """Return the user's predict(batch) -> probabilities."""
     name = trust.required("function", "the model is a predict function")
     with bounded(f"{trust.key}.function: {name}", trust.time_limit, f"{trust.key}.time_limit"):
         function = resolve(name, f"{trust.key}.function")
@@ -143,7 +143,7 @@ def load_function(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
 
 
 def load_pickle(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
-    """A whole module as MLflow pickles it: only where the user's params allow it, whatever model.json says."""
+    """Return a whole module as MLflow pickles it: only where the user's params allow it, whatever model.json says."""
     facts = narrowed(Fetched, record)
     if not trust.allow_pickle:
         raise UserError(
@@ -181,7 +181,7 @@ LOADERS: dict[str, Loader] = {
 
 
 def loader_of(source: str, trust: Trust) -> Loader:
-    """The loader of a `model.source`: of a form of ours, of a library that has a record of ours, or of a plug-in.
+    """Return the loader of a `model.source`: of a form of ours, of a library that has a record of ours, or of a plug-in.
 
     A plug-in is code of somebody else's: raises UserError where model.json alone names it, and params.yaml does not.
     """
@@ -257,7 +257,7 @@ def _read_weights(path: Path) -> object:
 
 
 def state_dict_in(content: object) -> dict[str, Tensor]:
-    """The state dict of a checkpoint: itself, or what is kept under a trainer's key, without DataParallel's prefix."""
+    """Return the state dict of a checkpoint: itself, or what is kept under a trainer's key, without DataParallel's prefix."""
     if isinstance(content, dict):
         nested = [content[key] for key in _STATE_KEYS if isinstance(content.get(key), dict)]
         content = nested[0] if nested else content

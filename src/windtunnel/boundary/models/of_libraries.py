@@ -54,7 +54,7 @@ class Normalised(nn.Module):
         self.register_buffer("std", torch.tensor(list(std), dtype=torch.float32).view(-1, 1, 1))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The logits (N, K)."""
+        """Return the logits (N, K)."""
         logits: Tensor = self.network((inputs - self.mean) / self.std)
         return logits
 
@@ -82,7 +82,7 @@ def offline(what: str, seconds: float, key: str = "model", *, network: bool = Fa
 
 
 def unavailable(source: str, error: Exception) -> UserError:
-    """The one line for a library that does not import."""
+    """Return the one line for a library that does not import."""
     if isinstance(error, ModuleNotFoundError):
         return UserError(f"{missing('model.source', source)} ({first_line(error)})")
     return UserError(
@@ -136,7 +136,7 @@ def keep_network(
 
 
 def loaded(network: nn.Module, record: OfLibrary, directory: Path) -> Loaded:
-    """The network with the weights that were kept, behind its normalisation."""
+    """Return the network with the weights that were kept, behind its normalisation."""
     load_weights(network, directory / WEIGHTS, f"the kept weights of {record.original}")
     module = Normalised(network, record.mean, record.std)
     name = f"{record.source} {record.original}" + (" with random weights" if record.random else "")

@@ -16,7 +16,7 @@ from windtunnel.params.model import Model, OtherModel
 def named_classifier(
     key: str, location: str | OtherModel, dataset: Dataset, device: str, server: str | None
 ) -> Classifier:
-    """The classifier at `location`, whose name becomes its `source`; it runs nothing that does not stand at `key`.
+    """Return the classifier at `location`, whose name becomes its `source`; it runs nothing that does not stand at `key`.
 
     A directory is reports/model of an earlier run, or the reports directory that holds it; anything with `:/` is an
     MLflow URI, on the tracking server `server`. Raises UserError, naming the key `key`, for one that is not there or

@@ -41,7 +41,7 @@ def opened(cuts: list[str]) -> Caveat:
 
 
 def cutting_operator(module: nn.Module, sample: Tensor) -> str:
-    """The first operator of a program whose output no gradient comes back from, for `sample` (1, *shape); empty for none."""
+    """Return the first operator of a program whose output no gradient comes back from, for `sample` (1, *shape); empty for none."""
     graphs = [part for part in module.modules() if isinstance(part, fx.GraphModule)]
     if not graphs:
         return ""

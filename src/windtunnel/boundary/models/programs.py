@@ -62,7 +62,7 @@ class Refused(ValueError):
 
 
 def read_program(path: Path, *, allow_pickle: bool = False) -> nn.Module:
-    """The module of a .pt2 file; everything it holds was checked unless `allow_pickle` says that the file is trusted.
+    """Return the module of a .pt2 file; everything it holds was checked unless `allow_pickle` says that the file is trusted.
 
     Raises Refused for what could run code, and whatever torch raises for a file that is no program.
     """
@@ -76,7 +76,7 @@ def read_program(path: Path, *, allow_pickle: bool = False) -> nn.Module:
 
 
 def _checked_copy(path: Path) -> bytes:
-    """The archive again, with only what was checked in it."""
+    """Return the archive again, with only what was checked in it."""
     copy = io.BytesIO()
     with zipfile.ZipFile(path) as archive, zipfile.ZipFile(copy, "w", zipfile.ZIP_STORED) as checked:
         names = [info.filename for info in archive.infolist() if not info.is_dir()]
@@ -108,7 +108,7 @@ def _check_sample(content: bytes) -> None:
 
 
 def _checked_json(value: Json, key: str = "") -> Json:
-    """A value of a JSON file again, without what torch would execute and nobody needs: guards and the nodes' metadata.
+    """Return a value of a JSON file again, without what torch would execute and nobody needs: guards and the nodes' metadata.
 
     Names become Python code of the graph's module, so they hold nothing but letters, digits and a few signs.
     """
@@ -151,7 +151,7 @@ def _blocks(content: Json) -> Iterator[dict[str, Json]]:
 
 
 def _check_expression(text: str) -> None:
-    """A symbolic size: calls of known names on numbers and symbols, no attribute, no subscript, no other name."""
+    """Refuse a symbolic size unless it is calls of known names on numbers and symbols, without attribute or subscript."""
     try:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -188,7 +188,7 @@ def _check_target(target: str) -> None:
 
 
 def _check_tree(text: str) -> None:
-    """The shape of arguments and results: tuples, lists and dictionaries."""
+    """Refuse arguments and results that are not tuples, lists and dictionaries."""
     for block in _blocks(json.loads(text)):
         if block.get("type") not in _TREES or not _CONTEXT.fullmatch(str(block.get("context"))):
             raise Refused(f"nests its arguments in a {str(block.get('type'))[:60]} of {str(block.get('context'))[:60]}")

@@ -219,5 +219,5 @@ def _record(facts: object, where: str) -> ModelRecord:
 
 
 def narrowed(kind: type[K], record: ModelRecord) -> K:
-    """The record as one of its kinds. Raises UserError, in one line, where it is not."""
+    """Return the record as one of its kinds. Raises UserError, in one line, where it is not."""
     return record if isinstance(record, kind) else fitting(kind, record.facts, MODEL_JSON, "what `train` wrote")

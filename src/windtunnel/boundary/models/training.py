@@ -79,7 +79,7 @@ class Best:
 
 
 def _split(recipe: Recipe, data: Dataset, seed: int) -> tuple[Dataset, Dataset | None]:
-    """(what is trained on, what is held out for `patience`)."""
+    """Return (what is trained on, what is held out for `patience`)."""
     if recipe.patience is None or len(data) < HELD_OUT:
         return data, None
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(derive_seed(seed, "train", "held out")))

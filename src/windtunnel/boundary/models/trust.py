@@ -31,7 +31,7 @@ class Trust:
     interface: Interface = field(default_factory=Interface)
 
     def required(self, name: str, why: str) -> str:
-        """`factory` or `function`. Raises UserError where params.yaml does not say it."""
+        """Return `factory` or `function`. Raises UserError where params.yaml does not say it."""
         value: str | None = getattr(self, name)
         if value is None:
             raise UserError(f"{self.key}.{name}: is required: {why}, and what is called is never taken from a file")

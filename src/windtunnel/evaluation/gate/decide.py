@@ -60,7 +60,7 @@ def decide(
 
 
 def regression_mismatch(gate: Gate, challenger: OutcomeRecord, champion: OutcomeRecord) -> list[str]:
-    """The metrics of `maximum_regression` on which the two cannot be paired: another protocol or other samples."""
+    """Return the metrics of `maximum_regression` on which the two cannot be paired: another protocol or other samples."""
     return [name for name in gate.maximum_regression if _mismatch(name, challenger, champion)]
 
 

@@ -33,7 +33,7 @@ def mean_interval(differences: Sequence[float], alpha: float) -> tuple[float, fl
 
 
 def _lower(values: NDArray[np.float64], counts: NDArray[np.int64], z: float) -> float:
-    """The smallest mean that is not rejected, of distinct ascending values and how often each was observed."""
+    """Return the smallest mean that is not rejected, of distinct ascending values and how often each was observed."""
     n = int(counts.sum())
     mean = float(values @ counts) / n
 
@@ -46,7 +46,7 @@ def _lower(values: NDArray[np.float64], counts: NDArray[np.int64], z: float) -> 
 
 
 def _deviation(values: NDArray[np.float64], weights: NDArray[np.float64], mean: float) -> float:
-    """Standard deviation of the likeliest distribution on `values` and -1 whose mean is `mean`, below that of the weights.
+    """Return the standard deviation of the likeliest distribution on `values` and -1 whose mean is `mean`, below that of the weights.
 
     Its weights are w / (1 + t (v - mean)) with t the Lagrange multiplier; what t cannot do within its range, -1 takes over.
     """

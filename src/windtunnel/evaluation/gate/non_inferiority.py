@@ -47,7 +47,7 @@ def paired_interval(table: Paired, alpha: float, method: Method) -> tuple[float,
 
 
 def tango_interval(table: Paired, alpha: float) -> tuple[float, float]:
-    """The score interval: all differences that the score test does not reject.
+    """Return the score interval: all differences that the score test does not reject.
 
     Source: Tango 1998, doi:10.1002/(SICI)1097-0258(19980430)17:8<891::AID-SIM780>3.0.CO;2-B.
     """

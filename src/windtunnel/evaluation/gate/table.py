@@ -15,7 +15,7 @@ _REFUSED = "unsound: the run has no unbiased estimate of a metric that a conditi
 
 
 def rows(result: GateResult) -> list[tuple[str, ...]]:
-    """A row of text per condition, in the order of COLUMNS."""
+    """Return a row of text per condition, in the order of COLUMNS."""
     return [_row(condition) for condition in result.conditions]
 
 
@@ -41,7 +41,7 @@ def failing(result: GateResult) -> list[str]:
 
 
 def markdown(result: GateResult) -> str:
-    """The whole decision as Markdown."""
+    """Return the whole decision as Markdown."""
     failures = [f"- NOT VALID: {escape(line)}" for line in result.hard_failures]
     lines = [f"**{sentence(result)}**", "", *failures, *([""] if failures else [])]
     if not result.is_empty:

@@ -316,7 +316,7 @@ def orders(names: tuple[str, ...], logits: Tensor, targets: Tensor) -> Iterator[
 
 
 def _learnt_order(predicted: Tensor, targets: Tensor, k: int) -> tuple[str, Tensor]:
-    """The order that fits best, learnt from every other sample and tried on those between, and the other way round."""
+    """Return the order that fits best, learnt from every other sample and tried on those between, and the other way round."""
     right = torch.zeros_like(targets, dtype=torch.bool)
     order = torch.arange(k)
     for start in (0, 1):
@@ -357,7 +357,7 @@ def _surer(original: _Tried, corrected: _Tried, tried: int) -> bool:
 
 
 def calibrated_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """The cross-entropy of each sample, float32 (N,) in nats, at the temperature of the smallest mean; no scale of the logits counts."""
+    """Return each sample's cross-entropy, float32 (N,) in nats, at the temperature of the smallest mean, whatever the logits' scale."""
     finite_logits = logits.nan_to_num(nan=0.0, posinf=1e4, neginf=-1e4)
     finite_logits = finite_logits / finite_logits.std().clamp_min(1e-12)
     losses = torch.stack([cross_entropy(finite_logits / t, targets, reduction="none") for t in _TEMPERATURES])

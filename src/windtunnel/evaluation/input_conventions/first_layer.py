@@ -18,7 +18,7 @@ _ALIKE = 0.01  # means and deviations are rounded differently by different peopl
 
 
 def twice_normalised(classifier: Classifier) -> str:
-    """A sentence where a torch model normalises an image with two of the usual means in a row; empty otherwise.
+    """Return a sentence where a torch model normalises an image with two of the usual means in a row; empty otherwise.
 
     A black and a white image tell the affine map that comes before the first layer with weights.
     """

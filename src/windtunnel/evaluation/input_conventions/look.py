@@ -30,12 +30,12 @@ class Row:
 
 
 def chosen(data: Dataset, n: int = MEASURED) -> Tensor:
-    """Indices (int64) of at most `n` samples, equally many of each class as far as they last."""
+    """Return indices (int64) of at most `n` samples, equally many of each class as far as they last."""
     return select(len(data), n, "stratified", 0, data.targets)
 
 
 def rows(data: Dataset, logits: Tensor) -> list[Row]:
-    """The first few samples of `data`, with logits (N, K) of the model on them."""
+    """Return the first few samples of `data`, with logits (N, K) of the model on them."""
     table_rows = []
     for i in _shown(data):
         scores = logits[i].softmax(0)
@@ -74,7 +74,7 @@ def picture(data: Dataset, table: list[Row], path: Path) -> None:
 
 
 def _fitting(line: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
-    """The line, its middle left out where it is too long for a tile."""
+    """Return the line, its middle left out where it is too long for a tile."""
     text = line if line.isascii() else line.encode("ascii", "replace").decode()  # what the built-in font has
     while font.getlength(text) > _SIDE and len(text) > 4:
         half = (len(text) - 2) // 2

@@ -34,7 +34,7 @@ def _falsified(assessment: Assessment) -> Tensor:
 
 
 def balls(evidence: Evidence) -> list[tuple[Assessment, PerturbationBall]]:
-    """The verifications with a ball, and their balls. Raises NotApplicable for none."""
+    """Return the verifications with a ball, and their balls. Raises NotApplicable for none."""
     verified_balls = [
         (p, p.region) for p in evidence.verifications if p.region is not None and not of_a_smoothed_model(p.artifacts)
     ]
@@ -227,7 +227,7 @@ def _points(
 
 
 def random_point(clean: Tensor, ball: PerturbationBall, generator: torch.Generator, *, corner: bool) -> Tensor:
-    """A random point of each ball inside [0, 1]; on its surface where `corner`, which is where bounds are tight."""
+    """Return a random point of each ball inside [0, 1]; on its surface where `corner`, which is where bounds are tight."""
     if transformation := ball.transformation:
         units = random_units(len(clean), len(transformation.names), generator, corner=corner)
         content = torch.rand(clean.shape, generator=generator).round() if transformation.is_patch else None

@@ -31,7 +31,7 @@ def assess(evidence: Evidence, settings: Sanity) -> AssessmentResult:
 
 
 def result_of(evidence: Evidence, settings: Sanity, findings: Sequence[Finding]) -> AssessmentResult:
-    """Findings as an assessment result."""
+    """Return findings as an assessment result."""
     subject = evidence.subject
     row_of = {name: i for i, name in enumerate(subject.dataset.ids)}
     flagged = torch.zeros(len(findings), len(row_of), dtype=torch.bool)

@@ -28,7 +28,7 @@ def perturbing(evidence: Evidence) -> list[Assessment]:
 
 
 def claims(assessment: Assessment) -> Tensor:
-    """Samples the piece says it broke by a perturbation; (n,) bool."""
+    """Return the samples the piece says it broke by a perturbation; (n,) bool."""
     if assessment.kind == AssessmentKind.FORMAL_VERIFICATION:
         return (assessment.tensor("verdicts") == Verdict.FALSIFIED) & assessment.right
     return assessment.succeeded & assessment.right
@@ -115,7 +115,7 @@ def success_stands(evidence: Evidence, limit: float) -> CheckResult:
 
 
 def _reached(assessment: Assessment, predictions: Tensor) -> Tensor:
-    """True where `predictions` (n,) of the stored examples make them adversarial examples inside the budget."""
+    """Return True where `predictions` (n,) of the stored examples make them adversarial examples inside the budget."""
     if assessment.semantics.objective is Objective.TARGETED:
         reached = predictions == assessment.tensor("target_classes")
     else:
@@ -126,7 +126,7 @@ def _reached(assessment: Assessment, predictions: Tensor) -> Tensor:
 
 
 def _is_noise(evidence: Evidence, assessment: Assessment, differ: Tensor, considered: Tensor) -> bool:
-    """True where an attack averaged over a random model's draws, and these explain how many verdicts differ."""
+    """Return True where an attack averaged over a random model's draws, and these explain how many verdicts differ."""
     draws = [block.get(key) for block in (assessment.options, *assessment.calls) for key in ("eot", "eot_iter")]
     if not any(isinstance(count, int) and count > 1 for count in draws) or not is_random(evidence):
         return False
@@ -143,7 +143,7 @@ def _predict(evidence: Evidence, assessment: Assessment) -> Tensor:
 
 
 def _rounded_answers(evidence: Evidence, images: Tensor, wins: Tensor, targets: Tensor) -> Tensor:
-    """The model's answers to the images at `wins` (N,) as a file would hold them."""
+    """Return the model's answers to the images at `wins` (N,) as a file would hold them."""
     rounded = scratch.samples_at(images, wins.nonzero().flatten()).mul_(GREY_LEVELS).round_().div_(GREY_LEVELS)
     return evidence.subject.classifier.predict(rounded, targets)
 

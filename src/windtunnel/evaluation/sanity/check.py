@@ -70,7 +70,7 @@ def listing(
     severity: Severity | None = None,
     each: Mapping[str, str] | None = None,
 ) -> CheckResult:
-    """The result of a check that finds assessments at fault: flagged where there are any, named after `sentence`."""
+    """Return the result of a check that finds assessments at fault: flagged where there are any, named after `sentence`."""
     reason = f"{sentence} {', '.join(bad)}"
     return CheckResult(bool(bad), value, n, samples, bad, reason, severity=severity, each=each or {})
 
@@ -78,7 +78,7 @@ def listing(
 def largest(
     values: Mapping[str, float], limit: float, sentence: str, *, n: int | None = None, samples: Sequence[str] = ()
 ) -> CheckResult:
-    """The result of a check with one number per assessment: those above `limit` are at fault, the value is the largest."""
+    """Return the result of a check with one number per assessment: those above `limit` are at fault, the value is the largest."""
     bad = [name for name, value in values.items() if value > limit]
     each = {name: f"{sentence} {name} ({values[name]:.3g})" for name in bad}
     n_samples = len(values) if n is None else n

@@ -310,7 +310,7 @@ class _Records:
 
 
 def best_known(benchmark: str) -> BestKnownAccuracy:
-    """The highest of the records, each by its lowest evaluation: the external one where there is one."""
+    """Return the highest of the records, each by its lowest evaluation: the external one where there is one."""
     content = fitting(_Records, read_json(FILE), str(FILE), "the best known accuracies")
     benchmark_records = content.benchmarks[benchmark]
     best = max(benchmark_records.records, key=lambda entry: entry.lowest)

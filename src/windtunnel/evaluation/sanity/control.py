@@ -139,7 +139,7 @@ def _parts(subject: Subject) -> tuple[Centred, nn.Linear]:
 
 
 def linear_margins(subject: Subject, epsilon: float) -> Tensor:
-    """The smallest margin of each sample in its Linf ball inside [0, 1] under a linear control of two classes; float64 (N,)."""
+    """Return the smallest margin of each sample in its Linf ball inside [0, 1] under a linear control of two classes; float64 (N,)."""
     centred, layer = _parts(subject)
     weights = (layer.weight[0] - layer.weight[1]).double() / centred.scale
     bias = float(layer.bias[0] - layer.bias[1]) - centred.centre * float(weights.sum())
@@ -152,7 +152,7 @@ def linear_margins(subject: Subject, epsilon: float) -> Tensor:
 
 
 def _telling_epsilon(subject: Subject) -> float:
-    """The middle of the widest gap between the distances at which the samples around the median break."""
+    """Return the middle of the widest gap between the distances at which the samples around the median break."""
     centred, layer = _parts(subject)
     slope = float((layer.weight[0] - layer.weight[1]).double().abs().sum()) / centred.scale
     distances = (linear_margins(subject, 0.0).clamp(min=0) / slope).sort().values

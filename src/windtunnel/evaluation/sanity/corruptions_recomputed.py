@@ -14,7 +14,7 @@ SAMPLES = 8
 
 
 def differing(evidence: Evidence, assessment: Assessment, pairs: Sequence[tuple[str, int]]) -> list[str]:
-    """The corruptions of a suite that give other pixels when run twice, or than the suite kept.
+    """Return the corruptions of a suite that give other pixels when run twice, or than the suite kept.
 
     On its first samples; of those whose images are kept, where not all are.
     """

@@ -59,7 +59,7 @@ class Assessment:
     _distances: dict[Norm, Tensor] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def tensor(self, key: str) -> Tensor:
-        """The tensor under `key` of robustness_data.pt. Raises NotRun for images of which not all were kept (`Evidence.pictured`)."""
+        """Return the tensor `key` of robustness_data.pt. Raises NotRun for images of which not all were kept (`Evidence.pictured`)."""
         if key in IMAGES and KEPT in self.artifacts.data:
             raise NotRun(f"of {self.name} {self.partly}")
         return self.artifacts.tensor(key)
@@ -244,14 +244,14 @@ class Evidence:
         return self.subject.dataset.ids
 
     def once(self, key: str, compute: Callable[[], T]) -> T:
-        """The result of `compute`, computed at the first call under `key`."""
+        """Return the result of `compute`, computed at the first call under `key`."""
         if key not in self.notes:
             self.notes[key] = compute()
         value: T = self.notes[key]
         return value
 
     def pictured(self, assessment: Assessment) -> Assessment:
-        """An assessment of those samples alone whose images were kept, for a check that looks at images; itself where all were.
+        """Return an assessment of those samples alone whose images were kept, for a check that looks at images; itself where all were.
 
         That it is not all of them is noted in `partial`, and told with what the check finds.
         """
@@ -262,7 +262,7 @@ class Evidence:
         return Assessment(assessment.name, assessment.family, image_rows, assessment.indices[assessment.artifacts.kept])
 
     def of(self, *families: str, what: str = "") -> list[Assessment]:
-        """The assessments of these families. Raises NotApplicable for none asked for, NotRun for none that is usable."""
+        """Return the assessments of these families. Raises NotApplicable for none asked for, NotRun for none that is usable."""
         requested = what or " or ".join(families)
         matching = [assessment for assessment in self.assessments if assessment.family in families]
         if matching:
@@ -308,7 +308,7 @@ class Evidence:
         )
 
     def everywhere(self, assessment: Assessment, mask: Tensor) -> Tensor:
-        """A mask over a piece's samples (n,) as one over all samples (N,)."""
+        """Return a mask over a piece's samples (n,) as one over all samples (N,)."""
         full_mask = torch.zeros(len(self.ids), dtype=torch.bool)
         full_mask[assessment.indices[mask]] = True
         return full_mask
@@ -362,7 +362,7 @@ class Evidence:
         return self.of("verification")
 
     def probe_indices(self) -> Tensor:
-        """Indices of the samples on which attacks are rerun: the first `sanity.samples` the model gets right."""
+        """Return indices of the samples on which attacks are rerun: the first `sanity.samples` the model gets right."""
         return self.subject.clean_correct.nonzero().flatten()[: self.params.sanity.samples]
 
 
@@ -418,5 +418,5 @@ def _other_samples(artifacts: Artifacts, subject: Subject, indices: Tensor) -> s
 
 
 def numbers(metrics: Mapping[str, Json]) -> dict[str, float]:
-    """The plain numbers among metrics."""
+    """Return the plain numbers among metrics."""
     return {k: float(v) for k, v in metrics.items() if isinstance(v, int | float) and not isinstance(v, bool)}

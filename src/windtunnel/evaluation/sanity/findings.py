@@ -9,7 +9,7 @@ from windtunnel.records.metadata import CaveatRecord, Metadata
 
 
 def caveats_of(rows: Iterable[FindingRecord], name: str) -> list[Caveat]:
-    """The flagged checks that concern the assessment `name`, as caveats whose code is the check's id."""
+    """Return the flagged checks that concern the assessment `name`, as caveats whose code is the check's id."""
     return [
         Caveat(
             row.id,
@@ -22,7 +22,7 @@ def caveats_of(rows: Iterable[FindingRecord], name: str) -> list[Caveat]:
 
 
 def with_caveats(metadata: Metadata, rows: Iterable[FindingRecord]) -> Metadata:
-    """An assessment's metadata with the caveats of the checks that flagged it.
+    """Return an assessment's metadata with the caveats of the checks that flagged it.
 
     The stage runs after the assessments and may not change their outputs, so whoever shows them adds these on reading.
     """

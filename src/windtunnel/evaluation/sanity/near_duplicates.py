@@ -29,7 +29,7 @@ def _coarse(images: Tensor) -> Tensor:
 
 
 def _are_copies(first: Tensor, other: Tensor) -> Tensor:
-    """True where two images (n, C, h, w) differ by little, or by noise alone; bool (n,)."""
+    """Return True where two images (n, C, h, w) differ by little, or by noise alone; bool (n,)."""
     contrast = (first - first.mean((1, 2, 3), keepdim=True)).flatten(1).norm(dim=1)
     apart = first - other
     apart = apart - apart.mean((1, 2, 3), keepdim=True)  # a grey level more or less

@@ -102,7 +102,7 @@ class Changes:
     seed: int | None = None
 
     def of(self, entry: AttackEntry) -> AttackEntry:
-        """The entry with the changes, on all samples and without figures."""
+        """Return the entry with the changes, on all samples and without figures."""
         own_settings = {"restarts": self.restarts, "batch_size": self.batch_size}
         budget = entry.budget.model_copy(update=_given({"steps": self.steps, "step_size": self.step_size}))
         return entry.model_copy(update={**_given(own_settings), "on": None, "visualisers": None, "budget": budget})
@@ -116,14 +116,14 @@ def _given(values: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def rerun(evidence: Evidence, assessment: Assessment, changes: Changes) -> tuple[Tensor, Tensor]:
-    """The attack of `assessment` rerun on at most `sanity.samples` of the samples it tried: (local indices, succeeded)."""
+    """Return the attack of `assessment` rerun on at most `sanity.samples` of the samples it tried: (local indices, succeeded)."""
     local = assessment.tried.nonzero().flatten()[: evidence.params.sanity.samples]
     data = rerun_attack(evidence, assessment, assessment.indices[local], changes)
     return local, tensor_in(data, "verdicts") == 1
 
 
 def rerun_attack(evidence: Evidence, assessment: Assessment, indices: Tensor, changes: Changes = AS_IT_IS) -> Tensors:
-    """The tensors of the attack of `assessment` with `changes`, on the samples at `indices`."""
+    """Return the tensors of the attack of `assessment` with `changes`, on the samples at `indices`."""
     from windtunnel.assessments.attacks.assess import assess
 
     changed = changes.of(evidence.params.attacks[assessment.name])
@@ -145,12 +145,12 @@ def several_passes(classifier: Classifier, inputs: Tensor, times: int) -> list[T
 
 
 def largest_linf(evidence: Evidence) -> float:
-    """The largest Linf budget of the run; 8/255 where there is none."""
+    """Return the largest Linf budget of the run; 8/255 where there is none."""
     return max((r.epsilon for r in evidence.regions if r.norm is Norm.LINF), default=8 / 255)
 
 
 def linf_ball(evidence: Evidence) -> tuple[PerturbationBall, Tensor]:
-    """The largest Linf budget that attacks were run at, and the samples right that none of them broke; (N,) bool."""
+    """Return the largest Linf budget that attacks were run at, and the samples right that none of them broke; (N,) bool."""
     balls = [r for r in evidence.regions if r.norm is Norm.LINF]
     if not balls:
         raise NotApplicable("no attack was run in Linf")

@@ -12,7 +12,7 @@ from windtunnel.records.layout import CLEAN, DATA, ROBUSTNESS, SANITY
 
 
 def failures_before_promotion(params: Params) -> list[str]:
-    """A line per HARD failure of the profile full beyond the stored tensors; none where the run itself had that profile.
+    """Return a line per HARD failure of the profile full beyond the stored tensors; none where the run itself had that profile.
 
     `sanity.before_promotion: standard` leaves them out.
     """

@@ -61,7 +61,7 @@ def no_stale_cache(evidence: Evidence, limit: float) -> CheckResult:
 
 
 def _changed_since(assessment: Assessment) -> list[str]:
-    """The assessments whose examples this one used, and whose robustness_data.pt is another now."""
+    """Return the assessments whose examples this one used, and whose robustness_data.pt is another now."""
     options, root = assessment.options, assessment.artifacts.directory.parent
     used = {
         name: digest

@@ -82,7 +82,7 @@ def stronger(
 def _by_budget(
     names: Iterable[str], attacks: Mapping[str, AttackEntry], budget: Budget
 ) -> dict[tuple[str, float], list[str]]:
-    """The untargeted attacks by (norm, epsilon), the budget they are run at; Linf and L2, where the remedies work."""
+    """Return the untargeted attacks by (norm, epsilon), the budget they are run at; Linf and L2, where the remedies work."""
     groups: dict[tuple[str, float], list[str]] = {}
     for name in names:
         own_budget = attacks[name].budget.over(budget)

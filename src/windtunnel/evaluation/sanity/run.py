@@ -118,7 +118,7 @@ def queries_before_any_assessment(n: int) -> int:
 
 
 def affordable(dataset: Dataset, queries: int | None) -> Dataset:
-    """The first samples, as many as `before_any_assessment` can ask about within `queries`; all where that is None."""
+    """Return the first samples, as many as `before_any_assessment` can ask about within `queries`; all where that is None."""
     n = len(dataset)
     while n and queries is not None and queries_before_any_assessment(n) > queries:
         n -= 1
@@ -126,7 +126,7 @@ def affordable(dataset: Dataset, queries: int | None) -> Dataset:
 
 
 def before_any_assessment(params: Params, subject: Subject) -> list[Finding]:
-    """The checks of group A that need no assessment, for `windtunnel check`; a model yet to be trained is asked too."""
+    """Return the checks of group A that need no assessment, for `windtunnel check`; a model yet to be trained is asked too."""
     if (bad := subject.clean_logits.isnan().any(1)).any():  # what a predict function, too, was asked
         first = subject.dataset.ids[int(bad.nonzero()[0])]
         raise IncompatibleError(

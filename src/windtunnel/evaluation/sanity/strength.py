@@ -27,7 +27,7 @@ LAST_STEPS = 10
 
 
 def _stated(assessment: Assessment, key: str | None) -> float | None:
-    """A number among the arguments of the call; None where there is none."""
+    """Return a number among the arguments of the call; None where there is none."""
     value = assessment.calls[0].get(key) if key and len(assessment.calls) == 1 else None
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 

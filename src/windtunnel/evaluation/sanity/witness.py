@@ -140,7 +140,7 @@ def attack_passes(evidence: Evidence) -> float:
 
 
 def passes_allowed(evidence: Evidence) -> int:
-    """Number of passes the witness may make: a fifth of those of the run's attacks, or 20 x 200 where that is more.
+    """Return the number of passes the witness may make: a fifth of those of the run's attacks, or 20 x 200 where that is more.
 
     Half of `sanity.queries` bounds those of a Python function; the other checks ask the other half.
     """
@@ -199,7 +199,7 @@ def _drawn(claim: Claim, n: int, seed: int) -> Tensor:
 
 
 def _known(evidence: Evidence) -> tuple[Tensor, Tensor]:
-    """Samples with the class that the model gives them, or their label where it was not asked: (m, ...), int64 (m,)."""
+    """Return samples with the class that the model gives them, or their label where it was not asked: (m, ...), int64 (m,)."""
     data = evidence.subject.dataset
     known_samples = [(data.inputs[:KNOWN], evidence.subject.clean_predictions[:KNOWN])]
     if evidence.train is not None:
@@ -209,7 +209,7 @@ def _known(evidence: Evidence) -> tuple[Tensor, Tensor]:
 
 
 def _surrogate(evidence: Evidence) -> Classifier:
-    """The model at `sanity.surrogate`, else a student of the model under assessment. Raises NotRun where the former is not there."""
+    """Return the model at `sanity.surrogate`, else a student of the model under assessment. Raises NotRun where the former is not there."""
     settings, data, classifier = evidence.params.sanity, evidence.subject.dataset, evidence.subject.classifier
     if settings.surrogate is not None:
         try:
@@ -265,7 +265,7 @@ def witness_finds_nothing(evidence: Evidence, limit: float) -> CheckResult:
 
 
 def _false_certificates(evidence: Evidence, testimony: Testimony) -> Tensor:
-    """True for certified samples that are broken by more than rounding; bool (n,)."""
+    """Return True for certified samples that are broken by more than rounding; bool (n,)."""
     scale = evidence.subject.clean_logits[testimony.indices].abs().amax(1)
     return testimony.found.broken & testimony.certified & (testimony.found.margins > _ROUNDING * scale)
 
@@ -295,7 +295,7 @@ def _example(evidence: Evidence, testimony: Testimony, mask: Tensor) -> str:
 
 
 def stored_examples(evidence: Evidence) -> Tensors:
-    """The witness's examples for robustness_data.pt, KEPT of each budget: under `witness`, one row per example.
+    """Return the witness's examples for robustness_data.pt, KEPT of each budget: under `witness`, one row per example.
 
     inputs (M, ...), samples int64 (M,) place among the N samples, predictions int64 (M,), epsilons float32 (M,), norms int64 (M,) place
     among Linf, L2, L1, L0, -1 for a transformation, certified bool (M,).

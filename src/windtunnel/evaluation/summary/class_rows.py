@@ -20,7 +20,7 @@ class OneClass:
 
 
 def weakest_first(metrics: Mapping[str, Value]) -> tuple[list[str], list[OneClass]]:
-    """The ends that a summary states per class, and the classes with samples; lowest at the first end first."""
+    """Return the ends that a summary states per class, and the classes with samples; lowest at the first end first."""
     ends = [end for end in ENDS if f"{end}_class_gap" in metrics]
     lines = [table(tuple[ClassShare, ...], metrics, f"{end}_per_class") for end in ends]
     classes = [
@@ -32,7 +32,7 @@ def weakest_first(metrics: Mapping[str, Value]) -> tuple[list[str], list[OneClas
 
 
 def weakest_slices(metrics: Mapping[str, Value]) -> list[SliceRow]:
-    """The slices of a summary; lowest worst case first, then lowest clean accuracy."""
+    """Return the slices of a summary; lowest worst case first, then lowest clean accuracy."""
     rows = table(tuple[SliceRow, ...], metrics, "slices")
     return sorted(
         rows, key=lambda row: (1.0 if row.worst_case_accuracy is None else row.worst_case_accuracy, row.clean_accuracy)

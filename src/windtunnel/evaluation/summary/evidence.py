@@ -40,7 +40,7 @@ class PerturbationBall:
         return transformation_of(self.norm)
 
     def covers(self, other: PerturbationBall) -> bool:
-        """True if every point of `other` is known to be one of this region."""
+        """Return True if every point of `other` is known to be one of this region."""
         mine, theirs = self.transformation, other.transformation
         if mine and theirs:
             return mine.covers(theirs, self.epsilon, other.epsilon)
@@ -78,7 +78,7 @@ class RegionEvidence:
 
 
 def region_of(artifacts: Artifacts) -> PerturbationBall | None:
-    """The ball an assessment worked in; None where it has none (average case, no bound, no pixel norm)."""
+    """Return the ball an assessment worked in; None where it has none (average case, no bound, no pixel norm)."""
     region = artifacts.metadata.semantics.perturbation
     if region.norm is None or region.epsilon is None or not (region.norm in DISTANCE or transformation_of(region.norm)):
         return None

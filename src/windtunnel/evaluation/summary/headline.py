@@ -89,7 +89,7 @@ def headline_metrics(summary: Artifacts, clean: Artifacts, assessments: Sequence
 
 
 def write_series(summary: Artifacts, assessments: Sequence[Artifacts], directory: Path) -> None:
-    """The series of `dvc plots`: the sandwich per budget, and one accuracy per assessment with its interval."""
+    """Write the series of `dvc plots`: the sandwich per budget, and one accuracy per assessment with its interval."""
     rows: list[dict[str, object]] = []
     metrics = summary.metrics
     for layer in layers_of(metrics):

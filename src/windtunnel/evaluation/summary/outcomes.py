@@ -101,7 +101,7 @@ def record_outcomes(
 
 
 def _spread(values: Sequence[V], places: Sequence[int], n: int, absent: A) -> list[V | A]:
-    """The values at their places among n samples."""
+    """Return the values at their places among n samples."""
     row: list[V | A] = [absent] * n
     for position, value in zip(places, values, strict=True):
         row[position] = value

@@ -51,13 +51,13 @@ def write_curves(curves: Sequence[SecurityCurve], directory: Path) -> None:
 
 
 def read_curves(directory: Path) -> tuple[SecurityCurve, ...]:
-    """The curves beside the summary in `directory`. Raises UserError, in one line, where they are missing or damaged."""
+    """Return the curves beside the summary in `directory`. Raises UserError, in one line, where they are missing or damaged."""
     path = directory / CURVES_FILE
     return fitting(_Curves, read_json(path), str(path), "the security curves of a run").curves
 
 
 def security_curves(assessments: Sequence[Artifacts]) -> list[SecurityCurve]:
-    """A curve of each sweep, minimum-norm attack and certified radius, a point of each other attack and verification."""
+    """Return a curve of each sweep, minimum-norm attack and certified radius, a point of each other attack and verification."""
     return [curve for artifacts in assessments for curve in _curves(artifacts)]
 
 

@@ -43,7 +43,7 @@ def security_charts(
 
 
 def _series(curve: SecurityCurve, i: int, n: int) -> Iterator[Series]:
-    """A line where the curve is known between its points (in steps, or at the points of an epsilon grid), else its points."""
+    """Yield a line where the curve is known between its points (in steps, or at the points of an epsilon grid), else its points."""
     title = f"{curve.name}, {'certified' if curve.certified else 'attacked'}"
     title += " (of the smoothed model)" if curve.smoothed else ""
     title += f", n = {curve.samples}" if curve.samples != n else ""
@@ -80,7 +80,7 @@ class SecurityCurvesVisualiser(Visualiser):
     title: ClassVar[str] = "Security curves: accuracy under attack, and certified accuracy"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """A chart per norm."""
+        """Return a chart per norm."""
         curves, layers = read_curves(artifacts.directory), layers_in(artifacts.metrics)
         if not curves:
             raise NothingToDraw("No assessment with an epsilon: there is no security curve.")

@@ -200,7 +200,7 @@ def _layer(result: RegionEvidence, names: Sequence[str], title: str | None) -> d
 
 
 def _contradictions(by_region: Sequence[RegionEvidence], clean: Artifacts, names: Sequence[str]) -> list[str]:
-    """A line for each sample that is certified and broken in one region: an unsound verifier or another property."""
+    """Return a line for each sample that is certified and broken in one region: an unsound verifier or another property."""
     lines = []
     for result in by_region:
         for i in (result.certified & result.incorrect).nonzero().flatten().tolist():

@@ -32,7 +32,7 @@ class Ball:
         return float(int(self.epsilon + 1e-6)) if self.norm is Norm.L0 else self.epsilon * _INSIDE
 
     def contains(self, inputs: Tensor, clean: Tensor) -> Tensor:
-        """True for each of `inputs` (n, ...) that lies in the ball around its clean sample, without any tolerance; (n,) bool."""
+        """Return True for each of `inputs` (n, ...) that lies in the ball around its clean sample, without any tolerance; (n,) bool."""
         ranged = ((inputs >= self.low) & (inputs <= self.high) | (inputs == clean)).flatten(1).all(1)
         return ranged & (distance(self.norm, inputs, clean) <= self.epsilon)
 

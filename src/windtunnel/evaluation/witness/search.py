@@ -76,7 +76,7 @@ class WitnessResult:
     methods: tuple[str, ...]
 
     def at(self, mask: Tensor) -> WitnessResult:
-        """The same of the samples at `mask` (n,) alone."""
+        """Return the same of the samples at `mask` (n,) alone."""
         methods = tuple(method for method, chosen in zip(self.methods, mask.tolist(), strict=True) if chosen)
         return WitnessResult(
             self.broken[mask],
@@ -339,7 +339,7 @@ class _Proposals:
         )
 
     def start(self, best: Tensor) -> Tensor:
-        """The best known points; vertical stripes where none but the clean input is known."""
+        """Return the best known points; vertical stripes where none but the clean input is known."""
         stripes = self.ball.maximise(self.stripes.expand(self.images.shape).reshape(self.clean.shape), self.clean)
         unmoved = (best == self.clean).flatten(1).all(1).view(-1, *[1] * (best.ndim - 1))
         return torch.where(unmoved, stripes, best)

@@ -65,7 +65,7 @@ def assess_subject(
 
 
 def resolved_directly(params: Params, family: str, name: str, entry: Entry) -> Resolved:
-    """An entry as `resolve` writes it, with its defaults and its budget."""
+    """Return an entry as `resolve` writes it, with its defaults and its budget."""
     record = families()[family]
     block = dependencies.as_it_runs(family, entry, params).model_dump(mode="json", exclude={"visualisers"})
     inputs = {"model": params.model.model_dump(mode="json")}

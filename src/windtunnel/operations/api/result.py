@@ -209,7 +209,7 @@ class Result(Mapping[str, Artifacts]):
         return self[name].plot(figure)
 
     def summary(self) -> str:
-        """The answer in a few lines: the sentence of the report's first page, the sandwich, and what limits it."""
+        """Return the answer in a few lines: the sentence of the report's first page, the sandwich, and what limits it."""
         front = self._report.front
         tiles = [f"  {tile.label}: {tile.value} {tile.interval}".rstrip() for tile in front.tiles]
         limits = [f"  - {in_arguments(finding.text)}" for finding in (*front.alarms, *front.caveats)]

@@ -239,7 +239,7 @@ def _split(train: object) -> Raw | None:
 
 
 def read(directory: Path | str) -> Result:
-    """A result that `save` wrote. Raises UserError where it is none."""
+    """Return a result that `save` wrote. Raises UserError where it is none."""
     layout = Layout(Path(directory))
     read_artifacts(layout.summary)
     return Result(None, layout, None)

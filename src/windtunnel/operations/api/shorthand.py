@@ -169,7 +169,7 @@ def _check_keys(family: str, algorithm: Algorithm, extra: Mapping[str, object]) 
 
 
 def _algorithm(family: str, word: str, library: str = "") -> Algorithm:
-    """The algorithm of this name, however its letters are cased, of several libraries' the first in their order.
+    """Return the algorithm of this name, however its letters are cased, of several libraries' the first in their order.
 
     Or the one algorithm of a library of this name, as of Marabou. `library`: of which alone; empty for any.
     """

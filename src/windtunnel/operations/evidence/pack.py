@@ -201,7 +201,7 @@ def clauses_text(run: Run, digests: Mapping[str, str], failures: Sequence[str] =
 
 
 def model_card(run: Run, digests: Mapping[str, str], failures: Sequence[str] = ()) -> str:
-    """A section for a model card of Hugging Face's format: `model-index` in the front matter, and a table.
+    """Return a section for a model card of Hugging Face's format: `model-index` in the front matter, and a table.
 
     A run with hard failures of the sanity checks gives no numbers to publish, but the failures.
     """

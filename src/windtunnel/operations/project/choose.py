@@ -125,7 +125,7 @@ def _below(up: Path, path: Path) -> str:
 
 
 def _scalar(value: object) -> str:
-    """A value as YAML writes it on one line."""
+    """Return a value as YAML writes it on one line."""
     return _flow(value) if isinstance(value, dict) else _flow([value])[1:-1]
 
 

@@ -68,14 +68,14 @@ class FolderContents:
         return None
 
     def model_at(self, name: str) -> Weights | None:
-        """The model that the user names, a path or `library:name`; None where it is nothing that loads."""
+        """Return the model that the user names, a path or `library:name`; None where it is nothing that loads."""
         if weights_file := weights.named(name):
             return weights_file
         path = self._check_link("--model", Path(name))
         return read_or_skip(path, lambda path: weights.look_at(self.root, path, upstream.maker(path, self.made)))
 
     def data_at(self, path: Path) -> SampleFiles:
-        """The data at a path that the user names."""
+        """Return the data at a path that the user names."""
         return samples.look_at(self.root, self._check_link("--data", path), self.made)
 
     def _check_link(self, option: str, path: Path) -> Path:

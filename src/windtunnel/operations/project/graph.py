@@ -26,7 +26,7 @@ def graph_text(params: Mapping[str, object]) -> str:
 
 
 def graph(params: Mapping[str, object]) -> dict[str, object]:
-    """The content of dvc.yaml. Files that params.yaml names are dependencies, so that the stages that make them come first."""
+    """Return the content of dvc.yaml. Files that params.yaml names are dependencies, so that the stages that make them come first."""
     data = _files(params, "data", ("path", "labels", "train_path", "train_labels"))
     model, generators = _files(params, "model", ("path",)), _files(params, "generators", ("path",))
     return {
@@ -59,7 +59,7 @@ def graph(params: Mapping[str, object]) -> dict[str, object]:
 
 
 def _assessments(own_generators: list[str]) -> Iterator[tuple[str, Stage]]:
-    """A stage per family, and the generative models before the family that uses them."""
+    """Yield a stage per family, and the generative models before the family that uses them."""
     for family in families().values():
         if family.generators:
             yield "generators", _stage(
@@ -93,7 +93,7 @@ def _stage(name: str, desc: str, deps: list[str], params: list[str], outs: list[
 
 
 def _ending() -> dict[str, Stage]:
-    """The stages that are made of all results."""
+    """Return the stages that are made of all results."""
     summary = _stage(
         "summary", "The sandwich, the worst case per sample, the headline metrics",
         ["reports/data/assessed.pt", "reports/model", "reports/digests", "reports/sanity"], [],
@@ -133,7 +133,7 @@ def _ending() -> dict[str, Stage]:
 
 
 def _files(params: Mapping[str, object], block: str, keys: tuple[str, ...], above: str = "") -> list[str]:
-    """The files that a block of params.yaml names, as DVC refers to them: another path there needs no other dvc.yaml."""
+    """Return the files that a block of params.yaml names, as DVC refers to them: another path there needs no other dvc.yaml."""
     content = params.get(block)
     named = content if isinstance(content, Mapping) else {}
     files = [f"${{{above}{block}.{key}}}" for key in keys if named.get(key) and named[key] != "none"]

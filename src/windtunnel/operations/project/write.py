@@ -89,11 +89,11 @@ class Plan:
     kept: tuple[str, ...] = ()
 
     def changes(self) -> list[str]:
-        """The files that would be written."""
+        """Return the files that would be written."""
         return [name for name, text in self.files.items() if _read(_at(self.folder, name)) != text]
 
     def diff(self, shown: Path) -> Iterator[str]:
-        """The lines of a unified diff; `shown`: how the folder is called in it."""
+        """Yield the lines of a unified diff; `shown`: how the folder is called in it."""
         for name in self.changes():
             old, path = _read(_at(self.folder, name)), _at(shown, name).as_posix()
             yield from difflib.unified_diff(

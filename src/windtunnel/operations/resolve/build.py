@@ -186,7 +186,7 @@ class Resolver:
         return Resolved(stage=stage, family=family, name=name, work=work)
 
     def _entry_points(self, stage: str, family: str) -> list[str]:
-        """The modules by which a stage begins; a file of it in the project's own `stages/` is one of them."""
+        """Return the modules by which a stage begins; a file of it in the project's own `stages/` is one of them."""
         modules = [f"stages.{stage}"] if self.code.file(f"stages.{stage}") else []
         if not family:
             return [_RUN, f"{_STAGES}.{stage}", *modules]
@@ -215,7 +215,7 @@ class Resolver:
         return own_modules, installed
 
     def _weights(self) -> dict[str, str]:
-        """The file of the model, and those in which an ONNX graph keeps its weights."""
+        """Return the file of the model, and those in which an ONNX graph keeps its weights."""
         model = self.params.model
         if not model.path:
             return {}
@@ -234,7 +234,7 @@ class Resolver:
         return self.memory.digest(path)
 
     def _of_this_run(self, place: str) -> list[tuple[str, str]]:
-        """The entry whose results lie at `place`; they may be older than what this run will make there."""
+        """Return the entry whose results lie at `place`; they may be older than what this run will make there."""
         path = Path(place)
         if path.parent != ROBUSTNESS:
             return []

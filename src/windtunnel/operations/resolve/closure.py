@@ -81,7 +81,7 @@ class Code:
         return Closure(dict(sorted(code.items())), frozenset(libraries))
 
     def file(self, name: str) -> Path | None:
-        """The file of a module of ours or of the project; None for a library's and for a name that is no module's."""
+        """Return the file of a module of ours or of the project; None for a library's and for a name that is no module's."""
         if name not in self._files:
             top, *rest = name.split(".")
             root = self._roots.get(top)

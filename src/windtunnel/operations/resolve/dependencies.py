@@ -62,7 +62,7 @@ DISTRIBUTION = {"PIL": "pillow", "cv2": "opencv-python", "skimage": "scikit-imag
 
 @cache
 def every_option() -> list[tuple[str, Option]]:
-    """The options by name, those of the libraries' records among them; one name may stand for several, of several families."""
+    """Return the options by name, those of the libraries' records among them; one name may stand for several, of several families."""
     recorded = [library for family in families() for library in libraries(family).values()]
     return [*OPTIONS.items(), *((library.name, _option(library)) for library in recorded)]
 
@@ -135,7 +135,7 @@ def lazy_imports() -> dict[str, list[str]]:
 
 
 def as_it_runs(family: str, entry: Entry, params: Params) -> Entry:
-    """The entry with what is global filled in: the storage, and the budget unless the global one has no say in this entry."""
+    """Return the entry with what is global filled in: the storage, and the budget unless the global one has no say in this entry."""
     storage = (entry.storage or params.storage) if entry.drops_images else None
     return _with_budget(family, entry.model_copy(update={"storage": storage}), params)
 
@@ -151,7 +151,7 @@ def _with_budget(family: str, entry: Entry, params: Params) -> Entry:
 
 
 def data_files(data: Data) -> dict[str, str]:
-    """The files of `data`, by key."""
+    """Return the files of `data`, by key."""
     named = {"path": data.path, "labels": data.labels, "train_path": data.train_path, "train_labels": data.train_labels}
     return {f"data.{key}": path for key, path in named.items() if path and path != "none"}
 
@@ -170,7 +170,7 @@ def model_options(model: Model) -> frozenset[str]:
 
 
 def model_code(model: Model) -> Iterator[str]:
-    """The user's own modules that a classifier of `model` is made of: every assessment executes them."""
+    """Yield the user's own modules that a classifier of `model` is made of: every assessment executes them."""
     used = {"state_dict": model.factory, "train": model.factory, "function": model.function}.get(model.source)
     yield from module_of(used)
     if model.twin_model:
@@ -193,13 +193,13 @@ def view_options(model: Model) -> frozenset[str]:
 
 
 def view_code(model: Model) -> Iterator[str]:
-    """The modules that see images as a library does."""
+    """Yield the modules that see images as a library does."""
     if view_model(model):
         yield from model_source(model.source).modules
 
 
 def view_files(model: Model) -> dict[str, str]:
-    """The files below `model.path` that decide how images are seen."""
+    """Return the files below `model.path` that decide how images are seen."""
     if not view_model(model) or model.path is None:
         return {}
     paths = {name: Path(model.path) / name for name in model_source(model.source).view_reads}
@@ -207,10 +207,10 @@ def view_files(model: Model) -> dict[str, str]:
 
 
 def data_code(data: Data) -> Iterator[str]:
-    """The user's own modules that `data` is read by."""
+    """Yield the user's own modules that `data` is read by."""
     yield from module_of(data.function if data.source == "function" else None)
 
 
 def generator_code(generators: Generators) -> Iterator[str]:
-    """The user's own modules that generative models are made of."""
+    """Yield the user's own modules that generative models are made of."""
     yield from module_of(generators.function if generators.source == "function" else None)

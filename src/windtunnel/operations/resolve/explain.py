@@ -12,7 +12,7 @@ _ABSENT = object()
 
 
 def explain(before: Resolved, now: Resolved) -> list[str]:
-    """A phrase per change: `epsilon 0.06 -> 0.03`, `auto-LiRPA 0.3 -> 0.4`, `weights.pt changed`; none for no change."""
+    """Return a phrase per change: `epsilon 0.06 -> 0.03`, `auto-LiRPA 0.3 -> 0.4`, `weights.pt changed`; none for no change."""
     return [*_of_work(before.work, now.work), *_of_drawing(before.drawing, now.drawing)]
 
 
@@ -64,7 +64,7 @@ def _value_changed(key: str, before: object, now: object) -> str:
 
 
 def _file_name(key: str, entry: Mapping[str, object]) -> str:
-    """The name of the file that a key of params.yaml names; `key` is with the family and the name of the entry."""
+    """Return the name of the file that a key of params.yaml names; `key` is with the family and the name of the entry."""
     entry_key = key.split(".", 2)[-1]
     path = entry.get(key, entry.get(entry_key))
     return Path(str(path)).name if path is not None else key

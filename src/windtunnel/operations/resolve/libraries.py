@@ -30,13 +30,13 @@ def versions(names: Iterable[str], where: str) -> dict[str, str]:
 
 
 def _recorded() -> Iterator[Library]:
-    """The libraries of all families that are imported from elsewhere."""
+    """Return the libraries of all families that are imported from elsewhere."""
     return (library for family in families() for library in libraries(family).values() if library.imports)
 
 
 @cache
 def _packages() -> dict[str, str]:
-    """The distributions that the records name, by the module that each brings."""
+    """Return the distributions that the records name, by the module that each brings."""
     return {library.imports[0]: library.package for library in _recorded() if library.package}
 
 

@@ -25,7 +25,7 @@ class ModuleSource:
 
 
 def read_source(path: Path, name: str) -> ModuleSource:
-    """The module `name` in `path`. Imports inside functions count, those for type checkers do not.
+    """Return the module `name` in `path`. Imports inside functions count, those for type checkers do not.
 
     Raises UserError where the file is no Python.
     """
@@ -61,7 +61,7 @@ def _imports(node: ast.AST, package: str) -> Iterator[str]:
 
 
 def _shape(node: object) -> Iterator[str]:
-    """The tree without places, comments and docstrings; what is empty is left out, so that Python's versions agree."""
+    """Yield the tree without places, comments and docstrings; what is empty is left out, so that Python's versions agree."""
     if isinstance(node, list):
         yield "["
         for item in node:

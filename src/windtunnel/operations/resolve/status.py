@@ -48,7 +48,7 @@ class _StageChange(BaseModel):
 
 
 def pending_stages() -> list[Pending]:
-    """The stages that would run, in the order of the pipeline; nothing is written.
+    """Return the stages that would run, in the order of the pipeline; nothing is written.
 
     Raises UserError where params.yaml is not valid, or where this is no DVC repository.
     """
@@ -137,7 +137,7 @@ def _dvc_words(changes: Sequence[str | _StageChange]) -> Iterator[str]:
 
 
 def _upstream(repo: Repo) -> dict[str, list[str]]:
-    """The stages that each stage depends on, every stage after those."""
+    """Return the stages that each stage depends on, every stage after those."""
     from networkx import dfs_postorder_nodes
 
     graph = repo.index.graph

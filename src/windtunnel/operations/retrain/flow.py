@@ -163,7 +163,7 @@ def _same_protocol(params: Params, champion: Version | None, run_stage: RunStage
 
 
 def _as_remembered(version: Version, champion: Version | None) -> Retrained:
-    """The end of the retraining on these very inputs. A rollback since then outweighs it; a promotion by hand rewrote it."""
+    """Return the end of the retraining on these very inputs. A rollback since then outweighs it; a promotion by hand rewrote it."""
     status, reasons = RetrainStatus(version.tags[STATUS]), tuple(version.tags.get(REASONS, "").splitlines())
     if was_rolled_back(version):
         status, reasons = RetrainStatus.KEPT, (_ROLLED_BACK,)
@@ -224,7 +224,7 @@ _WORDS = {
 
 
 def headline(result: Retrained) -> str:
-    """The end in one sentence: who is in service now, and what became of the model."""
+    """Return the end in one sentence: who is in service now, and what became of the model."""
     if result.status is RetrainStatus.PROMOTED:
         text = _promoted(result)
     else:

@@ -37,7 +37,7 @@ def require_committed(what: str) -> None:
 
 
 def stages_to_force(params: Params) -> list[str]:
-    """The stages whose inputs lie outside the repository, where only running them again tells what is there now."""
+    """Return the stages whose inputs lie outside the repository, where only running them again tells what is there now."""
     stages = ["prepare"] if params.data.source != _BUILT_IN else []
     return [*stages, "train"] if params.model.source != "train" else stages
 

@@ -19,7 +19,7 @@ _LEAVES_NO_ASSESSMENT = frozenset({"prepare", "train", "generators", "gate"})
 
 
 def main(*words: str) -> None:
-    """A process that runs one stage, and says so. `main("attack")` in a file of `stages/` takes the name from the command."""
+    """Run one stage in this process, and log it. `main("attack")` in a file of `stages/` takes the name from the command."""
     # Before anything else is imported.
     ended_by = ""
     if {*(*words, *sys.argv[1:])[:1]} <= {*STAGES}:

@@ -66,7 +66,7 @@ def _row(name: str, metadata: Metadata) -> str:
 
 
 def _caveats(caveats: Sequence[tuple[str, Caveat]], room: int) -> list[str]:
-    """A line per caveat with everyone who has it; what does not fit is counted, never cut in the middle."""
+    """Return a line per caveat with everyone who has it; what does not fit is counted, never cut in the middle."""
     holders: dict[str, list[str]] = {}
     for name, caveat in caveats:
         holders.setdefault(caveat.text, []).append(name)

@@ -40,7 +40,7 @@ def outbox() -> Path:
 
 
 def waiting() -> list[Path]:
-    """The folders of the states that wait, the oldest first."""
+    """Return the folders of the states that wait, the oldest first."""
     # A kill while keeping a state leaves a .partial folder; only whole ones are delivered.
     folders = [path for path in outbox().glob(f"*/{_MANIFEST}") if path.parent.suffix != ".partial"]
     return [path.parent for path in sorted(folders, key=lambda path: path.stat().st_mtime)]
@@ -72,7 +72,7 @@ def keep(state: State, origin: Mapping[str, str]) -> None:
 
 @contextmanager
 def kept(folder: Path) -> Iterator[tuple[State, Mapping[str, str]]]:
-    """(the state, its origin) of a folder that `keep` made; forgotten unless the body raises.
+    """Yield (the state, its origin) of a folder that `keep` made; forget it unless the body raises.
 
     Digests and run times were taken while the tensors were at hand. Raises UserError where the folder is damaged.
     """

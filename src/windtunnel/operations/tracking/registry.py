@@ -69,14 +69,14 @@ class Registry:
     uri: str
 
     def alias(self, name: str) -> Version | None:
-        """The version that an alias names; None for none."""
+        """Return the version that an alias names; None for none."""
         with self._asked():
             models = {m.name: m for m in self.client.search_registered_models(f"name = '{self.model}'")}
             number = models[self.model].aliases.get(name) if self.model in models else None
             return None if number is None else self._version(str(number))
 
     def version(self, number: str) -> Version:
-        """A version by its number. Raises UserError where there is none."""
+        """Return a version by its number. Raises UserError where there is none."""
         by_number = {version.number: version for version in self.versions()}
         if number not in by_number:
             available = ", ".join(by_number) or "none: windtunnel promote makes the first"
@@ -93,7 +93,7 @@ class Registry:
         return sorted(found_versions, key=lambda v: int(v.number), reverse=True)
 
     def record(self, version: Version) -> OutcomeRecord:
-        """The outcomes of a version's own assessment, as a gate reads them; without any where its run holds none (any more)."""
+        """Return the outcomes of a version's own assessment, as a gate reads them; without any where its run holds none (any more)."""
         origin = Origin(model=version.model, version=version.number, run_id=version.run_id)
         outcomes_path = (SUMMARY / OUTCOMES_FILE).relative_to(REPORTS)
         with self._asked(), tempfile.TemporaryDirectory() as folder:
@@ -160,7 +160,7 @@ class Registry:
                 self.client.delete_registered_model_alias(self.model, CHALLENGER)
 
     def rollback(self) -> tuple[Version, Version]:
-        """(the champion that is none any more, the one before it that is champion again). Raises UserError for no way back."""
+        """Return (the champion that is none any more, the one before it that is champion again). Raises UserError for no way back."""
         champion = self.alias(CHAMPION)
         if champion is None:
             raise UserError(f"registry: {self.model} has no champion on {without_credentials(self.uri)}")
@@ -206,7 +206,7 @@ class Registry:
 
 
 def open_registry(tracking: Tracking) -> Registry:
-    """The registry that belongs to the tracking store of params. Asks it nothing yet."""
+    """Return the registry that belongs to the tracking store of params. Asks it nothing yet."""
     uri = tracking_uri(tracking.uri)
     return Registry(connect(uri), tracking.registered_model, uri)
 

@@ -149,7 +149,7 @@ class State:
 
 
 def read_state(layout: Layout = HERE, *, tensors: bool = True) -> State:
-    """The state of reports/; without `tensors`, what needs them (digests, run times) is left to the caller.
+    """Return the state of reports/; without `tensors`, what needs them (digests, run times) is left to the caller.
 
     Raises UserError where a part of it is missing or damaged.
     """
@@ -219,7 +219,7 @@ def read_state(layout: Layout = HERE, *, tensors: bool = True) -> State:
 
 
 def state_digest(layout: Layout) -> str:
-    """The digest of the state in `layout`, of which params, metrics, the gate's decision, tensors and metadata are enough.
+    """Return the digest of the state in `layout`, of which params, metrics, the gate's decision, tensors and metadata are enough.
 
     Raises UserError where a part is missing.
     """
@@ -238,7 +238,7 @@ def _digest(layout: Layout, assessments: Sequence[str]) -> str:
 
 
 def assessment_digest(directory: Path, data: str | None = None) -> str:
-    """The digest of an assessment; `data`: sha256 of its robustness_data.pt where that is known already."""
+    """Return the digest of an assessment; `data`: sha256 of its robustness_data.pt where that is known already."""
     data = data or file_digest(directory / DATA_FILE)
     return hashlib.sha256((data + file_digest(directory / METADATA_FILE)).encode()).hexdigest()
 
@@ -286,7 +286,7 @@ def _child(
 
 
 def _by_name(metrics: Metrics) -> dict[str, Json]:
-    """The tables of a latent assessment as groups: `models/<classifier>/<metric>`, `correlations/<metric>/<with>/<coefficient>`."""
+    """Return the tables of a latent assessment as groups: `models/<classifier>/<metric>`, `correlations/<metric>/<with>/<coefficient>`."""
     models = {row.model: row.numbers for row in table(tuple[ClassifierMetrics, ...], metrics, "models")}
     pairs: dict[str, dict[str, Json]] = {}
     for line in table(tuple[Correlation, ...], metrics, "correlations"):
@@ -304,7 +304,7 @@ class StageState:
 
 
 def read_stages(path: Path) -> list[StageState]:
-    """The stages of a dvc.lock in the order of the file; none where there is no such file or it is damaged.
+    """Return the stages of a dvc.lock in the order of the file; none where there is no such file or it is damaged.
 
     Assessed without DVC there are none: the digests of the artifacts still identify the run.
     """

@@ -84,7 +84,7 @@ def is_logged(digest: str, uri: str) -> bool:
 
 
 def find_experiment(client: MlflowClient, name: str, uri: str) -> str:
-    """The id of the experiment, made where it is new; artifacts of a SQLite store lie in the main work tree."""
+    """Return the id of the experiment, made where it is new; artifacts of a SQLite store lie in the main work tree."""
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
         location = (main_root() / ARTIFACTS).as_uri() if urlparse(uri).scheme == "sqlite" else None
@@ -109,7 +109,7 @@ def _create(client: MlflowClient, experiment: str, name: str, tags: Mapping[str,
 
 
 def _name(name: str) -> str:
-    """A name that MLflow takes for a metric, a parameter or a tag: one that it refuses would lose the whole run."""
+    """Return a name that MLflow takes for a metric, a parameter or a tag: one that it refuses would lose the whole run."""
     return re.sub(r"[^\w\-./: ]", "_", name)[:250]
 
 
@@ -257,7 +257,7 @@ def _log_inputs(client: MlflowClient, run: str, state: State, model: str) -> tup
 
 
 def logged_model(client: MlflowClient, run: str, state: State) -> str:
-    """The id of the model under assessment as MLflow knows it: one entry per digest, whoever logs it first.
+    """Return the id of the model under assessment as MLflow knows it: one entry per digest, whoever logs it first.
 
     The weights stay in DVC until it is registered; MLflow gets what they are, so that all runs of one model can be found from it.
     """

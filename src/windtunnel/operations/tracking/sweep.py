@@ -132,7 +132,7 @@ def _cell(metrics: Mapping[str, float], group: str) -> str:
 
 
 def sweep_chart(points: Sequence[Point]) -> Scene:
-    """The sandwich across the experiments: against epsilon where that is all that differs, else the worst case of each."""
+    """Return the sandwich across the experiments: against epsilon where that is all that differs, else the worst case of each."""
     if all(set(point.values) == {"budget.epsilon"} and "epsilon" in point.metrics for point in points):
         ordered = sorted(points, key=lambda point: point.metrics["epsilon"])
         drawn = [

@@ -34,12 +34,12 @@ _WIDTH = 110  # pixels
 
 
 def columns() -> list[str]:
-    """The headline columns, as the UI names them."""
+    """Return the headline columns, as the UI names them."""
     return [f"{kind}.`{name}`" for kind, name in COLUMNS]
 
 
 def _charts() -> dict[str, object]:
-    """The charts of the run list: a first section with the sandwich, a bar per run."""
+    """Return the charts of the run list: a first section with the sandwich, a bar per run."""
     charts = [
         {"type": "BAR", "uuid": f"{KEY}-{row}", "metricKey": name, "metricSectionId": KEY, "runsCountToCompare": 20,
          "deleted": False, "isGenerated": False}
@@ -71,6 +71,6 @@ def share_headline_view(uri: str, experiment: str) -> str:
 
 
 def comparison_address(experiment: str, runs: list[str]) -> str:
-    """The address of MLflow's comparison page of some runs, below the UI's root."""
+    """Return the address of MLflow's comparison page of some runs, below the UI's root."""
     of = f"runs={quote(json.dumps(runs))}&experiments={quote(json.dumps([experiment]))}"
     return f"/#/compare-runs?{of}&workflowType=machine_learning"  # else the page opens in the GenAI view

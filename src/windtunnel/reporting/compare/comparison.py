@@ -74,7 +74,7 @@ def _keys(blocks: Sequence[Mapping[str, object]]) -> list[str]:
 
 
 def _as_read(blocks: Sequence[Mapping[str, object]]) -> list[str]:
-    """The names of metrics in the order in which they are read.
+    """Return the names of metrics in the order in which they are read.
 
     Whether the numbers may be believed, the sandwich, the accuracy of each assessment, what else is known of the
     sandwich, the rest; within these as in metrics.json.

@@ -45,7 +45,7 @@ def contrast(first: Path, second: Path) -> Contrast:
 
 
 def contrast_chart(contrast_data: Contrast, labels: tuple[str, str]) -> Scene:
-    """The two curves; `labels` name the first and the second sweep. `windtunnel.assessments.figures.paint` writes it as a PNG."""
+    """Return the two curves; `labels` name the first and the second sweep. `windtunnel.assessments.figures.paint` writes it as a PNG."""
     points, overall = contrast_data.curves.points, contrast_data.curves.overall
     first = tuple((float(point.at), point.first) for point in points)
     second = tuple((float(point.at), point.second) for point in points)

@@ -78,7 +78,7 @@ def curve_of(artifacts: Artifacts) -> Curve | None:
 
 
 def compare_curves(first: Artifacts, second: Artifacts) -> CurveDifference | None:
-    """The difference of the two curves; None unless both have one at the same points, of two samples or more.
+    """Return the difference of the two curves; None unless both have one at the same points, of two samples or more.
 
     Percentile bootstrap over samples, each resample keeping a sample's two curves together (Efron, Tibshirani 1993).
     The seed is fixed, so that two comparisons of the same runs are equal.

@@ -25,7 +25,7 @@ class Part:
 
 
 def document(comparison: Comparison) -> list[Part]:
-    """The parts in the order in which a reviewer asks: what was compared, what changed, to what effect, by chance?"""
+    """Return the parts in the order in which a reviewer asks: what was compared, what changed, to what effect, by chance?"""
     first = comparison.runs[0].label
     paired = [_paired(first, against) for against in comparison.against]
     return [_runs(comparison), _params(comparison), _metrics(comparison), *paired]
@@ -45,7 +45,7 @@ def flips(pair: Pair, first: str, second: str) -> Iterator[tuple[str, tuple[int,
 
 
 def sample_list(pair: Pair, rows: tuple[int, ...], most: int = MAX_NAMES) -> str:
-    """The names of samples; what is beyond `most` is counted."""
+    """Return the names of samples; what is beyond `most` is counted."""
     names = [pair.first.sample_names[i] for i in rows]
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
@@ -119,7 +119,7 @@ def _difference(value: float, low: float, high: float) -> str:
 
 
 def _settings(pairs: tuple[Pair, ...]) -> Iterator[str]:
-    """A line per outcome that was assessed with other settings; what differs goes by its last name, once."""
+    """Yield a line per outcome that was assessed with other settings; what differs goes by its last name, once."""
     for pair in pairs:
         names = list(dict.fromkeys(path.rsplit(".", 1)[-1] for path in pair.settings))
         if names:

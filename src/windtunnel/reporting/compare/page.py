@@ -27,7 +27,7 @@ _LEVEL = 0.05
 
 
 def page(comparison: Comparison) -> ReportContent:
-    """The comparison as a `ReportContent`: its front says what became worse, a section per run what it means and what flipped."""
+    """Return the comparison as a `ReportContent`: its front says what became worse, a section per run what it means and what flipped."""
     parts = document(comparison)
     details = [Section(part.title, (*map(Text, part.lines), *part.tables), detail=True) for part in parts[1:]]
     sections = [_against(comparison.runs[0], against) for against in comparison.against]
@@ -52,7 +52,7 @@ def page(comparison: Comparison) -> ReportContent:
 
 
 def _by_loss(against: Against) -> list[tuple[Pair, float]]:
-    """The outcomes with their adjusted p-values, what became worst first."""
+    """Return the outcomes with their adjusted p-values, what became worst first."""
     return sorted(zip(against.pairs, against.adjusted, strict=True), key=lambda row: row[0].table.difference)
 
 
@@ -129,7 +129,7 @@ def _is_number(point: CurvePoint) -> bool:
 
 
 def _against_budgets(base: Run, other: Run, pairs: Sequence[Pair]) -> Iterator[Block]:
-    """The worst case and what is certified at each budget of both runs, with the curves of attacks that know one."""
+    """Yield the worst case and what is certified at each budget of both runs, with the curves of attacks that know one."""
     sides = ((base, "clean"), (other, "broken"))
     points: dict[str, list[Series]] = {}
     summary = next((pair for pair in pairs if pair.first.name == "summary"), None)

@@ -85,7 +85,7 @@ MADE_BY = {"worst case": AssessmentKind.EMPIRICAL_ATTACK, "certified": Assessmen
 def compare_assessment(
     name: str, first: Artifacts, second: Artifacts, without: Collection[str] = frozenset()
 ) -> list[Pair]:
-    """The outcomes of one assessment, paired: one, or for the summary the worst case and the certified share.
+    """Return the outcomes of one assessment, paired: one, or for the summary the worst case and the certified share.
 
     without: outcomes to leave out. Raises UserError where the two are of other algorithms, or were not made on the same
     samples: paired statistics on other samples would look right and mean nothing, so names alone are not trusted.

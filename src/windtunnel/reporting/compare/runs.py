@@ -39,7 +39,7 @@ class Run:
     notes: tuple[str, ...] = ()
 
     def assessments(self) -> dict[str, Path]:
-        """The directory of each assessment that has tensors at hand: the summary, clean, then as in params.yaml."""
+        """Return the directory of each assessment that has tensors at hand: the summary, clean, then as in params.yaml."""
         if self.reports is None:
             return {}
         directories = {path.name: path for path in sorted((self.reports / "robustness").glob("*"))}
@@ -81,7 +81,7 @@ class Run:
         return read_curves(summary) if summary and (summary / CURVES_FILE).is_file() else ()
 
     def subject(self) -> tuple[str, str]:
-        """The short digests of the model and of the assessed samples; empty where no artifacts are at hand."""
+        """Return the short digests of the model and of the assessed samples; empty where no artifacts are at hand."""
         directories = self.assessments()
         if not directories:
             return "", ""
@@ -90,7 +90,7 @@ class Run:
 
 
 def run_in(directory: Path, label: str, origin: str = "directory", notes: tuple[str, ...] = ()) -> Run:
-    """The run whose reports/ is `directory`, or is in it, with the params.yaml beside reports/.
+    """Return the run whose reports/ is `directory`, or is in it, with the params.yaml beside reports/.
 
     Raises UserError where there are no results.
     """
@@ -105,7 +105,7 @@ def run_in(directory: Path, label: str, origin: str = "directory", notes: tuple[
 
 
 def numbers_in(directory: Path, label: str, origin: str, why: str) -> Run:
-    """A run of which only params.yaml and reports/metrics.json are at hand; `why` becomes its note."""
+    """Return a run of which only params.yaml and reports/metrics.json are at hand; `why` becomes its note."""
     reports = directory / "reports"
     return Run(label, origin, _params(reports), _metrics(reports), None, (why,))
 

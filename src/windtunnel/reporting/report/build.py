@@ -24,7 +24,7 @@ from windtunnel.reporting.report.sections.sanity import SANITY, checks_appendix,
 def build_report(
     reports: Path, options: Report | None = None, names: Iterable[str] | None = None, *, dated: bool = False
 ) -> ReportContent:
-    """The report on the artifacts below `reports`, of the assessments `names` (all where absent; see `collect`).
+    """Return the report on the artifacts below `reports`, of the assessments `names` (all where absent; see `collect`).
 
     `dated`: with the date, the commit and the run times of the results, where runtime.json has them; without, equal artifacts
     give equal files.
@@ -57,7 +57,7 @@ def _report(inputs: ReportInputs, options: Report) -> ReportContent:
 
 
 def _sections(inputs: ReportInputs, options: Report) -> Iterator[Section]:
-    """A section per question that a reader asks, in the order of asking."""
+    """Yield a section per question that a reader asks, in the order of asking."""
     clean, checks, gate = inputs.clean, inputs.checks, inputs.gate
     if clean is not None:
         yield guarded(CLEAN, lambda: clean_section(clean, inputs, options))
@@ -108,7 +108,7 @@ CLEAN = "How accurate is it on clean inputs?"
 
 
 def clean_section(clean: Artifacts, inputs: ReportInputs, options: Report) -> Section:
-    """The section of the clean evaluation."""
+    """Return the section of the clean evaluation."""
     metrics = clean.metrics
     cells = [("accuracy", percent(metrics, "clean_accuracy")), ("samples", str(len(clean.sample_names)))]
     for title, key, form in (

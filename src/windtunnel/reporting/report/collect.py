@@ -151,7 +151,7 @@ def known_assessments(reports: Path) -> list[str]:
 
 
 def _in_order(names: list[str], summary: Artifacts | None) -> list[str]:
-    """The names in the order of the run, which the summary knows; others after them."""
+    """Return the names in the order of the run, which the summary knows; others after them."""
     order = options_of_summary(summary.metadata).assessments if summary else ()
     return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
 
@@ -212,7 +212,7 @@ def _lacking_in_summary(summary: Artifacts) -> str:
 
 
 def _children(directory: Path, name: str, problems: list[str]) -> dict[str, Metadata]:
-    """The metadata of the single corruptions of a suite."""
+    """Return the metadata of the single corruptions of a suite."""
     children: dict[str, Metadata] = {}
     for path in sorted(directory.glob(f"*/{METADATA_FILE}")):
         try:
@@ -285,5 +285,5 @@ def numbered_samples(artifacts: Artifacts, numbered: Mapping[str, str]) -> Artif
 
 
 def _in_text(text: str, numbered: Mapping[str, str]) -> str:
-    """A sentence whose `sample <name>` is numbered. Not every occurrence of a name: it may be a number itself."""
+    """Return a sentence whose `sample <name>` is numbered. Not every occurrence of a name: it may be a number itself."""
     return re.sub(r"\bsample ([^\s,;:]+)", lambda match: numbered.get(match[1], match[0]), text)

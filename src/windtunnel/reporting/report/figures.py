@@ -33,7 +33,7 @@ class Drawn:
 
 
 def figures_of(artifacts: Artifacts) -> tuple[Drawn, ...]:
-    """The figures that metadata.json lists, in its order."""
+    """Return the figures that metadata.json lists, in its order."""
     register_figures()
     return tuple(_figures(artifacts))
 
@@ -69,7 +69,7 @@ def _described(artifacts: Artifacts, row: FigureRecord, title: str) -> tuple[Blo
 
 
 def picture_files(artifacts: Artifacts) -> Mapping[str, Path]:
-    """The files of `visualisers` in metadata.json that are pictures in the assessment's own directory."""
+    """Return the files of `visualisers` in metadata.json that are pictures in the assessment's own directory."""
     names = [row.file for row in artifacts.metadata.visualisers]
     paths = {name: artifacts.directory / name for name in names if Path(name).name == name}
     return {name: path for name, path in paths.items() if path.suffix == ".png" and is_picture(path)}

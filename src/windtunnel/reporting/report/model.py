@@ -163,7 +163,7 @@ ODD_METADATA = (KeyError, IndexError, TypeError, ValueError, AttributeError, Zer
 
 
 def guarded(title: str, build: Callable[[], Section]) -> Section:
-    """The section, or one that says why it cannot be shown."""
+    """Return the section, or one that says why it cannot be shown."""
     try:
         return build()
     except ODD_METADATA as error:

@@ -237,7 +237,7 @@ def _section(section: Section, number: str, heading: object, full: bool) -> Iter
 
 
 def _blocks(blocks: Sequence[Block]) -> Iterator[Flowable]:
-    """The blocks in their order; narrow charts that follow each other stand side by side."""
+    """Yield the blocks in their order; narrow charts that follow each other stand side by side."""
     waiting: list[Chart] = []
     for block, after in zip(blocks, [*blocks[1:], None], strict=True):
         if isinstance(block, Chart) and block.scene.width <= HALF:

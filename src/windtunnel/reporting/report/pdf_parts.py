@@ -36,7 +36,7 @@ MOST_HEIGHT = LETTER[1] - 60 * mm  # of a chart, so that it fits on a page of ei
 
 
 def colour(role: str) -> colors.Color:
-    """A role of PALETTE on paper, or #rrggbb."""
+    """Return a role of PALETTE on paper, or #rrggbb."""
     return colors.HexColor(PALETTE[role][0] if role in PALETTE else role)
 
 
@@ -60,7 +60,7 @@ def register_fonts() -> None:
 
 
 def style(name: str, size: float, role: str = "ink", **more: object) -> ParagraphStyle:
-    """A paragraph style in our font."""
+    """Return a paragraph style in our font."""
     return ParagraphStyle(
         name,
         **{
@@ -86,7 +86,7 @@ CODE = style(
 
 
 def cells(top: float, bottom: float, sides: float, *more: tuple[object, ...]) -> TableStyle:
-    """The style of a table's cells: paddings in points, our font (the library's default is not embedded), and more."""
+    """Return the style of a table's cells: paddings in points, our font (the library's default is not embedded), and more."""
     return TableStyle([
         ("FONTNAME", *ALL, FONT), ("VALIGN", *ALL, "TOP"), ("TOPPADDING", *ALL, top), ("BOTTOMPADDING", *ALL, bottom),
         ("LEFTPADDING", *ALL, sides), ("RIGHTPADDING", *ALL, sides), *more,
@@ -94,12 +94,12 @@ def cells(top: float, bottom: float, sides: float, *more: tuple[object, ...]) ->
 
 
 def block_parts(block: Block) -> list[Flowable]:
-    """The flowables of any block."""
+    """Return the flowables of any block."""
     return _PARTS[type(block)](block)
 
 
 def finding_part(finding: Highlight) -> Flowable:
-    """A sentence in a box with a coloured edge."""
+    """Return a sentence in a box with a coloured edge."""
     text = escape(finding.text)
     box = PdfTable(
         [[Paragraph(f"<b>{text}</b>" if finding.severity == "invalid" else text, BODY)]],
@@ -116,7 +116,7 @@ def finding_part(finding: Highlight) -> Flowable:
 
 
 def table_parts(table: Table) -> list[Flowable]:
-    """A table that breaks across pages and repeats its header; nothing for an empty one."""
+    """Return a table that breaks across pages and repeats its header; nothing for an empty one."""
     if not table.rows:
         return []
     rows = [[Paragraph(escape(cell), HEAD) for cell in table.header]]
@@ -177,7 +177,7 @@ def paired_charts(charts: Sequence[Chart]) -> list[Flowable]:
 
 
 def drawing(scene: Scene, width: float) -> Drawing:
-    """A scene as reportlab vectors, scaled to a width in points."""
+    """Return a scene as reportlab vectors, scaled to a width in points."""
     scale = width / scene.width
     result = Drawing(width, scene.height * scale)
     result.scale(scale, scale)

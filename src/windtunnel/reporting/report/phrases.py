@@ -14,7 +14,7 @@ NBSP = "\N{NO-BREAK SPACE}"
 
 
 def number(metrics: Metrics, key: str) -> float:
-    """A number; 0 where it is missing."""
+    """Return a number; 0 where it is missing."""
     return 0.0 if metrics.get(key) is None else metadata.number(metrics, key)
 
 
@@ -43,7 +43,7 @@ def short(value: Json, limit: int = 80) -> str:
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """The first names, and how many more there are."""
+    """Return the first names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
@@ -54,12 +54,12 @@ def prediction_name(names: list[str], index: int) -> str:
 
 
 def region(artifacts: Artifacts) -> Region:
-    """The perturbation region of an assessment."""
+    """Return the perturbation region of an assessment."""
     return artifacts.metadata.semantics.perturbation
 
 
 def region_words(artifacts: Artifacts) -> str:
-    """The region of an assessment: `Linf ≤ 0.06`, `L2, no bound`, `fog at severity 3`, `common, mean of severities 1, 3, 5`."""
+    """Return the region of an assessment: `Linf ≤ 0.06`, `L2, no bound`, `fog at severity 3`, `common, mean of severities 1, 3, 5`."""
     where = region(artifacts)
     if where.norm is not None:
         return f"{where.norm}, no bound" if where.epsilon is None else budget_text(where.norm, where.epsilon)
@@ -77,15 +77,15 @@ def mean_over(artifacts: Artifacts) -> str:
 
 
 def points(change: float) -> str:
-    """A difference of two shares: `-3.0 points`, which is not a change by 3 per cent."""
+    """Return a difference of two shares: `-3.0 points`, which is not a change by 3 per cent."""
     return f"{100 * change:+.1f} points"
 
 
 def kwargs(artifacts: Artifacts) -> Mapping[str, Json]:
-    """The options of an assessment."""
+    """Return the options of an assessment."""
     return artifacts.metadata.kwargs.model_dump(mode="json")
 
 
 def class_name(names: list[str], index: int) -> str:
-    """The name of a class; its number where it has no name."""
+    """Return the name of a class; its number where it has no name."""
     return names[index] if 0 <= index < len(names) else str(index)

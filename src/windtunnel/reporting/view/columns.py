@@ -64,14 +64,14 @@ class PageAssessment:
     pictures: NDArray[np.int64]
 
     def images(self, key: str) -> Tensor | None:
-        """The images under `key`, (n, C, H, W); None where there are none to be shown."""
+        """Return the images under `key`, (n, C, H, W); None where there are none to be shown."""
         if picture_mode() == "none":
             return None
         value = self.data.get(key)
         return value if isinstance(value, Tensor) and value.ndim == 4 else None
 
     def spread(self, key: str, missing: float) -> NDArray[np.float64] | None:
-        """A 1-D tensor as a value per sample of the page; None where the assessment has none."""
+        """Return a 1-D tensor as a value per sample of the page; None where the assessment has none."""
         value = self.data.get(key)
         if not isinstance(value, Tensor) or value.ndim != 1 or not len(value):
             return None
@@ -119,7 +119,7 @@ class PageSamples:
 
 
 def collect(runs: Sequence[Run]) -> PageSamples:
-    """The samples of the first run, with what every run found of them, matched by name. Raises UserError for none."""
+    """Return the samples of the first run, with what every run found of them, matched by name. Raises UserError for none."""
     sources: list[PageAssessment] = []
     summaries: dict[str, PageAssessment] = {}
     about: dict[str, str] = {}
@@ -261,7 +261,7 @@ def _verdicts(source: PageAssessment) -> NDArray[np.uint8]:
 
 
 def changed_images(source: PageAssessment) -> Tensor | None:
-    """The perturbed images of an assessment; averages over corruptions and decoded images are no changed clean images."""
+    """Return the perturbed images of an assessment; averages over corruptions and decoded images are no changed clean images."""
     if source.kind == AssessmentKind.STATISTICAL_SAMPLING or "latents" in source.data:
         return None
     return source.images("perturbed_inputs")
@@ -279,7 +279,7 @@ def _packed(values: NDArray[np.generic]) -> str:
 
 
 def rows_at(source: PageAssessment, key: str, start: int, stop: int) -> Tensor | None:
-    """The images of the samples start to stop of the page, NaN where there are none; None where the assessment has none."""
+    """Return the images of the samples start to stop of the page, NaN where there are none; None where the assessment has none."""
     images = source.images(key)
     if images is None:
         return None

@@ -128,7 +128,7 @@ def _of_images(images: Tensor | None, sheet: Sheet) -> bytes:
 
 
 def _change_sheet(samples: PageSamples, source: PageAssessment, sheet: Sheet, block: int) -> bytes:
-    """The change of each sample on its own scale: red brighter, blue darker, white none."""
+    """Return the change of each sample on its own scale: red brighter, blue darker, white none."""
     from matplotlib import colormaps
 
     span = _span(samples, sheet, block)

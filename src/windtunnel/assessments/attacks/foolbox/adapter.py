@@ -16,7 +16,7 @@ from windtunnel.core.errors import UserError
 
 
 def perturb(request: Request, model: nn.Module) -> Tensor:
-    """The library's perturbed inputs, float32 (B, C, H, W).
+    """Return the library's perturbed inputs, float32 (B, C, H, W).
 
     Minimum-norm attacks run without a bound: what their distances are worth is evaluated by the caller.
     """
@@ -109,7 +109,7 @@ def _from_start(request: Request, model: foolbox.Model, attack: foolbox.Attack) 
 
 
 def _with_pool(request: Request, model: foolbox.Model, start: Tensor) -> tuple[Tensor, Tensor]:
-    """(starting points, which are adversarial), those that noise did not find taken from the pool of samples."""
+    """Return (starting points, which are adversarial), those that noise did not find taken from the pool of samples."""
     with torch.no_grad():
         predictions = model(start).argmax(1)
         usable = predictions != request.labels if request.aims is None else predictions == request.aims

@@ -16,12 +16,12 @@ LP = ((LINF, "Linf"), (L2, "L2"), (L1, "L1"))
 def _budgeted(
     name: str, threat: ThreatModel, norm: Norm, categories: str, randomness: Randomness, **facts: Any
 ) -> AttackRow:
-    """An attack that is given its epsilon at the call. facts: further fields of its row."""
+    """Return an attack that is given its epsilon at the call. facts: further fields of its row."""
     return AttackRow(algorithm("foolbox", name, threat, norm, categories, randomness), AT_CALL, **facts)
 
 
 def _gradient(suffix: str, categories: str, randomness: Randomness) -> tuple[AttackRow, ...]:
-    """An iterative gradient attack in its three norms."""
+    """Return an iterative gradient attack in its three norms."""
     return tuple(
         _budgeted(f"{prefix}{suffix}", WHITE, norm, categories, randomness, step="abs_stepsize", steps="steps",
                   targeting=Targeting.YES, fixed_by=(("random_start", False),) if randomness is GLOBAL else ())
@@ -37,7 +37,7 @@ def _noise(name: str, norm: Norm, categories: str = "noise") -> AttackRow:
 def _minimal(
     name: str, threat: ThreatModel, norm: Norm, categories: str, randomness: Randomness, summary: str = "", **facts: Any
 ) -> AttackRow:
-    """An attack that looks for the smallest perturbation and takes no epsilon. facts: further fields of its row."""
+    """Return an attack that looks for the smallest perturbation and takes no epsilon. facts: further fields of its row."""
     row = algorithm("foolbox", name, threat, norm, categories, randomness, minimum_norm=True, summary=summary)
     fields: dict[str, Any] = {"steps": "steps", "targeting": Targeting.YES, **facts}
     return AttackRow(row, **fields)
@@ -46,7 +46,7 @@ def _minimal(
 def _any_norm(
     name: str, categories: str, randomness: Randomness, steps: str | None, norm: Norm = L2, **facts: Any
 ) -> AttackRow:
-    """An attack whose `distance` is the caller's choice: it only says how the result is measured."""
+    """Return an attack whose `distance` is the caller's choice: it only says how the result is measured."""
     fields: dict[str, Any] = {"targeting": Targeting.NO, "norm_key": "distance", "norms": DISTANCE_NORMS, **facts}
     return _minimal(name, DECISION, norm, categories, randomness, steps=steps, **fields)
 

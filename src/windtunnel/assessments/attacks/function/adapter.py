@@ -10,7 +10,7 @@ from windtunnel.registry.plugins import library_of
 
 
 def perturb(request: Request, model: nn.Module) -> Tensor:
-    """The function's perturbed inputs, float32 (B, C, H, W).
+    """Return the function's perturbed inputs, float32 (B, C, H, W).
 
     Raises UserError, in one line, where it raises or returns anything but a tensor like the inputs.
     """

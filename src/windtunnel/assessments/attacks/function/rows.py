@@ -9,7 +9,7 @@ ROWS: tuple[AttackRow, ...] = ()  # what there is, the user knows
 
 
 def row_of(name: str) -> AttackRow:
-    """The registry row of the function `module:function`; nothing of the user's is imported.
+    """Return the registry row of the function `module:function`; nothing of the user's is imported.
 
     White-box, the strongest that it can be, since it is handed the model; a model without gradients is handed over too.
     Its draws from the global streams are seeded.

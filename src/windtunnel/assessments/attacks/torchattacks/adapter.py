@@ -28,7 +28,7 @@ SURROGATE_BATCH = 32
 
 
 def perturb(request: Request, model: nn.Module) -> Tensor:
-    """The library's perturbed inputs, float32 (B, C, H, W)."""
+    """Return the library's perturbed inputs, float32 (B, C, H, W)."""
     call = call_of(request)
     if request.invoke:
         return request.invoke(call, model)
@@ -128,7 +128,7 @@ class NearestFAB(torchattacks.FAB):  # type: ignore[misc]  # torchattacks has no
     """
 
     def perturb(self, x: Tensor, y: Tensor) -> Tensor:
-        """The nearest examples found for inputs `x` (n, C, H, W) of labels `y` (n,)."""
+        """Return the nearest examples found for inputs `x` (n, C, H, W) of labels `y` (n,)."""
         with torch.no_grad():
             nearest, norm = x.clone(), Norm(self.norm)
             right = self.get_logits(x).argmax(1) == y

@@ -20,7 +20,7 @@ NO_DIVERSITY = (*NO_START, ("diversity_prob", 0))
 def _iterative(
     name: str, norm: Norm, categories: str, randomness: Randomness, targeting: Targeting = Targeting.YES, **facts: Any
 ) -> AttackRow:
-    """An attack of the usual constructor (eps, alpha, steps). facts: further fields of its row."""
+    """Return an attack of the usual constructor (eps, alpha, steps). facts: further fields of its row."""
     row = algorithm("torchattacks", name, WHITE, norm, categories, randomness)
     return AttackRow(row, "eps", "alpha", "steps", targeting=targeting, **facts)
 
@@ -29,7 +29,7 @@ def _own_distance(
     name: str, threat: ThreatModel, norm: Norm, categories: str, randomness: Randomness, steps: str | None,
     *, minimum_norm: bool = True, targeting: Targeting = Targeting.YES, **facts: Any,
 ) -> AttackRow:  # fmt: skip
-    """An attack that takes no epsilon. facts: further fields of its row."""
+    """Return an attack that takes no epsilon. facts: further fields of its row."""
     row = algorithm("torchattacks", name, threat, norm, categories, randomness, minimum_norm=minimum_norm)
     return AttackRow(row, steps=steps, targeting=targeting, **facts)
 
@@ -38,7 +38,7 @@ def _auto(
     name: str, categories: str, steps: str | None, *, threat: ThreatModel = WHITE, randomness: Randomness = OWN,
     minimum_norm: bool = False, summary: str = "", norms: tuple[Norm, ...] = (LINF, L2), **facts: Any,
 ) -> AttackRow:  # fmt: skip
-    """A member of AutoAttack: takes the norm, and a seed of its own with which it resets torch's global stream.
+    """Return a member of AutoAttack: takes the norm, and a seed of its own with which it resets torch's global stream.
 
     facts: further fields of its row.
     """

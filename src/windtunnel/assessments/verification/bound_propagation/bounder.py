@@ -53,7 +53,7 @@ class Bounder:
         self.together = min(self.batch_size, samples_that_suit(classifier.module, sample)) if len(sample) else 1
 
     def bound(self, method: str, indices: Tensor, epsilons: Tensor, *, logits: bool = True) -> Iterator[Part]:
-        """(indices, the method that ran, bounds) for parts of `indices` (int64), `epsilons` (n,) one for each of them; in this process.
+        """Yield (indices, the method that ran, bounds) for parts of `indices` (int64), `epsilons` (n,) one each; in this process.
 
         The bounds are None where even the weakest method runs out of memory on a single sample. Raises IncompatibleError
         where no method has a bound for the model, OutOfTimeError at the deadline.
@@ -141,5 +141,5 @@ class Bounder:
 
 
 def _alike(epsilons: Tensor) -> list[Tensor]:
-    """Indices of equal epsilons: under L2 and L1 auto-LiRPA takes one for all."""
+    """Return indices of equal epsilons: under L2 and L1 auto-LiRPA takes one for all."""
     return [(epsilons == value).nonzero().flatten() for value in epsilons.unique()]

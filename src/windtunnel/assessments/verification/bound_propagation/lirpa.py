@@ -202,7 +202,7 @@ def _ball(x: Tensor, norm: Norm, epsilon: float | Tensor) -> dict[str, object]:
 def call_of_bounds(
     x: Tensor, targets: Tensor, num_classes: int, norm: Norm, epsilon: float, method: str
 ) -> dict[str, object]:
-    """The arguments of PerturbationLpNorm, BoundedModule and compute_bounds for the samples `x`, as `bound_batch` gives them."""
+    """Return the arguments of PerturbationLpNorm, BoundedModule and compute_bounds for the samples `x`, as `bound_batch` gives them."""
     optimised = method == "alpha-crown"
     margins = margin_matrix(targets, num_classes)
     return {
@@ -268,7 +268,7 @@ _COMMON = (nn.Conv2d, nn.Linear, nn.ReLU, nn.Flatten, nn.BatchNorm1d, nn.BatchNo
 
 
 def culprit(network: nn.Module, fails: Callable[[nn.Module], bool]) -> str:
-    """The operator at which a network first `fails`, and where the user's module has it; empty where none can be named.
+    """Return the operator at which a network first `fails`, and where the user's module has it; empty where none can be named.
 
     Of a network that could not be traced all that are not common.
 
@@ -294,7 +294,7 @@ def culprit(network: nn.Module, fails: Callable[[nn.Module], bool]) -> str:
 
 
 def _leading_to(network: fx.GraphModule, last: fx.Node) -> fx.GraphModule:
-    """The part of a network that gives the value of `last`, flattened to (n, values)."""
+    """Return the part of a network that gives the value of `last`, flattened to (n, values)."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in network.graph.nodes:

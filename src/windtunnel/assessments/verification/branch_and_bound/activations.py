@@ -25,7 +25,7 @@ class Kink:
     slope: Tensor
 
     def __call__(self, z: Tensor) -> Tensor:
-        """The activation itself."""
+        """Return the activation itself."""
         return torch.maximum(z, self.slope.to(z) * z)
 
 
@@ -38,7 +38,7 @@ class Smooth:
     curvature: float
 
     def __call__(self, z: Tensor) -> Tensor:
-        """The activation itself."""
+        """Return the activation itself."""
         return self.function(z)
 
 
@@ -117,7 +117,7 @@ def _amax(apply: Apply, z: Tensor, dim: int | tuple[int, ...] = (), keepdim: boo
 
 
 def _knockout(apply: Apply, values: Tensor, dim: int = -1) -> Tensor:
-    """The largest of dimension `dim`, counted from the end, by rounds of pairs."""
+    """Return the largest of dimension `dim`, counted from the end, by rounds of pairs."""
     while (n := values.shape[dim]) > 1:
         winners = _maximum(apply, *_first(values, dim, n - n % 2).unflatten(dim, (-1, 2)).unbind(dim))
         values = torch.cat([winners, values.narrow(dim, n - 1, 1)], dim) if n % 2 else winners
@@ -139,7 +139,7 @@ def of_four_apart(z: Tensor, *args: Any, **more: Any) -> bool:
 
 
 def relu_of_largest(apply: Apply, z: Tensor, *args: Any, **more: Any) -> Tensor:
-    """The ReLU of max pooling that is `of_four_apart`, or max pooling of the ReLU."""
+    """Return the ReLU of max pooling that is `of_four_apart`, or max pooling of the ReLU."""
     apply(NUMBERS, z)
     return apply(OF_LARGEST, _max_pool2d(apply, z, *args, **more))
 
@@ -201,7 +201,7 @@ def _cut(z: Tensor, dim: int, windows: Tensor) -> Tensor:
 
 
 def _first(z: Tensor, dim: int, count: int) -> Tensor:
-    """The first `count` of dimension `dim`; of all of them nothing is recorded."""
+    """Return the first `count` of dimension `dim`; of all of them nothing is recorded."""
     return z if count == z.shape[dim] else z.narrow(dim, 0, count)
 
 

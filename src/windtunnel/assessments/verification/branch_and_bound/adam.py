@@ -27,7 +27,7 @@ class Adam:
         return cls(torch.zeros_like(values), torch.zeros_like(values), rate, decay)
 
     def step(self, values: Tensor, gradient: Tensor) -> Tensor:
-        """The values after one more step."""
+        """Return the values after one more step."""
         self.steps += 1
         self.mean.lerp_(gradient, 1 - _MOMENTUM)
         self.square.mul_(_SQUARES).addcmul_(gradient, gradient, value=1 - _SQUARES)

@@ -78,7 +78,7 @@ def choose(
     back: BackwardBound,
     size: int,
 ) -> Tensor:
-    """The column (m,) to split each row at; -1 where there is none left.
+    """Return the column (m,) to split each row at; -1 where there is none left.
 
     Every candidate's halves are bounded, in dense networks after a few steps of optimisation, `size` rows at a time; what counts is
     how much of the way from the bound known (m,) to the goal (m,) they come, both halves together.

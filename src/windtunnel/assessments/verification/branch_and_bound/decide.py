@@ -211,7 +211,7 @@ class _MarginBounds:
         return open_ & ~self._stuck.to(open_.device)
 
     def _open(self, members: Tensor) -> Tensor:
-        """Indices of the margins of `members` that are still to be verified, of undecided samples only."""
+        """Return indices of the margins of `members` that are still to be verified, of undecided samples only."""
         is_requested = torch.zeros(len(self._region), dtype=torch.bool, device=members.device)
         is_requested[members] = True
         return ((self._bounds <= self._goal) & (is_requested & self._undecided())[self._sample]).nonzero().flatten()

@@ -104,7 +104,7 @@ class _SampleLayer:
     def improved(
         self, groups: list[Group], chosen: list[tuple[Tensor, Tensor]], iterations: int, rows: int, memory: int
     ) -> LinearSpecs:
-        """The chosen rows of all groups, one after the other, with better slopes and planes."""
+        """Return the chosen rows of all groups, one after the other, with better slopes and planes."""
         spec = torch.cat([
             self._spec(group)[row].float() * (1 - 2 * side.float())[:, None]
             for group, (side, row) in zip(groups, chosen, strict=True)
@@ -113,7 +113,7 @@ class _SampleLayer:
         return LinearSpecs.joined([improved(self._bounded, start, iterations, torch.inf, memory) for start in starts])
 
     def begun(self, group: Group) -> _Begun:
-        """The first step, the same for both sides."""
+        """Return the first step, the same for both sides."""
         spec = self._spec(group)
         of_leaves = self._bounded.network.tape(len(spec), torch.float64).gradients(self._j, spec)
         gradients = [None if gradient is None else gradient.flatten(1) for gradient in of_leaves]

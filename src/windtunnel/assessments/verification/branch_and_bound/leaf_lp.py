@@ -17,7 +17,7 @@ _LARGE = 1e4  # an empty subdomain's multipliers may be scaled up until any goal
 
 
 def leaf_bound(bounded: Bounded, row: LinearSpecs, goal: float) -> tuple[float, Tensor | None]:
-    """(the best float64 lower bound of one row without open units, the point (d,) where the programme attains it).
+    """Return (the best float64 lower bound of one row without open units, the point (d,) where the programme attains it).
 
     Only for the box of Linf; for other norms the bound is the row's own, and there is no point. `goal`: what the bound of an
     empty subdomain is to exceed.

@@ -28,7 +28,7 @@ _ROOM = 1e-9  # of the largest difference of a window: what rounding in weights 
 
 
 def of_pairs(network: Network, last: int, units: Tensor) -> tuple[Tensor, Tensor]:
-    """The units of layer `last` - 1 that decide the first and the second pairs of the windows `units` (U,) of layer `last`."""
+    """Return the units of layer `last` - 1 that decide the first and the second pairs of the windows `units` (U,) of layer `last`."""
     before, wide = network.layers[last - 1], network.layers[last].shape[-1]
     every = torch.arange(before.size, device=units.device).view(*before.shape)
     return every[..., 0 : 2 * wide : 2].flatten()[units], every[..., 1 : 2 * wide : 2].flatten()[units]
@@ -167,7 +167,7 @@ class Windows:
             self._write(k, at, of_split)
 
     def _of_split(self, k: Kinks, signs: Tensor, pick: slice | Tensor, at: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """The lines of the windows `at` (W,), some of whose kinks are split in some rows."""
+        """Return the lines of the windows `at` (W,), some of whose kinks are split in some rows."""
         chords, sides, open_ = [], [], []
         for columns, chord in zip(self._columns, self._chords, strict=True):
             column, real = columns[at].clamp(min=0), columns[at] >= 0

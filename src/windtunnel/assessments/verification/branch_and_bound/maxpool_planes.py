@@ -112,13 +112,13 @@ class OfLargest(Fitted):
         super().__init__(((weights[..., None] * w).sum(2).float(),), (numbers.w != 0).any(1), *RATES)
 
     def plane(self) -> Plane:
-        """The planes of now, for the search for better ones."""
+        """Return the planes of now, for the search for better ones."""
         value, self._over = self._values(self._now[0], *self._single, self._box.unit)
         self._first = torch.softmax(value / self._blur[..., None], 2)
         return Plane(self._columns, self._now[0], value.amax(2), self._box, self._seen, self._inputs)
 
     def best(self) -> Plane:
-        """The best planes, their offsets in float64, for inputs as they are."""
+        """Return the best planes, their offsets in float64, for inputs as they are."""
         unit = self._unit[..., None]
         weights = (self._best[0].double() * unit / self._radius).float()
         exact = weights.double()

@@ -72,7 +72,7 @@ class Tape:
     out: Tensor
 
     def node(self, index: int) -> Tensor:
-        """The input of activation `index`, or the output of the network where that is their number."""
+        """Return the input of activation `index`, or the output of the network where that is their number."""
         return self.out if index == len(self.pre) else self.pre[index]
 
     def gradients(self, index: int, weights: Tensor) -> tuple[Tensor | None, ...]:
@@ -203,7 +203,7 @@ class Network:
         return any(layer.decides_windows for layer in self.layers)
 
     def tape(self, rows: int, dtype: torch.dtype) -> Tape:
-        """A run on at least `rows` zeros, with zeros for the outputs of the activations.
+        """Return a run on at least `rows` zeros, with zeros for the outputs of the activations.
 
         Recording takes as long as using: sizes are rounded up by a quarter at most, and the last two are kept, or more small ones.
         """
@@ -233,7 +233,7 @@ class Network:
 
     @torch.no_grad()
     def run(self, x: Tensor, apply: Callable[[int, Tensor], Tensor], upto: int | None = None) -> Tensor | None:
-        """The logits of x (m, *input_shape), activation j being answered by apply(j, its input).
+        """Return the logits of x (m, *input_shape), activation j being answered by apply(j, its input).
 
         Ends, with None, before activation `upto`'s output is needed.
         """
@@ -258,7 +258,7 @@ class Network:
         return mode.logits(out)
 
     def logits(self, x: Tensor) -> Tensor:
-        """The logits of x (m, *input_shape), in its dtype; a softmax at the end is left out."""
+        """Return the logits of x (m, *input_shape), in its dtype; a softmax at the end is left out."""
         result = self.run(x, lambda j, z: self._activations[j](z))
         assert result is not None
         return result

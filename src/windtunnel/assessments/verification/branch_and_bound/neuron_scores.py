@@ -60,7 +60,7 @@ def influential(
 
 
 def _weighted(bounded: Bounded, j: int, weights: Tensor, most: int) -> Iterator[LinearSpecs]:
-    """The units of layer j as linear functions, z and -z times their weights (2, n, size); as one where their windows are disjoint."""
+    """Yield the units of layer j as linear functions, z and -z times their weights (2, n, size); as one for disjoint windows."""
     row_of = rows_of(bounded.network, j, most)
     side, sample, row = _summed(weights, row_of).nonzero().unbind(1)
     for part in torch.arange(len(row), device=weights.device).split(most) if len(row) else ():

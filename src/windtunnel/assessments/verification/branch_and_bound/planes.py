@@ -70,14 +70,14 @@ class Plane:
         return replace(parts[0], columns=columns, weights=weights, offset=offset)
 
     def bent(self, lines: Tensor, x: Tensor, where: Tensor, which: Tensor) -> Tensor:
-        """The lines (m, U) that columns take, those with a plane at the inputs x (m, d) where `where` is 1."""
+        """Return the lines (m, U) that columns take, those with a plane at the inputs x (m, d) where `where` is 1."""
         columns = self._of(self.columns, which)
         value = self._each(self.inside(x), which, transposed=True)
         value = (value if self.box is None else value * self.box.unit) + self._of(self.offset, which).to(x)
         return lines.scatter(1, columns, torch.lerp(lines.gather(1, columns), value, where.gather(1, columns)))
 
     def inside(self, x: Tensor) -> Tensor:
-        """Inputs x (m, d), in [-1, 1] where they are measured in a box."""
+        """Return inputs x (m, d), in [-1, 1] where they are measured in a box."""
         return x if self.box is None else (x - self.box.middle) / self.box.radius
 
     @staticmethod
@@ -127,11 +127,11 @@ class Fitted:
         self._unseen = None if bool(seen.all()) else ~seen
 
     def _masked(self, by_weights: Tensor) -> Tensor:
-        """The derivative by the weights, 0 where nothing is seen."""
+        """Return the derivative by the weights, 0 where nothing is seen."""
         return by_weights if self._unseen is None else by_weights.masked_fill_(self._unseen, 0)
 
     def keep(self, better: Tensor) -> None:
-        """The planes of now are the best so far of the functions `better`."""
+        """Record the current planes as the best so far of the functions `better`."""
         for best, now in zip(self._best, self._now, strict=True):
             best[better] = now[better]
 

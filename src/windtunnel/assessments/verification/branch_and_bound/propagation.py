@@ -70,7 +70,7 @@ class Bounded(LayerBounds):
         super().__init__(network, region)
 
     def part(self, members: Tensor) -> Bounded:
-        """The samples `members`, int64, alone."""
+        """Return the samples `members`, int64, alone."""
         selected = Bounded(self.network, self.region.part(members))
         selected.low, selected.up = [low[members] for low in self.low], [up[members] for up in self.up]
         selected._numbers = dict(self._numbers)
@@ -133,7 +133,7 @@ class Bounded(LayerBounds):
         return self._pieces[j]
 
     def relaxation(self, rows: LinearSpecs, dtype: torch.dtype) -> Relaxation:
-        """The linear bounds of every layer below the rows' node, in each row's subdomain."""
+        """Return the linear bounds of every layer below the rows' node, in each row's subdomain."""
         count, is_single = self.below(rows.start), len(self.region) == 1
         low, up, least = (t[:, :count].to(dtype) for t in self._at_columns)
         if not is_single:
@@ -156,7 +156,7 @@ class Bounded(LayerBounds):
         return Relaxation(fixed, relaxed, split)
 
     def windows_below(self, node: int) -> Iterator[Windows]:
-        """The windows of every layer before `node` that decides some."""
+        """Yield the windows of every layer before `node` that decides some."""
         for j, layer in enumerate(self.network.layers[:node]):
             if layer.decides_windows:
                 yield self.windows(j, node)
@@ -254,7 +254,7 @@ class Bounded(LayerBounds):
     def forward(
         self, x: Tensor, rows: LinearSpecs, relaxation: Relaxation, back: BackwardBound
     ) -> tuple[Tensor, Tensor]:
-        """(inputs, outputs) (m, C) of the columns at x (m, d), where every activation is the line that `back` took for it."""
+        """Return (inputs, outputs) (m, C) of the columns at x (m, d), where every activation is the line that `back` took for it."""
         k = relaxation.kinks
         is_lower = back.coefficients.sign().add_(1).mul_(0.5)
         slope = torch.lerp(k.up, k.base + k.rise * rows.alpha.to(x), is_lower)
@@ -292,6 +292,6 @@ class Bounded(LayerBounds):
         return torch.cat(inputs, 1), torch.cat(outputs, 1)
 
     def value(self, rows: LinearSpecs, dtype: torch.dtype = torch.float64) -> Tensor:
-        """The lower bounds (m,) of the rows, by one pass in `dtype`: valid for any alpha in [0, 1] and any beta >= 0."""
+        """Return the lower bounds (m,) of the rows, by one pass in `dtype`: valid for any alpha in [0, 1] and any beta >= 0."""
         back = self.backward(rows, self.relaxation(rows, dtype), dtype)
         return back.constant + self.region.minimum(back.inputs, rows.sample)[0]

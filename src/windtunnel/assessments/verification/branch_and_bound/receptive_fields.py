@@ -32,7 +32,7 @@ class Group:
     channels: list[int]
 
     def part(self, units: Tensor) -> Group:
-        """The same positions of some channels."""
+        """Return the same positions of some channels."""
         return replace(self, units=units)
 
     def owners(self) -> list[Tensor]:
@@ -44,7 +44,7 @@ class Group:
 
 
 def groups_of(network: Network, j: int, rows: int) -> list[Group]:
-    """Groups that make up layer j; none where it has no positions, or too few with disjoint windows.
+    """Return groups that make up layer j; none where it has no positions, or too few with disjoint windows.
 
     They are found once for a network, with `rows` linear functions at a time.
     """

@@ -25,7 +25,7 @@ class Lines:
     up_offset: Tensor
 
     def to(self, dtype: torch.dtype) -> Lines:
-        """The same in another precision."""
+        """Return the same in another precision."""
         return Lines(*(t.to(dtype) for t in (self.low, self.low_offset, self.up, self.up_offset)))
 
     def at(self, rows: Tensor) -> Lines:
@@ -97,7 +97,7 @@ def _better(current: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], where:
 
 
 def _extrema(smooth: Smooth, slope: Tensor, low: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-    """(a lower bound of the minimum, an upper bound of the maximum) of f(z) - slope z over [low, up]."""
+    """Return (a lower bound of the minimum, an upper bound of the maximum) of f(z) - slope z over [low, up]."""
     least, most = torch.full_like(low, torch.inf), torch.full_like(low, -torch.inf)
     for i in range(_GRID + 1):
         z = low + (up - low) * (i / _GRID)

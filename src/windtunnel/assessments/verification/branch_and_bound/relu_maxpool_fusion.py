@@ -74,7 +74,7 @@ class _Looking(TorchFunctionMode):
                     break  # what works in place gives what it took
 
     def joined(self) -> Joined:
-        """(the ReLUs, the poolings) that are taken together."""
+        """Return (the ReLUs, the poolings) that are taken together."""
         calls = set[int]()
         for source, users in self._users.items():
             both = {source, *users}

@@ -43,7 +43,7 @@ class _PlaneNeurons:
     box: InputBoxes
 
     def single(self) -> _PlaneNeurons:
-        """The same in float32."""
+        """Return the same in float32."""
         box = InputBoxes(self.box.middle.float(), self.box.radius.float(), self.box.unit.float())
         return _PlaneNeurons(self.w.float(), self.b.float(), self.low.float(), self.up.float(), box)
 
@@ -84,12 +84,12 @@ class OfReLUs(Fitted):
         super().__init__(start, is_visible, *RATES)
 
     def plane(self) -> Plane:
-        """The planes of now, for the search for better ones."""
+        """Return the planes of now, for the search for better ones."""
         offset, self._corner, self._ends = self._single.offsets(*self._now)
         return Plane(self._columns, self._now[0], offset, self._single.box)
 
     def best(self) -> Plane:
-        """The best planes, their offsets in float64, for inputs as they are."""
+        """Return the best planes, their offsets in float64, for inputs as they are."""
         (g, mu, nu), box = (t.double() for t in self._best), self._units.box
         weights = (g * box.unit[:, :, None] / box.radius[:, None]).float()
         exact = weights.double()

@@ -80,7 +80,7 @@ class BranchAndBoundSearch:
                 raise
 
     def _take(self) -> Tensor:
-        """Indices of the subdomains to split next, after those are dropped that no longer matter."""
+        """Return indices of the subdomains to split next, after those are dropped that no longer matter."""
         sample = self._queries.sample[self._query].cpu()
         spent = (self.domains >= self._limits.domains)[sample]
         settled = (self.given_up | self._broken)[sample]

@@ -34,7 +34,7 @@ _UNUSED = 0.05  # of its time a search leaves at most, so that what it found las
 
 
 def network_of(classifier: Classifier) -> Network:
-    """The classifier's module, taken apart. Raises IncompatibleError naming the operator that has no linear bounds."""
+    """Return the classifier's module, taken apart. Raises IncompatibleError naming the operator that has no linear bounds."""
     return Network(classifier.module, classifier.input_shape, classifier.device)
 
 
@@ -75,17 +75,17 @@ class Searcher:
         }
 
     def network(self) -> Network:
-        """The subject's network, taken apart."""
+        """Return the subject's network, taken apart."""
         if self._network is None:
             self._network = network_of(self.subject.classifier)
         return self._network
 
     def forget(self) -> None:
-        """The network's recorded runs hold memory, which a weaker method needs."""
+        """Free the memory of the network's recorded runs, which a weaker method needs."""
         self._network = None
 
     def session(self, indices: Tensor) -> Session:
-        """A session on the samples `indices` (n,); their time begins."""
+        """Return a session on the samples `indices` (n,); their time begins."""
         started = time.monotonic()
         late = min(self.deadline.here(), started + float(self.seconds[indices].sum()))
         return Session(self, indices, started, _After(late))
@@ -112,7 +112,7 @@ class Session:
         return self.interrupted or self.expired.over or time.monotonic() > self.expired.late
 
     def region(self, at: Tensor, epsilon: float | Tensor) -> BallRegions:
-        """The balls around the group's samples `at` (m,), of `epsilon`, one for all or one for each of them."""
+        """Return the balls around the group's samples `at` (m,), of `epsilon`, one for all or one for each of them."""
         subject = self.searcher.subject
         inputs = subject.dataset.inputs[self.indices[at]]
         return BallRegions.around(inputs, self.searcher.norm, epsilon, subject.classifier.device)

@@ -51,7 +51,7 @@ class LinearSpecs:
         return replace(joined, planes=planes, plane=plane)
 
     def at(self, index: Tensor) -> LinearSpecs:
-        """The rows at `index`, int64 or bool."""
+        """Return the rows at `index`, int64 or bool."""
         index = index.nonzero().flatten() if index.dtype == torch.bool else index
         # On a processor several times as fast as brackets.
         spec, sample, signs, alpha, beta = (
@@ -61,5 +61,5 @@ class LinearSpecs:
         return LinearSpecs(self.start, spec, sample, signs, alpha, beta, self.planes, plane)
 
     def with_multipliers(self, alpha: Tensor, beta: Tensor) -> LinearSpecs:
-        """The same rows with other multipliers."""
+        """Return the same rows with other multipliers."""
         return replace(self, alpha=alpha, beta=beta)

@@ -21,21 +21,21 @@ def fold(graph: fx.GraphModule) -> None:
 
 
 def layer_of(graph: fx.GraphModule, node: object) -> nn.Module | None:
-    """The module behind a node; None where it is no module's."""
+    """Return the module behind a node; None where it is no module's."""
     if isinstance(node, fx.Node) and node.op == "call_module":
         return graph.get_submodule(str(node.target))
     return None
 
 
 def argument(node: fx.Node) -> fx.Node:
-    """The first argument of a node that has a node there."""
+    """Return the first argument of a node that has a node there."""
     first = node.args[0]
     assert isinstance(first, fx.Node)
     return first
 
 
 def affine_nodes(graph: fx.GraphModule) -> list[fx.Node]:
-    """The nodes that are `Affine`."""
+    """Return the nodes that are `Affine`."""
     return [node for node in graph.graph.nodes if isinstance(layer_of(graph, node), Affine)]
 
 
@@ -129,7 +129,7 @@ def _before(layer: nn.Conv2d | nn.Linear, scale: Tensor, offset: Tensor) -> None
 
 
 def _lower(graph: fx.GraphModule, node: fx.Node) -> None:
-    """A layer of a common kind for an affine that nothing takes: a 1x1 convolution at the input, else normalisation."""
+    """Replace an affine that nothing takes by a layer of a common kind: a 1x1 convolution at the input, else normalisation."""
     affine, shape = _affine(graph, node), node.meta.get("shape")
     if shape is None or len(shape) not in (1, 3):
         return

@@ -23,7 +23,7 @@ class Affine(nn.Module):
         self.register_buffer("shift", shift.double())
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same shape as `x` (n, ...)."""
+        """Return the same shape as `x` (n, ...)."""
         return x * self.scale + self.shift
 
 
@@ -40,26 +40,26 @@ class Call:
     shape_out: tuple[int, ...] | None
 
     def tensor(self, key: str) -> Tensor:
-        """A constant tensor. Raises KeyError where the argument is none."""
+        """Return a constant tensor. Raises KeyError where the argument is none."""
         value = self.given.get(key)
         if not isinstance(value, Tensor):
             raise KeyError(key)
         return value
 
     def pair(self, key: str) -> tuple[int, int]:
-        """An argument of one or two integers as two."""
+        """Return an argument of one or two integers as two."""
         value = self.integers(key)
         return (value[0], value[-1])
 
     def integers(self, key: str) -> list[int]:
-        """An argument of integers. Raises KeyError where it is something else."""
+        """Return an argument of integers. Raises KeyError where it is something else."""
         value = self.given[key]
         if not isinstance(value, list | tuple):
             raise KeyError(key)
         return [*value]
 
     def number(self, key: str) -> float:
-        """An argument that is one number. Raises KeyError where it is something else."""
+        """Return an argument that is one number. Raises KeyError where it is something else."""
         value = self.given[key]
         if not isinstance(value, int | float):
             raise KeyError(key)
@@ -94,7 +94,7 @@ def _conv(call: Call) -> nn.Module:
 
 
 def _without_dilation(weight: Tensor, dilation: tuple[int, int]) -> Tensor:
-    """The kernel of a dilated convolution with the zeros between its weights."""
+    """Return the kernel of a dilated convolution with the zeros between its weights."""
     high, wide = ((size - 1) * step + 1 for size, step in zip(weight.shape[2:], dilation, strict=True))
     plain = weight.new_zeros(*weight.shape[:2], high, wide)
     plain[..., :: dilation[0], :: dilation[1]] = weight
@@ -102,7 +102,7 @@ def _without_dilation(weight: Tensor, dilation: tuple[int, int]) -> Tensor:
 
 
 def _without_groups(weight: Tensor, groups: int) -> Tensor:
-    """The kernel (out, in / groups, h, w) of a grouped convolution as that of a plain one, (out, in, h, w)."""
+    """Return the kernel (out, in / groups, h, w) of a grouped convolution as that of a plain one, (out, in, h, w)."""
     outputs, inputs = weight.shape[0] // groups, weight.shape[1]
     plain = weight.new_zeros(weight.shape[0], inputs * groups, *weight.shape[2:])
     for group in range(groups):
@@ -195,7 +195,7 @@ def _window(call: Call) -> tuple[int, tuple[int, int]]:
 
 
 def _mean(call: Call) -> nn.Module:
-    """The mean over height and width is a pooling of one window."""
+    """Return the pooling of one window that a mean over height and width is."""
     if call.shape_in is None or len(call.shape_in) != 3 or call.given["dtype"] is not None:
         raise NotImplementedError
     if sorted(d % 4 for d in call.integers("dim")) != [2, 3]:
@@ -274,7 +274,7 @@ def _constant(value: object) -> Tensor:
 
 
 def _fitting(call: Call, scale: Tensor, shift: Tensor) -> nn.Module:
-    """An Affine of constants that are broadcast over the batch and enlarge no sample."""
+    """Return an Affine of constants that are broadcast over the batch and enlarge no sample."""
     shape = call.shape_in
     if shape is None or shape != call.shape_out:
         raise NotImplementedError

@@ -101,7 +101,7 @@ def _scales(graph: fx.GraphModule, group: dict[fx.Node, fx.Node], inputs: Tensor
 
 
 def _fixed(graph: fx.GraphModule) -> Iterator[fx.Node]:
-    """The nodes whose values must stay as they are: the input, constants, and both sides of every other operator."""
+    """Yield the nodes whose values must stay as they are: the input, constants, and both sides of every other operator."""
     for node in graph.graph.nodes:
         if node.op in ("placeholder", "get_attr"):
             yield node

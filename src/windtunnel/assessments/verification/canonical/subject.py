@@ -86,7 +86,7 @@ def _log_probability(own_logit: Tensor, others: Tensor) -> Tensor:
 
 
 def canonical_subject(subject: Subject, *, traced: bool = True) -> Canonical:
-    """The subject with its network traced, folded and brought to unit scale; nothing of it touches the user's module.
+    """Return the subject with its network traced, folded and brought to unit scale; nothing of it touches the user's module.
 
     traced: False to rescale the logits of a copy, which is quick, and enough for an attack or branch and bound.
     A model that cannot be traced is copied and its logits rescaled; one without gradients is only rescaled. Raises
@@ -113,7 +113,7 @@ def canonical_subject(subject: Subject, *, traced: bool = True) -> Canonical:
 
 
 def unit_of(logits: Tensor) -> tuple[float, float]:
-    """(unit, offset) of logits (n, K): the median spread over the classes, and the mean; 1 where there is no spread."""
+    """Return (unit, offset) of logits (n, K): the median spread over the classes, and the mean; 1 where there is no spread."""
     if not len(logits):
         return 1.0, 0.0
     unit, offset = (
@@ -125,7 +125,7 @@ def unit_of(logits: Tensor) -> tuple[float, float]:
 
 @lru_cache(maxsize=4)
 def _traced(classifier: Classifier) -> Trace | str:
-    """The network traced and folded, ending in a linear layer; a text where it cannot be, or does not give the logits."""
+    """Return the network traced and folded, ending in a linear layer; a text where it cannot be, or does not give the logits."""
     from windtunnel.assessments.verification.canonical.trace import (  # imports the exporter of torch, which is large
         BranchingError,
         FixedBatchError,
@@ -176,7 +176,7 @@ def _rescaled(
 
 
 def _copied(module: nn.Module) -> nn.Module:
-    """A deep copy without dropout, for which auto-LiRPA would turn on training mode."""
+    """Return a deep copy without dropout, for which auto-LiRPA would turn on training mode."""
     copied = copy.deepcopy(module)
     for parent in list(copied.modules()):
         for name, child in parent.named_children():

@@ -46,7 +46,7 @@ class Trace:
 
 
 def trace(module: nn.Module, sample: Tensor) -> Trace:
-    """`module` on a batch like `sample` (1, ...) as a graph of torch modules; the module itself is not touched.
+    """Return `module` on a batch like `sample` (1, ...) as a graph of torch modules; the module itself is not touched.
 
     Dropout is left out, arithmetic with constants becomes `Affine`, and a softmax at the end is taken off: it changes no
     decision. Raises UntraceableError, FixedBatchError, BranchingError.
@@ -156,7 +156,7 @@ class _Copier:
     def _layer(
         self, node: fx.Node, inputs: list[fx.Node], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> nn.Module | None:
-        """The torch module that does what `node` does; None where no row knows one."""
+        """Return the torch module that does what `node` does; None where no row knows one."""
         target = node.target
         if target in operators.WITH_INDICES and any(user.users and user.args[1:] != (0,) for user in node.users):
             return None
@@ -198,7 +198,7 @@ def _doubled(value: object) -> object:
 
 
 def _shape(node: fx.Node) -> tuple[int, ...] | None:
-    """The shape of one sample; None where the first dimension, and it alone, is not the batch."""
+    """Return the shape of one sample; None where the first dimension, and it alone, is not the batch."""
     value = node.meta.get("val")
     if not isinstance(value, Tensor):
         return None
@@ -218,7 +218,7 @@ def _name(target: object) -> str:
 
 
 def _described(node: fx.Node) -> str:
-    """An operator and where it stands in the user's module, for messages: `gelu (encoder.layers.0)`."""
+    """Return an operator and where it stands in the user's module, for messages: `gelu (encoder.layers.0)`."""
     stack = [str(path) for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
     path_to_layer = next((path for path in reversed(stack) if not path.startswith("_")), "")
     return f"{_name(node.target)} ({path_to_layer})" if path_to_layer else _name(node.target)

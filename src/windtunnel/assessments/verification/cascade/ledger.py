@@ -77,11 +77,11 @@ class Ledger:
         self.upper[indices] = torch.fmin(self.upper[indices], upper)
 
     def verify(self, indices: Tensor, by: str) -> None:
-        """These samples are verified."""
+        """Record these samples as verified."""
         self._decide(indices, Verdict.VERIFIED, by)
 
     def falsify(self, indices: Tensor, examples: Tensor, by: str) -> Tensor:
-        """These samples have a counter-example, as far as the user's own model agrees; (n,) bool, whether it does.
+        """Record counter-examples of these samples, as far as the user's own model agrees; (n,) bool, whether it does.
 
         What verifiers see is a copy of the model in another form, and rounding can part the two at a tie.
         """
@@ -92,7 +92,7 @@ class Ledger:
         return wrong
 
     def fail(self, index: int, by: str) -> None:
-        """The step broke down on this sample; a later step may still decide it."""
+        """Record that the step broke down on this sample; a later step may still decide it."""
         self.verdicts[index] = int(Verdict.ERROR)
         if by not in self.names:
             self.names.append(by)

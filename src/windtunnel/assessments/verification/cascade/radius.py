@@ -61,7 +61,7 @@ class RadiusBounds:
 
 
 def certified_radius(verified: Decide, low: Tensor, largest: float, tolerance: float) -> Tensor:
-    """The largest epsilon in [low, largest] at which `verified` holds, to within `tolerance`; float32 (N,).
+    """Return the largest epsilon in [low, largest] at which `verified` holds, to within `tolerance`; float32 (N,).
 
     low: (N,), an epsilon at which each sample is verified already, 0 where none is; negative leaves the sample out, at
     radius 0. All samples are bisected together, each at its own epsilon. What is returned was verified itself, so it is
@@ -71,7 +71,7 @@ def certified_radius(verified: Decide, low: Tensor, largest: float, tolerance: f
 
 
 def broken_radius(broken: Decide, high: Tensor, low: Tensor, tolerance: float) -> Tensor:
-    """The smallest epsilon in [low, high] at which `broken` holds, to within `tolerance`; float32 (N,), inf for none.
+    """Return the smallest epsilon in [low, high] at which `broken` holds, to within `tolerance`; float32 (N,), inf for none.
 
     high: (N,), the largest epsilon to try. low: (N,), an epsilon at which each sample is known to hold; negative leaves
     the sample out, at 0: it is broken without any perturbation.
@@ -128,7 +128,7 @@ def empirical_curve(broken: Tensor, epsilons: Tensor) -> Tensor:
 def curve_metrics(
     radii: Tensor, correct: Tensor, largest: float, broken: Tensor | None = None, *, finished: bool = True
 ) -> dict[str, Json]:
-    """The curves as plain lists over `CURVE_POINTS` epsilons from 0 to `largest`, and the mean certified radius.
+    """Return the curves as plain lists over `CURVE_POINTS` epsilons from 0 to `largest`, and the mean certified radius.
 
     `average_certified_radius` counts a sample that is not correct as 0 (ACR, Zhai et al. 2020, arXiv 2001.02378). Where the
     search was not `finished` it is called `average_certified_radius_at_least`, and the median likewise: a time-out must

@@ -117,7 +117,7 @@ def _enter(answer: SolverAnswer, step: str, ledger: Ledger, subject: Subject, on
 
 
 def graph_for_marabou(canonical: Canonical, classifier: Classifier, folder: Path) -> Path:
-    """The graph for Marabou: exported from the canonical network, or the user's own ONNX at unit scale.
+    """Return the graph for Marabou: exported from the canonical network, or the user's own ONNX at unit scale.
 
     Raises IncompatibleError where it is not the model, or has operators or values that Marabou cannot deal with.
     """

@@ -68,14 +68,14 @@ class Step:
 
 
 def library_of_step(name: str) -> Library:
-    """The library that offers a step; its code is not imported. Raises UserError, with the nearest match, for none."""
+    """Return the library that offers a step; its code is not imported. Raises UserError, with the nearest match, for none."""
     if name not in _known():
         raise UserError(_unknown("steps", name))
     return _known()[name]
 
 
 def unknown_steps(where: str, entry: VerificationEntry) -> Iterator[str]:
-    """A line for each of an entry's steps that no library offers, with the nearest one that is offered."""
+    """Yield a line for each of an entry's steps that no library offers, with the nearest one that is offered."""
     yield from (_unknown(f"{where}.steps", step) for step in entry.steps if step not in _known())
 
 
@@ -97,6 +97,6 @@ def _unknown(where: str, name: str) -> str:
 
 
 def step_of(name: str) -> Step:
-    """The step of this name. Imports the code of the library that offers it."""
+    """Return the step of this name. Imports the code of the library that offers it."""
     step: Step = library_of_step(name).steps[name]()
     return step

@@ -27,7 +27,7 @@ ATTACK_BATCH = 256
 
 
 def steps_of(row: VerifierRow, entry: VerificationEntry) -> tuple[str, ...]:
-    """The steps behind an algorithm: a single verifier is a cascade of one or two."""
+    """Return the steps behind an algorithm: a single verifier is a cascade of one or two."""
     return entry.steps if row.of_entry else row.steps
 
 
@@ -74,7 +74,7 @@ def load_steps(steps: Sequence[str]) -> None:
 
 
 def called_with(steps: Sequence[str], task: VerificationTask) -> Mapping[str, object]:
-    """The arguments of every step by its name; of a single verifier the arguments themselves.
+    """Return the arguments of every step by its name; of a single verifier the arguments themselves.
 
     Tensors are those of all samples: a step cuts them into batches, and leaves out what is decided.
     """
@@ -83,7 +83,7 @@ def called_with(steps: Sequence[str], task: VerificationTask) -> Mapping[str, ob
 
 
 def radius_steps(radius: Radius, steps: Sequence[str]) -> tuple[str | None, str | None]:
-    """(the step whose bounds find certified radii first, the one that then searches sample by sample), None where there is none.
+    """Return (the step whose bounds find certified radii first, the one that then searches sample by sample), None where there is none.
 
     The last of `steps` that gives bounds, but not alpha-crown after another one: a search asks many times, and its slopes are
     optimised again each time. What searches takes long: only where `radius` names it, or where nothing else can.

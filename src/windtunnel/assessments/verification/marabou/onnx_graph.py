@@ -79,7 +79,7 @@ def readable_by_marabou(source: Path, target: Path) -> Path:
 
 
 def _per_channel(constant: np.ndarray, channels: int) -> np.ndarray | None:
-    """A constant that is broadcast over height and width, as (channels,); None where it is anything else."""
+    """Return a constant that is broadcast over height and width, as (channels,); None where it is anything else."""
     padded = constant.reshape((1,) * (4 - constant.ndim) + constant.shape) if constant.ndim <= 4 else constant
     if padded.ndim != 4 or padded.shape not in {(1, 1, 1, 1), (1, channels, 1, 1)}:
         return None

@@ -41,7 +41,7 @@ def box(inputs: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
 def queries_of(
     subject: Subject, epsilon: float, indices: Tensor, *, one_by_one: bool, slack: float = 0.0
 ) -> list[Query]:
-    """The Linf boxes around the samples at `indices`, cut off at [0, 1]; other classes by their margin, the nearest first.
+    """Return the Linf boxes around the samples at `indices`, cut off at [0, 1]; other classes by their margin, the nearest first.
 
     What is asked for is another class within Marabou's tolerance and twice `slack` of the target: where there is none, that proves.
     """
@@ -105,7 +105,7 @@ def solve_all(
 
 
 def _tensors(answer: SolverAnswer) -> dict[str, Tensor]:
-    """A decided answer as it is kept."""
+    """Return a decided answer as it is kept."""
     arrays = {"example": answer.counter_example, "lower": answer.lower, "upper": answer.upper}
     numbers = torch.tensor([int(answer.verdict), answer.seconds], dtype=torch.float64)
     return {"numbers": numbers, **{key: torch.from_numpy(a) for key, a in arrays.items() if a is not None}}

@@ -68,7 +68,7 @@ class Solve:
     deadline: Deadline
 
     def __call__(self, query: Query) -> SolverAnswer:
-        """The answer; whatever Marabou raises is this sample's error, with its reason, and no other's.
+        """Return the answer; whatever Marabou raises is this sample's error, with its reason, and no other's.
 
         Works in a folder of its own: Marabou leaves `failedMarabouQuery.ipq` in the current one.
         """
@@ -136,7 +136,7 @@ class _Solver:
         return (Verdict.UNKNOWN, None, undecided) if undecided else (Verdict.VERIFIED, None, "")
 
     def _read(self, point: np.ndarray) -> dict[int, float]:
-        """The values of all variables at a point; empty where Marabou does not say them."""
+        """Return the values of all variables at a point; empty where Marabou does not say them."""
         code, values = self._solve([], point, point)
         return values if code == "sat" else {}
 
@@ -157,7 +157,7 @@ class _Solver:
         return lower, upper
 
     def _largest(self, logit: int, side: float) -> float:
-        """A verified upper bound of side * logit over the box; NaN where none was verified."""
+        """Return a verified upper bound of side * logit over the box; NaN where none was verified."""
         attained = side * float(self._query.logits[logit])  # a value that is taken
         step, verified = _FIRST_STEP, float("nan")
         while np.isnan(verified) and step <= _MAX_STEP:
@@ -180,7 +180,7 @@ class _Solver:
         return verified
 
     def _at_least(self, terms: dict[int, float], scalar: float) -> object:
-        """The constraint: the sum of weight * logit is at least `scalar`."""
+        """Return the constraint: the sum of weight * logit is at least `scalar`."""
         from maraboupy import MarabouCore
         from maraboupy.MarabouUtils import Equation
 

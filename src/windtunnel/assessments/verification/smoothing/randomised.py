@@ -138,7 +138,7 @@ def assess_smoothing(name: str, entry: VerificationEntry, budget: Budget, subjec
 
 
 def smoothing_metrics(data: Tensors, smoothing: Smoothing) -> dict[str, Json]:
-    """The contract's rates, the smoothed model's own accuracy and abstentions, and the certified curve."""
+    """Return the contract's rates, the smoothed model's own accuracy and abstentions, and the certified curve."""
     verdicts, clean, targets, predictions, radii = (
         tensor_in(data, key)
         for key in ("verdicts", "clean_predictions", "targets", "smoothed_predictions", "certified_radius")
@@ -156,7 +156,7 @@ def smoothing_metrics(data: Tensors, smoothing: Smoothing) -> dict[str, Json]:
 
 
 def largest_radius(smoothing: Smoothing) -> float:
-    """The radius where all n copies agree: no sample can be certified beyond it."""
+    """Return the radius where all n copies agree: no sample can be certified beyond it."""
     return radius_of(smoothing.n, smoothing.n, smoothing)
 
 

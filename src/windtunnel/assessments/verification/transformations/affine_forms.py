@@ -121,7 +121,7 @@ class AffineForm:
 
 
 def _windows(values: Tensor, pool: nn.MaxPool2d, outside: float) -> Tensor:
-    """The values (B, C, k, h, w) of the windows of a max pooling, `outside` beyond the border."""
+    """Return the values (B, C, k, h, w) of the windows of a max pooling, `outside` beyond the border."""
     (kh, kw), (sh, sw), (ph, pw) = (
         v if isinstance(v, tuple) else (v, v) for v in (pool.kernel_size, pool.stride, pool.padding)
     )
@@ -223,7 +223,7 @@ _KNOWN = (
 
 
 def _is_known(node: fx.Node) -> bool:
-    """True for a sum of two values, a concatenation of some, or values that are moved, each sample's by themselves."""
+    """Return True for a sum of two values, a concatenation of some, or values that are moved, each sample's by themselves."""
     inputs = node.args[0] if node.target is torch.ops.aten.cat.default else node.args
     if node.target in _MOVES:
         inputs = node.args[:1]
@@ -239,7 +239,7 @@ def _moved(node: fx.Node, values: Tensor) -> Tensor:
 
 
 def _through(module: nn.Module, form: AffineForm) -> AffineForm:
-    """The form after one layer."""
+    """Return the form after one layer."""
     if isinstance(module, nn.Conv2d):
         offset = 0.0 if module.bias is None else module.bias[:, None, None]
         return form.linear(

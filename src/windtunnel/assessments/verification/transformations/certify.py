@@ -354,7 +354,7 @@ def _order(low: Tensor, high: Tensor) -> tuple[float, list[float]]:
 
 
 def _patched(image: Tensor, places: list[tuple[int, int]], side: int, has_symbols: bool) -> AffineForm:
-    """The images of a patch at each of the places: its values from 0 to 1, free boxes or a symbol each."""
+    """Return the images of a patch at each of the places: its values from 0 to 1, free boxes or a symbol each."""
     channels, height, width = image.shape
     centre, radius = image.repeat(len(places), 1, 1, 1), torch.zeros(len(places), *image.shape, dtype=image.dtype)
     count = channels * side * side

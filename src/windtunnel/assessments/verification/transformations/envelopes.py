@@ -96,7 +96,7 @@ def envelope(transformation: Transformation, image: Tensor, low: Tensor, high: T
 
 
 def _mixed(form: AffineForm, weights: Tensor) -> AffineForm:
-    """The form of weights (3, 3) times the channels."""
+    """Return the form of weights (3, 3) times the channels."""
     return form.linear(
         lambda t: torch.einsum("ij,bjhw->bihw", weights, t),
         lambda t: torch.einsum("ij,bjhw->bihw", weights.abs(), t),
@@ -190,7 +190,7 @@ def _kind_of_each(transformation: Transformation) -> list[bool]:
 
 
 def _per_channel(interval: TensorInterval, height: int, width: int) -> TensorInterval:
-    """An interval (B, 1 or H, 1 or W) as (B, 1, H, W)."""
+    """Return an interval (B, 1 or H, 1 or W) as (B, 1, H, W)."""
     return TensorInterval(*(t.expand(-1, height, width)[:, None] for t in (interval.low, interval.high)))
 
 

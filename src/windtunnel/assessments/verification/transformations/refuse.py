@@ -40,5 +40,5 @@ def check_certificate(
 
 
 def network_of(classifier: Classifier, subject_network: Classifier) -> FormNetwork:
-    """The traced network of a classifier. Raises IncompatibleError where it has a layer without bounds."""
+    """Return the traced network of a classifier. Raises IncompatibleError where it has a layer without bounds."""
     return FormNetwork(subject_network.module, classifier.source)

@@ -124,7 +124,7 @@ def decide_instance(
 
 
 def _within(entry: VerificationEntry, seconds: float) -> VerificationEntry:
-    """The entry with `left` seconds at most."""
+    """Return the entry with `left` seconds at most."""
     if seconds == math.inf:
         return entry
     return entry.model_copy(

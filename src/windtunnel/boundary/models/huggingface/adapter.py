@@ -47,7 +47,7 @@ class _HuggingFaceFile(OfLibrary):
 
 
 def view(model: Model) -> View:
-    """The image processor's resizing and cropping, and the names in the configuration's `id2label`."""
+    """Return the image processor's resizing and cropping, and the names in the configuration's `id2label`."""
     with _offline(model):
         return _view(_processor(model), _config(model))
 
@@ -79,7 +79,7 @@ def _keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
 
 
 def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
-    """The model that `keep` kept, built from its configuration by a class of transformers' own."""
+    """Return the model that `keep` kept, built from its configuration by a class of transformers' own."""
     record = fitting(_HuggingFaceFile, facts, MODEL_JSON, "what `train` wrote")
     content = {k: v for k, v in record.config.items() if k not in _DROPPED}
     kind = str(content.pop("model_type", ""))
@@ -102,7 +102,7 @@ def _library() -> ModuleType:
 
 
 def _place(model: Model) -> str:
-    """The folder, or the hub id."""
+    """Return the folder, or the hub id."""
     if (model.path is None) == (model.name is None):
         raise UserError(
             "model.path, a local folder, or model.name, a hub id: one of the two for model.source: huggingface"

@@ -40,7 +40,7 @@ class _TimmFile(OfLibrary):
 
 
 def view(model: Model) -> View:
-    """The transforms of timm's configuration of the model, and the names of its classes."""
+    """Return the transforms of timm's configuration of the model, and the names of its classes."""
     name = wanted(model, "name")
     with offline(f"model: timm's {name}", model.time_limit, network=name.startswith(_HUB)):
         return _view(_network(name, model.kwargs))
@@ -78,7 +78,7 @@ def _keep(model: Model, name: str, directory: Path, seed: int) -> dict[str, Json
 
 
 def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
-    """The model that `keep` kept; its architecture by its name, which no file can make anything else of."""
+    """Return the model that `keep` kept; its architecture by its name, which no file can make anything else of."""
     record = fitting(_TimmFile, facts, MODEL_JSON, "what `train` wrote")
     if record.name.startswith(_HUB):  # a name that model.json is not to have: nothing is fetched for a file's sake
         raise UserError(f"model.json: name: '{record.name}' is a place on a hub, not an architecture of timm")

@@ -39,7 +39,7 @@ class _TorchvisionFile(OfLibrary):
 
 
 def view(model: Model) -> View:
-    """The transforms and the class names of the weights; of the default ones where the model's are a file or random."""
+    """Return the transforms and the class names of the weights; of the default ones where the model's are a file or random."""
     with offline(f"model: torchvision's {model.name}", model.time_limit):
         return _view(model)
 
@@ -74,7 +74,7 @@ def _keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
 
 
 def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
-    """The model that `keep` kept; its architecture by its name, which no file can make anything else of."""
+    """Return the model that `keep` kept; its architecture by its name, which no file can make anything else of."""
     record = fitting(_TorchvisionFile, facts, MODEL_JSON, "what `train` wrote")
     with offline(f"{trust.key}: torchvision's {record.name}", trust.time_limit, trust.key):
         network = architecture(record.name, trust.kwargs)
@@ -105,7 +105,7 @@ def parameter_count(name: str) -> int:
 
 
 def _weights(model: Model) -> Any:
-    """The row of the weights enumeration that `weights` names; DEFAULT where it names none."""
+    """Return the row of the weights enumeration that `weights` names; DEFAULT where it names none."""
     name = wanted(model, "name")
     if name not in classifiers():
         raise UserError(unknown_word("model.name", name, classifiers(), what="a classifier of torchvision"))
@@ -119,7 +119,7 @@ def _weights(model: Model) -> Any:
 
 
 def architecture(name: str, kwargs: Mapping[str, Any]) -> nn.Module:
-    """The architecture, without weights."""
+    """Return the architecture, without weights."""
     if name not in classifiers():
         raise UserError(unknown_word("model.name", name, classifiers(), what="a classifier of torchvision"))
     defaults = {"aux_logits": False, "init_weights": False} if name in _AUXILIARY else {}

@@ -32,7 +32,7 @@ def essential_blocks(artifacts: Artifacts, inputs: ReportInputs) -> Iterator[Blo
 
 
 def assessment_section(artifacts: Artifacts, inputs: ReportInputs, options: Options) -> Section:
-    """The details of one assessment: what ran, its further figures, every metric and option."""
+    """Return the details of one assessment: what ran, its further figures, every metric and option."""
     blocks = [Text(what_ran(artifacts)), *caveat_blocks(artifacts), *_further_figures(artifacts, inputs, options)]
     blocks += [*attack_by_attack(artifacts, inputs, options), *obstacle_tables(artifacts)]
     blocks += [
@@ -64,7 +64,7 @@ def _further_figures(artifacts: Artifacts, inputs: ReportInputs, options: Option
 
 
 def caveat_blocks(artifacts: Artifacts) -> list[Block]:
-    """The caveats of an assessment, with how many samples they concern."""
+    """Return the caveats of an assessment, with how many samples they concern."""
     return [Highlight("warning", text) for text in _caveats(artifacts)]
 
 
@@ -79,7 +79,7 @@ def limits_table(mine: Sequence[Artifacts]) -> list[Table]:
 
 
 def _once(texts: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
-    """The rows of one kind of caveat: one row where its texts differ in a few words alone, such as a number."""
+    """Yield the rows of one kind of caveat: one row where its texts differ in a few words alone, such as a number."""
     split_texts = [text.split(" ") for text in texts]
     shortest = min(map(len, split_texts))
     same = [len({w[i] for w in split_texts}) == 1 for i in range(shortest)]
@@ -119,7 +119,7 @@ def what_ran(artifacts: Artifacts) -> str:
 
 
 def _asked_for_bounds(artifacts: Artifacts) -> bool:
-    """True where the entry has `output_bounds: true`: what it asked for is on paper in every layout."""
+    """Return True where the entry has `output_bounds: true`: what it asked for is on paper in every layout."""
     return kwargs(artifacts).get("output_bounds") is True
 
 
@@ -151,7 +151,7 @@ def _metrics(artifacts: Artifacts) -> Iterator[Table]:
 
 
 def _pairs(inputs: ReportInputs, name: str) -> Iterator[Table]:
-    """The single corruptions of a suite, each with its interval."""
+    """Yield the single corruptions of a suite, each with its interval."""
     rows = []
     for child, metadata in inputs.children.get(name, {}).items():
         metrics = metadata.metrics

@@ -22,7 +22,7 @@ from windtunnel.reporting.report.sections.statement import layers
 
 
 def damage_blocks(mine: Sequence[Artifacts], inputs: ReportInputs) -> Iterator[Block]:
-    """The charts that compare the attacks of a run."""
+    """Yield the charts that compare the attacks of a run."""
     if chart := _left(mine):
         yield chart
     yield from _classes(inputs)
@@ -32,7 +32,7 @@ def damage_blocks(mine: Sequence[Artifacts], inputs: ReportInputs) -> Iterator[B
 
 
 def _left(mine: Sequence[Artifacts]) -> Chart | None:
-    """The accuracy that each attack left, with its interval."""
+    """Return the accuracy that each attack left, with its interval."""
     rows = []
     for a in mine:
         key = leading_metric(a.metadata)

@@ -17,7 +17,7 @@ _KEY = (("certified", "verified"), ("broken", "falsified"), ("unknown", "unknown
 
 
 def certificate_blocks(mine: Sequence[Artifacts], inputs: ReportInputs) -> Iterator[Block]:
-    """The charts that compare the verifiers of a run."""
+    """Yield the charts that compare the verifiers of a run."""
     rated = [a for a in mine if all(f"{verdict}_rate" in a.metrics for _, verdict in _KEY)]
     if rated:
         rows = [Stack(f"{a.name}, {region_words(a)}", tuple(number(a.metrics, f"{verdict}_rate") for _, verdict in _KEY),

@@ -23,7 +23,7 @@ _SIZES = {"LARS": "lars", "LAGS": "lags", "severity L2": "adversarial_severity_s
 
 
 def classifier_tables(artifacts: Artifacts) -> Iterator[Table]:
-    """The accuracies and the distances of every classifier, and the correlations; nothing where there is one classifier."""
+    """Yield the accuracies and the distances of every classifier, and the correlations; nothing where there is one classifier."""
     rows = table(tuple[ClassifierMetrics, ...], artifacts.metrics, "models")
     if not rows:
         return

@@ -29,7 +29,7 @@ def reported(artifacts: Artifacts) -> Reported:
 
 
 def show(column: Column, artifacts: Artifacts, confidence: float | None = None) -> str:
-    """The metric of one assessment as text; `-` where it has none. `confidence`: of what it broke, in the wrong answer."""
+    """Return the metric of one assessment as text; `-` where it has none. `confidence`: of what it broke, in the wrong answer."""
     metrics = artifacts.metrics
     if column.metric == COST:
         return _cost(metrics)
@@ -56,7 +56,7 @@ def _cost(metrics: Metrics) -> str:
 
 
 def family_sections(inputs: ReportInputs, options: Options) -> Iterator[Section]:
-    """The section of each question that an assessment answers."""
+    """Yield the section of each question that an assessment answers."""
     answers = [(reported(a).question, a) for a in inputs.assessments]
     for question in sorted({question for question, _ in answers}, key=lambda q: (q.order, q.words)):
         mine = [a for answered, a in answers if answered == question]
@@ -107,7 +107,7 @@ def _overview(mine: Sequence[Artifacts], inputs: ReportInputs) -> Iterator[Block
 
 
 def _place(inputs: ReportInputs, artifacts: Artifacts) -> int:
-    """The place of an assessment's budget among those of the sandwich; last where it has none."""
+    """Return the place of an assessment's budget among those of the sandwich; last where it has none."""
     budgets, where = [(layer.norm, layer.epsilon) for layer in layers(inputs.summary)], region(artifacts)
     mine = (where.norm, where.epsilon)
     return budgets.index(mine) if mine in budgets else len(budgets)

@@ -78,7 +78,7 @@ def _facts(inputs: ReportInputs) -> Iterator[tuple[str, str]]:
 
 
 def _tiles(summary: Artifacts | None) -> Iterator[Tile]:
-    """The headline numbers at the global budget."""
+    """Yield the headline numbers at the global budget."""
     if summary is None:
         return
     layer = layers(summary)[0]
@@ -97,7 +97,7 @@ def _tiles(summary: Artifacts | None) -> Iterator[Tile]:
 
 
 def _sandwich_chart(summary: Artifacts | None) -> Chart | None:
-    """The sandwich per budget; None where there is no summary."""
+    """Return the sandwich per budget; None where there is no summary."""
     if summary is None:
         return None
     alt = f"The robustness sandwich: the state of the {summary.metrics['n_samples']} samples at each budget."
@@ -105,7 +105,7 @@ def _sandwich_chart(summary: Artifacts | None) -> Chart | None:
 
 
 def _findings(inputs: ReportInputs) -> tuple[Highlight, ...]:
-    """The most damaging facts, each with what was seen, and the weakest class."""
+    """Return the most damaging facts, each with what was seen, and the weakest class."""
     lines = [line for line, _ in _damage(inputs)][:FINDINGS]
     weakest = [_weakest_class(inputs.summary), _weakest_slice(inputs.summary)] if inputs.summary else []
     return tuple(Highlight("info", line) for line in [*lines, *filter(None, weakest)])
@@ -167,7 +167,7 @@ def _turned(a: Artifacts) -> tuple[int, int]:
 
 
 def _strongest(inputs: ReportInputs, layer: Layer) -> Iterator[Candidate]:
-    """The attack of this budget, and of no other, that turned most answers."""
+    """Yield the attack of this budget, and of no other, that turned most answers."""
     mine = [a for a in _attacks(inputs) if (region(a).norm, region(a).epsilon) == (layer.norm, layer.epsilon)]
     if mine:
         worst = max(mine, key=lambda a: number(a.metrics, "attack_success_rate"))
@@ -187,7 +187,7 @@ def _strongest(inputs: ReportInputs, layer: Layer) -> Iterator[Candidate]:
 
 
 def _nearest(inputs: ReportInputs, layer: Layer) -> Iterator[Candidate]:
-    """The smallest change that is known to turn an answer."""
+    """Yield the smallest change that is known to turn an answer."""
     summary = inputs.summary
     assert summary is not None
     distances, answers = summary.data.get("perturbation_distance"), summary.data.get("perturbed_predictions")
@@ -208,12 +208,12 @@ def _nearest(inputs: ReportInputs, layer: Layer) -> Iterator[Candidate]:
 
 
 def _assessments_of(summary: Artifacts) -> list[str]:
-    """The names that the indices of the summary's tensors stand for."""
+    """Return the names that the indices of the summary's tensors stand for."""
     return list(options_of_summary(summary.metadata).assessments)
 
 
 def _elsewhere(inputs: ReportInputs, layer: Layer) -> Iterator[Candidate]:
-    """The strongest attack under another norm."""
+    """Yield the strongest attack under another norm."""
     mine = [a for a in _attacks(inputs) if region(a).norm != layer.norm and region(a).epsilon is not None
             and "queries_total" not in a.metrics and region(a).norm in {"Linf", "L2", "L1", "L0"}]  # fmt: skip
     if mine:
@@ -233,7 +233,7 @@ def _elsewhere(inputs: ReportInputs, layer: Layer) -> Iterator[Candidate]:
 
 
 def _counted(inputs: ReportInputs) -> Iterator[Candidate]:
-    """The black-box attack that needs fewest queries for what it breaks."""
+    """Yield the black-box attack that needs fewest queries for what it breaks."""
     mine = [a for a in _attacks(inputs) if "queries_total" in a.metrics]
     if mine and not any("queries_succ_median" in a.metrics for a in mine):
         spent = sum(number(a.metrics, "queries_total") for a in mine)
@@ -261,7 +261,7 @@ def _half(inputs: ReportInputs) -> Iterator[Candidate]:
 
 
 def _worst_corruption(suite: Artifacts) -> str:
-    """The worst corruption of a suite, as a mean over its severities, and the single worst corruption and severity."""
+    """Return the worst corruption of a suite, as a mean over its severities, and the single worst corruption and severity."""
     m, pairs = suite.metrics, corruption_pairs(suite.metadata.kwargs)
     clean, low = number(m, "clean_accuracy"), number(m, "worst_corruption_accuracy")
     over = f" ({mean_over(suite)})" if mean_over(suite) else ""

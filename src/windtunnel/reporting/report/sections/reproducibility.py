@@ -34,7 +34,7 @@ _RANDOMNESS = {
 
 
 def reproducibility_section(inputs: ReportInputs) -> Section:
-    """The section of how the numbers came to be."""
+    """Return the section of how the numbers came to be."""
     return Section(
         REPRODUCE, tuple(_blocks(inputs)), (Section("What ran, and how it repeats", tuple(_runs(inputs)), detail=True),)
     )

@@ -36,7 +36,7 @@ def is_flagged(row: FindingRecord) -> bool:
 
 
 def warnings_of(checks: tuple[FindingRecord, ...] | None) -> list[str]:
-    """A line per check that flagged: what was seen, and what to do. Not the hard ones, which are failures of the summary."""
+    """Return a line per check that flagged: what was seen, and what to do. Not the hard ones, which are failures of the summary."""
     return [
         f"{row.id} {row.title}: {_sentence(row.reason or 'flagged')} {row.remedy}".strip()
         for row in checks or ()
@@ -56,7 +56,7 @@ def sanity_line(checks: tuple[FindingRecord, ...] | None) -> Highlight:
 
 
 def sanity_section(checks: tuple[FindingRecord, ...], found_gate: GateResult | None) -> Section:
-    """The checks that flagged, with what was seen and what to do; what was not run; the others in the appendix."""
+    """Return the checks that flagged, with what was seen and what to do; what was not run; the others in the appendix."""
     blocks: list[Block] = [
         Text(
             f"{len(checks)} checks: {in_words(counts(checks))}. Passing them is necessary, not sufficient: a number that passes "
@@ -161,7 +161,7 @@ def _decision(gate: GateResult) -> tuple[Severity, str]:
 
 
 def gate_section(gate: GateResult) -> Section:
-    """The decision in sentence, and every condition."""
+    """Return the decision in sentence, and every condition."""
     severity, sentence = _decision(gate)
     blocks: list[Block] = [Highlight(severity, sentence)]
     if gate.conditions:

@@ -24,7 +24,7 @@ _MAP_WORDS = f"perturbation: {WORDS}, one scale per sample"
 
 
 def side_by_side_blocks(inputs: ReportInputs, options: Options) -> list[Block]:
-    """The samples side by side; nothing where there are no images, or where each attack shows its own."""
+    """Return the samples side by side; nothing where there are no images, or where each attack shows its own."""
     pictures, shown = inputs.pictures, _pictured(inputs)
     if pictures is None or not shown or (options.figure_scope == "per_assessor" and options.layout == "full"):
         return []
@@ -59,7 +59,7 @@ def shown_side_by_side(artifacts: Artifacts, inputs: ReportInputs, options: Opti
 
 
 def _pictured(inputs: ReportInputs) -> list[Artifacts]:
-    """The assessments with a perturbed image of a chosen sample."""
+    """Return the assessments with a perturbed image of a chosen sample."""
     pictures = inputs.pictures
     if pictures is None:
         return []
@@ -97,7 +97,7 @@ def _sample_grids(inputs: ReportInputs, pictures: Pictures, i: int, repeat_clean
 
 
 def _scale(pictures: Pictures, i: int) -> float:
-    """The largest change of a sample over all assessments: one colour scale for all its maps."""
+    """Return the largest change of a sample over all assessments: one colour scale for all its maps."""
     changes = [float((image - pictures.clean[i]).abs().max()) for (_, j), image in pictures.perturbed.items() if j == i]
     return max(1e-8, *changes, 0.0)
 

@@ -17,7 +17,7 @@ _PSEUDO_LABELS = "pseudo_labels"
 
 
 def layers(summary: Artifacts | None) -> tuple[Layer, ...]:
-    """The budgets of the sandwich, the global one first; empty where there is no summary."""
+    """Return the budgets of the sandwich, the global one first; empty where there is no summary."""
     return layers_of(summary.metrics) if summary else ()
 
 
@@ -27,7 +27,7 @@ def hard_failures(summary: Artifacts | None) -> tuple[str, ...]:
 
 
 def statement(summary: Artifacts | None, assessments: int = 0) -> str:
-    """The sentences of page one. `assessments`: how many there are, for a run that has no summary of them."""
+    """Return the sentences of page one. `assessments`: how many there are, for a run that has no summary of them."""
     if summary is None:
         missing = f"There is no summary of the {assessments} assessments" if assessments else "Nothing was assessed"
         return f"{missing}, so nothing is known about this model."
@@ -116,7 +116,7 @@ def _partly(layer: Layer, measure: str) -> str:
 
 
 def _other_budgets(summary: Artifacts) -> str:
-    """A clause per further budget, with what is known there."""
+    """Return a clause per further budget, with what is known there."""
     others = layers(summary)[1:]
     if not others:
         return ""

@@ -30,7 +30,7 @@ _SEES = {
 
 
 def threat_blocks(inputs: ReportInputs) -> Iterator[Block]:
-    """A paragraph, and three samples: clean, with a random change of the full size, and the nearest known example."""
+    """Yield a paragraph, and three samples: clean, with a random change of the full size, and the nearest known example."""
     budgets = layers(inputs.summary)
     if not budgets:
         return
@@ -125,7 +125,7 @@ def _nearest(inputs: ReportInputs, base: Artifacts, i: int, label: str) -> Pictu
 
 
 def random_change(image: Tensor, norm: str, epsilon: float) -> Tensor:
-    """A (C, H, W) image in [0, 1] with a random change of size `epsilon` (before clipping), the same on every call."""
+    """Return a (C, H, W) image in [0, 1] with a random change of size `epsilon` (before clipping), the same on every call."""
     generator = torch.Generator().manual_seed(0)
     if transformation := transformation_of(norm):
         units = random_units(1, len(transformation.names), generator, corner=True)
