@@ -61,7 +61,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "an index of 10^15": ("index '1000000000000000'", "999999 at most"), "an output index of 10^15": ("index '1000000000000000'", "999999 at most"), "an index of 100 digits": ("index '999", "999999 at most"),
     "a million of variables": _BOUNDS, "a missing bound": _BOUNDS, "a gap": _BOUNDS, "crossed bounds": ("no point of the inputs is allowed",), "NaN": ("line 10", "Undeclared variable"), "infinity": ("line 10", "Undeclared variable"),
     "a fraction": _SYNTAX, "a product": ("Non-linear",), "inputs with outputs": ("Input-output mixed",), "brackets": _SYNTAX, "an open bracket": _SYNTAX, "100,000 closing": _SYNTAX, "deep and": ("sat",),
-    "no file of text": ("is no text in UTF-8",), "UTF-16": ("is no text in UTF-8",), "a NUL": _SYNTAX, "nothing": _SYNTAX, "comments": _SYNTAX, "words": _SYNTAX, "XML": _SYNTAX, "no output": ("asks for outputs with no inequality",),
+    "no file of text": ("is no text in UTF-8",), "UTF-16": ("is no text in UTF-8",), "a NUL": _SYNTAX, "nothing": _SYNTAX, "comments": _SYNTAX, "words": _SYNTAX, "XML": _SYNTAX, "no output": ("constrains no output",),
     "an undeclared output": ("line 12", "Index out of bounds"), "a negative index": _SYNTAX, "three inputs": ("declares 3",), "three outputs": ("declares 3",),
     "version 2 of 10^11 values": ("declares '99999999999' values",), "version 2 of 10^10 in a product": ("declares '99999,99999' values",), "version 2 of digits": ("(10002 characters) values",),
     "version 2 outside": ("line 6", "Index out of bounds"), "version 2 far outside": ("index '99999999999999999999'", "999999 at most"), "version 9": ("line 1", "Incompatible VNNLib version"), "version 2 cut": _SYNTAX,

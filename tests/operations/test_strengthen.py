@@ -117,7 +117,7 @@ def test_an_explanation_says_where_what_to_run_is_there_already(project: Path) -
         name: CliRunner().invoke(cli, ["sanity", "--explain", name], env={"COLUMNS": "200"}).output
         for name in ("D15", "F1")
     }
-    assert "Nothing to add: what answers it is in params.yaml already" in asked["D15"]
+    assert "Nothing to add: the attacks that would settle it are in params.yaml already" in asked["D15"]
     assert "Nothing to add" not in asked["F1"]
 
 

@@ -36,7 +36,7 @@ METRICS = {"adversarial_accuracy": 0.67, "adversarial_accuracy_ci_low": 0.6, "ad
 def test_an_assessment_says_what_it_found(stage):
     first, last = stage("attack", "pgd", work=lambda: attack(**METRICS))
     assert first == "attack@pgd: started"
-    assert last.startswith("attack@pgd: 67.0% [60.0%, 73.0%] left by the attack (Linf 8/255, n 2) (")
+    assert last.startswith("attack@pgd: 67.0% [60.0%, 73.0%] robust accuracy (Linf 8/255, n 2) (")
     assert last.endswith(" s)")
 
 

@@ -59,28 +59,28 @@ _SECTIONS = "windtunnel.reporting.report.sections"
 BROKEN = Question(
     "What breaks it, and at what cost?",
     10,
-    "An accuracy here is the share of all samples that what ran left unbroken: an upper bound of the true robust accuracy, never "
-    "a certificate. Success is the share of the samples right at first that were broken. Compare rows of one budget only.",
+    "Accuracy here is the share of all samples that no attack broke: an upper bound of the true robust accuracy, never a "
+    "certificate. Success is the share of correctly classified samples that were broken. Compare rows of one budget only.",
     compared=Lazy(f"{_SECTIONS}.breaks:damage_blocks"),
     last=Lazy(f"{_SECTIONS}.side_by_side:side_by_side_blocks"),
 )
 VERIFIED = Question(
     "What is verified, and by which method?",
     20,
-    "Certified: no change within the budget can alter the right answer. Falsified: a counter-example is known, or the "
-    "clean answer is wrong. Unknown says nothing about the model, only about the verifier and its time.",
+    "Certified: no change within the budget can alter the correct prediction. Falsified: a counterexample is known, or the "
+    "clean prediction is wrong. Unknown means that the verifier did not decide the sample within its limits.",
     compared=Lazy(f"{_SECTIONS}.certificates:certificate_blocks"),
 )
 AVERAGE = Question(
     "How does it do under everyday disturbances?",
     30,
-    "Disturbances drawn at random: an average over them, which bounds no worst case.",
+    "Accuracy is averaged over random corruptions; it does not bound the worst case.",
 )
 OF_KIND = {
     AssessmentKind.EMPIRICAL_ATTACK: Reported(
         BROKEN,
         (
-            Column("accuracy left", "adversarial_accuracy", "rate"),
+            Column("robust accuracy", "adversarial_accuracy", "rate"),
             Column("success", "attack_success_rate", "share"),
             Column("median distance", "median_distance", "plain"),
             Column(CONFIDENCE, CONFIDENCE, "share"),

@@ -78,7 +78,7 @@ def read_specifications(path: Path) -> list[Specification]:
     except Exception as error:  # vnnlib's C++ code raises IndexError and more beside its own
         raise UserError(f"{path}: not VNN-LIB of boxes and linear outputs ({_mistake(str(error))})") from error
     if not cases:
-        raise UserError(f"{path}: asks nothing: no point of the inputs is allowed")
+        raise UserError(f"{path}: has an empty input region: no input satisfies its bounds")
     return [_specification(path, case) for case in cases]
 
 
@@ -95,7 +95,7 @@ def _specification(path: Path, case: Any) -> Specification:  # vnnlib's own type
         raise UserError(f"{path}: the lower bound of input {int((low > high).nonzero()[0])} exceeds the upper one")
     polytopes = case.output_constraints
     if not polytopes or not all(len(polytope.rhs) for polytope in polytopes):
-        raise UserError(f"{path}: asks for outputs with no inequality; one such as (>= Y_1 Y_0) is needed")
+        raise UserError(f"{path}: constrains no output; one such as (>= Y_1 Y_0) is needed")
     rows = torch.tensor([row for polytope in polytopes for row in polytope.coeff_matrix], dtype=torch.float64)
     limits = torch.tensor([limit for polytope in polytopes for limit in polytope.rhs], dtype=torch.float64)
     terms = torch.tensor([i for i, polytope in enumerate(polytopes) for _ in polytope.rhs])

@@ -45,7 +45,11 @@ C = TypeVar("C", bound=_Candidate)
 @click.option(
     "--ci", type=click.Choice(["github", "gitlab"]), help="Also write the workflow that assesses pull requests."
 )
-@click.option("--yes", is_flag=True, help="Ask nothing: take what is found, and make what is missing of git and DVC.")
+@click.option(
+    "--yes",
+    is_flag=True,
+    help="Ask no questions: use what init finds, and create the git and DVC repositories if missing.",
+)
 @click.option(
     "--remove", "take_back", is_flag=True, help="Take back what init made and you left as it was, and results of runs."
 )

@@ -147,5 +147,8 @@ def _what_to_run(row: Check) -> str:
     if entries:
         return f"\n\nWhat to run (windtunnel strengthen does it for what was flagged):\n{lines_of(entries)}"
     if row.id in REMEDIES:
-        return f"\n\nNothing to add: what answers it is in {PARAMS_FILE} already, or no attack there has an epsilon under Linf or L2."
+        return (
+            f"\n\nNothing to add: the attacks that would settle it are in {PARAMS_FILE} already, or no attack there has an "
+            f"epsilon under Linf or L2."
+        )
     return ""

@@ -37,7 +37,7 @@ _NUMBERS = ("certified", "worst case", "n", "of all samples", *(state.words for 
 _SANDWICH = headings("budget", *_NUMBERS, "comes from", typed=("budget",), right=_NUMBERS)
 _TYPED = ("assessment", "algorithm")
 _ASSESSMENTS = headings(
-    *_TYPED, "n", "accuracy", "of what", "other metrics", "caveats", typed=_TYPED, right=("n", "accuracy")
+    *_TYPED, "n", "accuracy", "metric", "other metrics", "caveats", typed=_TYPED, right=("n", "accuracy")
 )
 
 

@@ -36,7 +36,7 @@ def strengthen(*, dry_run: bool, only: tuple[str, ...]) -> None:
     entries = stronger(checks, params.attacks, params.budget)
     if not entries:
         console.print(
-            "strengthen: nothing to add: params.yaml already has every attack that would answer a flagged check"
+            "strengthen: nothing to add: params.yaml already has every attack that would settle a flagged check"
         )
         return
     console.print(escape(lines_of(entries)), end="")

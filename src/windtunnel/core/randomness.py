@@ -9,8 +9,8 @@ from windtunnel.core.contracts import Algorithm, AssessmentKind, Caveat, Randomn
 ONE_RANDOM_RUN, RANDOM_RUNS, OF_THE_RUN = "one_random_run", "random_runs", "reproducibility"
 _CHANGES = {
     AssessmentKind.EMPIRICAL_ATTACK: "another seed may break other samples",
-    AssessmentKind.FORMAL_VERIFICATION: "another seed may decide other samples, or give other counterexamples",
-    AssessmentKind.STATISTICAL_SAMPLING: "another seed gives other perturbations, and so other rates",
+    AssessmentKind.FORMAL_VERIFICATION: "another seed may verify or break other samples",
+    AssessmentKind.STATISTICAL_SAMPLING: "another seed draws other perturbations and changes the rates",
 }
 
 

@@ -279,7 +279,7 @@ class _Reproduction:
                 try:
                     self.repo.stage_cache.pull(None)
                 except Exception as error:  # DVC's file systems raise what they like; everything can be computed
-                    print(f"windtunnel: repro: the DVC remote gives nothing ({error})", file=sys.stderr, flush=True)
+                    print(f"windtunnel: repro: the DVC remote returned nothing ({error})", file=sys.stderr, flush=True)
                     self.pull = False
         return self.pull
 

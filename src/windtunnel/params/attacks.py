@@ -48,8 +48,7 @@ class QueryEntry(Entry):
     library: str = "windtunnel"
     target_classes: int | str | list[int] | None = Field(None, description="as for attacks")
     max_queries: PositiveInt | None = Field(
-        None,
-        description="an image is given up before it would need more; no limit but the algorithm's own where absent",
+        None, description="queries after which an image is given up; without it only the algorithm's own limit applies"
     )
     total_queries: PositiveInt | None = Field(
         None, description="of the whole entry; shared equally among the attacked images, so that order decides nothing"

@@ -43,7 +43,7 @@ class RatingThresholds(Block):
 
 
 class SweepEntry(Entry):
-    """An attack over a epsilon grid."""
+    """An attack over an epsilon grid."""
 
     draws_by_batch = True
 

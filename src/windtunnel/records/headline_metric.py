@@ -11,9 +11,9 @@ from windtunnel.registry.plugins import families, family_of
 
 # What an assessment of a kind leads with, in words; a family whose record says otherwise leads with that.
 OF_KIND: Mapping[AssessmentKind, Mapping[str, str]] = {
-    AssessmentKind.EMPIRICAL_ATTACK: {"adversarial_accuracy": "left by the attack"},
+    AssessmentKind.EMPIRICAL_ATTACK: {"adversarial_accuracy": "robust accuracy"},
     AssessmentKind.FORMAL_VERIFICATION: {"certified_accuracy": "certified"},
-    AssessmentKind.STATISTICAL_SAMPLING: {"corrupted_accuracy": "right when corrupted"},
+    AssessmentKind.STATISTICAL_SAMPLING: {"corrupted_accuracy": "corrupted accuracy"},
 }
 _CLEAN = {"clean_accuracy": "correct on clean inputs"}  # the clean evaluation is also the corruption "none"
 _NO_ENTRY = {key: phrase for of_kind in OF_KIND.values() for key, phrase in of_kind.items()} | _CLEAN

@@ -89,7 +89,7 @@ class EstimateAnswer(BaseModel):
     seconds: float = Field(description="for all samples, over the workers there are")
     memory_bytes: int = Field(description="the most of one process, beside mapped files")
     disk_bytes: int
-    skipped: str = Field(description="why nothing was measured; empty where it was")
+    skipped: str = Field(description="why nothing was measured; empty if it was measured")
     advice: str = Field("", description="the line for a batch size that does not fit, or is slow; empty where it suits")
 
 
@@ -120,7 +120,7 @@ class CheckAnswer(Answer):
     ok: bool
     assessments: int = Field(description="how many entries params.yaml has; 0 where it could not be read")
     mistakes: list[str] = Field(description="a line per mistake")
-    seen: SeenAnswer | None = Field(None, description="null where the model was asked nothing")
+    seen: SeenAnswer | None = Field(None, description="null if the model was not evaluated")
     needs: RoomAnswer | None = Field(None, description="null where the data or the model could not be loaded")
 
 

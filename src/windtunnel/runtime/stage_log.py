@@ -28,7 +28,7 @@ def log_stage(stage: str, name: str = "") -> Iterator[None]:
 
 
 def describe_result(stage: str, name: str) -> str:
-    """Return the result of a finished stage in words, read from its files: `67.0% [60.2%, 73.1%] left by the attack (Linf 0.06, n 200)`."""
+    """Return the result of a finished stage in words, read from its files: `67.0% [60.2%, 73.1%] robust accuracy (Linf 0.06, n 200)`."""
     try:
         if stage == "gate":
             gate = read_gate(GATE)

@@ -117,7 +117,7 @@ def test_a_sweep_is_a_line_against_epsilon_and_its_numbers_stand_in_its_table(re
     chart = next(c for c in blocks_of(report, Chart) if c.caption == "Robust accuracy against epsilon, Linf")
     tips = [mark.tip for mark in chart.scene.marks if isinstance(mark, Dot)]
     assert any(tip.startswith("pair, attacked: ") and " at 0.05" in tip for tip in tips)
-    tables = [t for t in blocks_of(report, Table) if t.header[0] == "assessment" and "accuracy left" in t.header]
+    tables = [t for t in blocks_of(report, Table) if t.header[0] == "assessment" and "robust accuracy" in t.header]
     assert [row[0] for row in tables[0].rows] == ["fgsm", "pair"]
 
 

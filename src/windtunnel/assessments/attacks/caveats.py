@@ -46,8 +46,8 @@ def caveats_of(
     if before.by:
         yield Caveat(
             "survivors_only",
-            f"Attacked only what {', '.join(before.by)} left: attack_success_rate is over those samples, "
-            f"adversarial_accuracy is the worst case of all of them together.",
+            f"Attacked only the samples that survived {', '.join(before.by)}: attack_success_rate is over these samples, "
+            f"adversarial_accuracy is the worst case over all these attacks together.",
         )
     aims = data.get("target_classes")
     if isinstance(aims, Tensor):
@@ -58,22 +58,24 @@ def caveats_of(
             )
     if subject.dataset.inputs.shape[1] == 1 and any(run.row.three_channels for run in runs):
         yield Caveat(
-            "grey_as_three_channels",
-            "The attack's kernels are built for three channels: it saw the grey image three times over.",
+            "grey_as_three_channels", "The attack needs three channels: the grey image was repeated three times."
         )
     yield from (_INVOKER_CAVEATS[i] for i in sorted(invokers) if i in _INVOKER_CAVEATS)
 
 
 _INVOKER_CAVEATS = {
     Invoker.NEXT_CLASS: Caveat(
-        "aims_at_next_class", "The attack always aims: untargeted, it aims at the next class; any wrong class counts."
+        "aims_at_next_class",
+        "The attack is always targeted: without target classes it aims at the next class; any wrong class counts.",
     ),
     Invoker.POOL: Caveat("pool_is_assessed_samples", "The examples are other samples of the assessed data, unchanged."),
     Invoker.SURROGATES: Caveat(
         "surrogates_on_assessed_samples", "The surrogates were trained on the assessed samples: an optimistic attacker."
     ),
     Invoker.UNBOUNDED: Caveat(
-        "no_norm_bound", "The attack is bounded by its own parameters, not by a norm: its success is at no epsilon."
+        "no_norm_bound",
+        "The attack limits its own parameters, not a norm. A success counts towards a budget only if its example lies "
+        "within it.",
     ),
 }
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _SAMPLING = frozenset({AssessmentKind.STATISTICAL_SAMPLING})
 _MOST_CONFUSIONS = 20
-_NOT_CLEAN = "Not the clean evaluation: it holds no such numbers."
+_NOT_CLEAN = "Only the clean evaluation has these numbers."
 
 
 @register

@@ -32,7 +32,7 @@ FAMILY = Family(
         "lara",
         "laga",
     ),
-    accuracy={"lara": "left in latent space"},
+    accuracy={"lara": "robust in latent space"},
     generators=True,
     results=Lazy("windtunnel.assessments.latent.table:results"),
 )

@@ -147,9 +147,7 @@ class LatentGridVisualiser(LatentVisualiser):
                     size_text,
                 )
             )
-        caption = (
-            f"{artifacts.name}: the nearest examples on the manifold with another answer; change from decayed, {WORDS}"
-        )
+        caption = f"{artifacts.name}: the nearest examples on the manifold with another prediction; change from decayed, {WORDS}"
         return sheets(caption, [f"class {names[int(classes[i])]}" for i in chosen], [*rows, ("change", cells)])
 
     def _stages(self, artifacts: Artifacts) -> tuple[list[tuple[str, Tensor, Tensor]], Tensor, Tensor]:

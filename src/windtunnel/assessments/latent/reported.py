@@ -13,10 +13,10 @@ MEANINGS = {
     "lga": "accuracy on images that the generative model draws (LGA)",
     "llna_reconstruction": "accuracy under random noise on the codes of the samples (LLNA)",
     "llna_generation": "accuracy under random noise on the codes of drawn images (LLNA)",
-    "lara": "share of reconstructed images whose answer no change of the code within the bound turned (LARA)",
-    "laga": "share of drawn images whose answer no change of the code within the bound turned (LAGA)",
-    "lars": "mean size of the smallest change of a reconstructed image's code that turns the answer; larger is better (LARS)",
-    "lags": "mean size of the smallest change of a drawn image's code that turns the answer; larger is better (LAGS)",
+    "lara": "share of reconstructed images whose prediction no change of the code within the bound changed (LARA)",
+    "laga": "share of generated images whose prediction no change of the code within the bound changed (LAGA)",
+    "lars": "mean size of the smallest change of a reconstructed image's code that changes the prediction; larger is better (LARS)",
+    "lags": "mean size of the smallest change of a generated image's code that changes the prediction; larger is better (LAGS)",
 }
 REPORTED = Reported(
     MANIFOLD,
@@ -29,7 +29,7 @@ REPORTED = Reported(
                "bound turned"),
         Column("LAGA", "laga", "rate"),
         Column("LARS", "lars", "plain",
-               "LARS and LAGS: mean size of the smallest change of a code that turns the answer (larger is better)"),
+               "LARS and LAGS: mean size of the smallest change of a code that changes the prediction (larger is better)"),
         Column("LAGS", "lags", "plain"),
     ),
     (

@@ -232,16 +232,16 @@ def _caveats(algorithm: Algorithm, region: PerturbationBudget, entry: QueryEntry
         what = "the number of changed values" if region.norm is Norm.L0 else f"the {region.norm} distance"
         yield Caveat(
             "no_norm_bound",
-            f"{algorithm.name} is bounded by its queries, not by {what}: its success is at no epsilon, and enters the worst "
-            f"case of a budget only where an example happens to lie inside it.",
+            f"{algorithm.name} limits queries, not {what}. A success counts towards a budget only if its example lies "
+            f"within it.",
         )
     if not attacked.any():
         yield Caveat("nothing_attacked", "No sample was left to attack: the rates over attacked samples are empty.")
     if entry.library != "windtunnel":
         yield Caveat(
             "stopped_at_first_success",
-            "Each image was attacked alone and only until the first query that was a success within the budget: "
-            "distances are of that example, not of the best that the library would have found.",
+            "Each image was attacked alone, up to the first query that succeeded within the budget: distances are of "
+            "that example, not of the best one that the library would find with more queries.",
         )
     aims = data.get("target_classes")
     targets = data["targets"]

@@ -62,7 +62,7 @@ def preflight(
     largest = _largest_distance(region.norm, dataset)
     if region.epsilon is not None and region.epsilon >= largest:
         raise UserError(
-            f"{where}.budget.epsilon: {region.epsilon:g} covers every image there is; nothing can hold. "
+            f"{where}.budget.epsilon: {region.epsilon:g} covers every image, so no certificate is possible. "
             f"Use less than {largest:g}"
         )
     if entry.radius and entry.radius.max > largest:

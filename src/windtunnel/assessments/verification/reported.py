@@ -5,9 +5,9 @@ from windtunnel.core.contracts import AssessmentKind
 
 _KIND = OF_KIND[AssessmentKind.FORMAL_VERIFICATION]
 MEANINGS = {
-    "mean_runtime": "seconds a sample took on the machine that computed this result; known there alone, and in no output of DVC",
+    "mean_runtime": "seconds per sample on the machine that computed this result; not among DVC's outputs",
     "average_certified_radius": "mean over the samples of the largest epsilon verified, 0 where misclassified",
-    "average_certified_radius_at_least": "the same of a search that was not finished in time: lower than need be, and no finding",
+    "average_certified_radius_at_least": "lower bound of the average certified radius, from a search that timed out",
 }
 REPORTED = Reported(
     _KIND.question,

@@ -290,7 +290,7 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
     if logits.isnan().any():
         raise IncompatibleError(
             f"model: {loaded.source} gives NaN for sample {dataset.ids[0]}; no number can be computed for a model that answers "
-            f"nothing: look for a division by zero, or for weights that training has ruined"
+            f"nothing: look for a division by zero, or for weights that became NaN in training"
         )
     pair = _tried(module, sample.expand(2, *shape).contiguous(), f"model: {loaded.source} takes one sample and no batch",
            "export it with dynamic_shapes=({0: torch.export.Dim('n')},), from an example of two samples", trust)  # fmt: skip

@@ -189,7 +189,7 @@ def loader_of(source: str, trust: Trust) -> Loader:
         return as_kept(LOADERS[source])
     if source in plugins("windtunnel.models") and source != trust.plugin and not trust.allow_pickle:
         raise UserError(
-            f"{trust.key}: model.json names the plug-in '{source}', which may do anything with the files beside it; "
+            f"{trust.key}: model.json names the plug-in '{source}', which can run code on the files beside it; "
             f"{trust.key}.allow_pickle: true lets it, if you trust them"
         )
     load: Callable[[Mapping[str, object], Path, Trust], Loaded] = model_source(source).load()

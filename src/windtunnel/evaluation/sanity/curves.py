@@ -38,7 +38,7 @@ def monotone_in_epsilon(evidence: Evidence, limit: float) -> CheckResult:
 
 
 @check("C11", "No plateau above chance", Tier.STORED, Severity.WARN, threshold=0.005, source="Athalye et al. 2018",
-       remedy="An attack that gains nothing from a larger budget is stuck: use another loss, more steps or restarts.")  # fmt: skip
+       remedy="An attack that breaks no more at a larger budget is stuck: use another loss, more steps or restarts.")  # fmt: skip
 def no_plateau(evidence: Evidence, limit: float) -> CheckResult:
     """More budget must break more samples until accuracy is down to chance.
 

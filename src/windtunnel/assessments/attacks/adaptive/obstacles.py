@@ -327,7 +327,7 @@ class _Diagnosing:
             because = f": {_place(layer, layer_class)} is in training mode" if layer_class else ""
             yield Obstacle(ObstacleKind.BATCH, f"the answer to a sample depends on the batch{because}", layer)
         elif differs(self._logits(self.inputs.flip(0)).flip(0), logits, 1e-3):
-            yield Obstacle(ObstacleKind.BATCH, "the same samples in another order get other logits")
+            yield Obstacle(ObstacleKind.BATCH, "the order of the samples changes their logits")
 
     def _discontinuity(self, logits: Tensor) -> Iterator[Obstacle]:
         """Yield answers that jump between two inputs that nobody can tell apart."""

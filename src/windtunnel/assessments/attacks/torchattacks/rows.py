@@ -82,7 +82,7 @@ ROWS: tuple[AttackRow, ...] = (
     AttackRow(algorithm("torchattacks", "FFGSM", WHITE, LINF, STEP, GLOBAL), "eps", "alpha", targeting=Targeting.YES),
     AttackRow(
         algorithm("torchattacks", "GN", ThreatModel.BLACK_BOX_DECISION, L2, "noise", GLOBAL,
-                  summary="Gaussian noise of a given std; it never asks the model")
+                  summary="Gaussian noise of a given std; needs no query")
     ),
     # Its saliency map compares all pairs of inputs.
     _own_distance("JSMA", WHITE, L0, "saliency", FIXED, None, minimum_norm=False, invoker=Invoker.NEXT_CLASS,
