@@ -2,11 +2,13 @@
 
 import importlib.util
 import json
+import shutil
 import sys
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+import torch
 
 from windtunnel.boundary.params import load_params
 from windtunnel.boundary.params_file import read_params
@@ -24,7 +26,7 @@ def runner():
     return module
 
 
-@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("**/params.yaml")), ids=lambda file: file.parent.name)
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("**/params.yaml")), ids=lambda file: "-".join(file.parts[-3:-1]))
 def test_the_params_of_every_example_are_whole(file):
     load_params(file)
     check_whole(file, read_params(file))
@@ -52,3 +54,31 @@ def test_the_face_detector_counts_the_queries_that_windtunnel_counts(runner, tmp
     assert counts == [0, sum(asked.values())]
     metadata = json.loads((reports / "robustness" / "square" / "metadata.json").read_text())
     assert metadata["metrics"]["n_samples"] == 8
+
+
+def test_the_twin_of_the_int8_file_is_the_float_file(runner, tmp_path, shared, monkeypatch):
+    pytest.importorskip("ai_edge_litert")
+    if not (shared / "data/colour/tiny").is_dir():
+        pytest.skip("no TFLite files here")
+    from windtunnel.boundary.data.load import load_dataset
+    from windtunnel.boundary.models.load import preview_classifier
+
+    monkeypatch.setenv("WINDTUNNEL_SHARED", str(shared.resolve()))
+    folder = tmp_path / "resnet8-int8"
+    shutil.copytree(EXAMPLES / "resnet8-int8", folder)
+    runner.call([sys.executable, "prepare.py", "--samples", "20"], folder)
+    monkeypatch.syspath_prepend(str(folder))
+    logits, predictions = {}, {}
+    for kind in ("float", "int8"):
+        monkeypatch.chdir(folder / kind)
+        params = load_params(Path("params.yaml"))
+        data, _ = load_dataset(params.data, params.seed)
+        deployed = preview_classifier(params.model, data, None, "cpu")
+        (caveat,) = [c for c in deployed.caveats if c.code == "twin"]
+        logits[kind], predictions[kind] = deployed.logits(data.inputs), deployed.predict(data.inputs)
+        twin = preview_classifier(params.model.twin_model, data, None, "cpu")
+        agree = int((twin.predict(data.inputs) == predictions[kind]).sum())
+        assert f"agree on {agree} of 20 samples" in caveat.text
+    assert torch.allclose(twin.logits(data.inputs).softmax(1), logits["float"], atol=1e-5)
+    assert not torch.equal(logits["int8"], logits["float"])
+    assert (predictions["int8"] == data.targets).float().mean() > 0.7
