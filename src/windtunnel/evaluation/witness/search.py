@@ -198,7 +198,7 @@ class _Searching:
         self.best[rows[better]], self.best_margin[rows[better]] = points[better], margins[better]
 
     def _ascend(self, rows: Tensor, loss: Loss | None, *, at_random: bool = False, rank: int = 0) -> None:
-        """Frank-Wolfe steps with momentum up `loss`, from the clean inputs or from random points of the balls.
+        """Frank-Wolfe steps with momentum up `loss`, from the clean inputs, or from the best known points, moved at random.
 
         loss: None for the margin of the class that comes `rank` behind the best wrong one at the start.
         """
@@ -206,7 +206,9 @@ class _Searching:
         start = clean
         if at_random:
             noise = torch.stack([torch.rand(clean.shape[1:], generator=self.generators[i]) for i in rows.tolist()])
-            start = self.target.ball.maximise(2 * noise - 1, clean)
+            corner = self.target.ball.maximise(2 * noise - 1, clean)
+            # Points that transfer or random search have improved are near to what gradients alone do not reach.
+            start = self.target.ball.project(self.best[rows] + (corner - clean) / 2, clean)
         if loss is None:
             self.passes[rows] += 1
             logits = self.target.classifier.logits(clean).scatter(1, labels[:, None], -torch.inf)

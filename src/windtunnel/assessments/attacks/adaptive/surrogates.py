@@ -71,7 +71,8 @@ def attach(value: Tensor, surrogate: Tensor) -> Tensor:
     """Return `value` with the derivative of `surrogate`; both floats of one shape."""
     if not surrogate.requires_grad:
         return value
-    return cast(Tensor, _Attach.apply(value, surrogate.to(value.dtype)))  # type: ignore[no-untyped-call]
+    # Detached: torch may have no derivative of what computed the value, and would raise.
+    return cast(Tensor, _Attach.apply(value.detach(), surrogate.to(value.dtype)))  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
