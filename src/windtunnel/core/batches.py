@@ -1,4 +1,4 @@
-"""The unit of work: a batch of samples with its own seed, halved where the memory does not hold it."""
+"""The unit of work: a batch of samples with its own seed, halved where memory is too small for it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class BinomialRate:
 
     @property
     def value(self) -> float:
-        """The point estimate; 0 for n = 0, where the interval (0, 1) says that nothing is known."""
+        """The point estimate; 0 for n = 0, where the interval is (0, 1)."""
         return self.successes / self.n if self.n else 0.0
 
     def metrics(self, name: str) -> dict[str, float]:
@@ -35,7 +35,7 @@ class BinomialRate:
 def binomial_interval(
     successes: float, n: int, level: float = 0.95, method: IntervalMethod = "wilson"
 ) -> tuple[float, float]:
-    """Two-sided interval of a binomial rate, as fractions in [0, 1] that hold the estimate; (0, 1) for n = 0.
+    """Two-sided interval of a binomial rate, as fractions in [0, 1] that include the estimate; (0, 1) for n = 0.
 
     The lower end at 0 and the upper end at n are exactly 0 and 1, as Brown, Cai and DasGupta set Jeffreys' too.
 

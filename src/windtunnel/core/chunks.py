@@ -1,4 +1,4 @@
-"""Large tensors, a few samples at a time: what is computed of them needs memory for those alone."""
+"""Compute on large tensors a few samples at a time, to bound memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def sample_parts(tensor: Tensor, values: int = AT_A_TIME) -> Iterator[slice]:
 
 
 def by_samples(measure: Callable[..., Tensor], *tensors: Tensor, values: int = AT_A_TIME) -> Tensor:
-    """`measure` of some samples of `tensors` (N, ...) at a time, joined: what it gives (n, ...) depends on each sample alone."""
+    """Apply `measure` to `tensors` (N, ...) a few samples at a time and join the results (n, ...), each of one sample alone."""
     first = tensors[0]
     parts = [measure(*(t[part] for t in tensors)) for part in sample_parts(first, values)]
     return torch.cat(parts) if parts else measure(*tensors)
@@ -36,7 +36,7 @@ def put_samples(into: Tensor, at: Tensor, source: Tensor, indices: Tensor) -> No
 
 
 def finite_samples(tensor: Tensor) -> Tensor:
-    """Which samples of `tensor` (N, ...) hold finite values alone; bool (N,)."""
+    """Return bool (N,): the samples of `tensor` (N, ...) whose values are all finite."""
     return by_samples(lambda part: part.flatten(1).isfinite().all(1), tensor)
 
 

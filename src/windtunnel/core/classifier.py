@@ -81,7 +81,7 @@ def module_digest(module: nn.Module) -> str:
 
 
 def _add(digest: hashlib._Hash, name: str, value: object) -> None:
-    """Add a tensor, or what a quantized layer keeps beside tensors, to a digest."""
+    """Add a tensor, or the packed parameters of a quantized layer, to a digest."""
     if isinstance(value, tuple):  # packed weights and bias
         for part in value:
             _add(digest, name, part)

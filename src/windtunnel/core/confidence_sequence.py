@@ -1,4 +1,4 @@
-"""A confidence sequence of a mean of values in [0, 1]: intervals that hold at all sample sizes at once."""
+"""A confidence sequence of a mean of values in [0, 1]: intervals that are valid at all sample sizes at once."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Objective(StrEnum):
 class Norm(StrEnum):
     """Measure of a perturbation: a norm, or the parameters of a transformation, as in `Norm("rotation=10.0")`.
 
-    The latter are members that are made when they are asked for (see `core.transformations`), one for each region.
+    The latter are members that are created on first use (see `core.transformations`), one for each region.
     """
 
     LINF = "Linf"
@@ -77,7 +77,7 @@ class Norm(StrEnum):
 
 
 class Randomness(StrEnum):
-    """Source of the randomness of an algorithm, which decides what a seed can do."""
+    """Source of an algorithm's randomness: it decides whether a seed reproduces the result."""
 
     DETERMINISTIC = "deterministic"  # two runs are equal whatever the seed
     GLOBAL_RNG = "global_rng"  # draws from torch's, numpy's or random's global stream, which we seed around the call

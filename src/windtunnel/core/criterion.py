@@ -97,7 +97,7 @@ class Criterion:
         return num_classes - self.k + 1
 
     def require_top_1(self, where: str, what: str) -> None:
-        """Raise IncompatibleError for what is not defined for a top-k head.
+        """Raise IncompatibleError for an algorithm that is not defined for a top-k head.
 
         Args:
             where: Key of the entry.
@@ -123,7 +123,7 @@ SOFTMAX = Criterion()
 
 
 class OneLabel(nn.Module):
-    """A network for samples of one label: the argmax of its logits is the label exactly where the criterion says so."""
+    """A network for samples of one label: the argmax of its logits is the label exactly if the criterion counts the sample as correct."""
 
     def __init__(self, network: nn.Module, criterion: Criterion, label: int) -> None:
         super().__init__()

@@ -50,7 +50,7 @@ class Dataset:
 
     @property
     def selection(self) -> dict[str, Json]:
-        """Return how the samples were chosen, for `metadata.json`: of the source, and `then` of those, where an entry takes fewer."""
+        """Return how the samples were chosen from the source, for `metadata.json`; `then`: the entry's selection among them."""
         of_source = self.metadata.get("samples") or {"n": len(self)}
         if not isinstance(of_source, Mapping):
             raise UserError(f"samples: {shown(of_source)} is not what this version writes there")

@@ -51,7 +51,7 @@ DISTANCE: dict[Norm, Callable[[Tensor, Tensor], Tensor]] = {Norm.LINF: linf, Nor
 
 
 def distance(norm: Norm, a: Tensor, b: Tensor) -> Tensor:
-    """Distance of each sample of `a` from that of `b` under `norm`; shapes (N, ...) -> (N,) float32."""
+    """Return the distance of each sample of `a` from the same sample of `b` under `norm`; (N, ...) -> (N,) float32."""
     measured: Tensor = DISTANCE[norm](a, b)
     return measured
 

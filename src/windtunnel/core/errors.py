@@ -1,4 +1,4 @@
-"""Errors that speak to the user: one line that says what was given, where, what is allowed and what is nearest."""
+"""Errors for the user: one line with the key or file, the value, what is allowed and the nearest match."""
 
 from __future__ import annotations
 

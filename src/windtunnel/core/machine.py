@@ -29,7 +29,7 @@ def whole_memory() -> int:
 def free_memory() -> int:
     """Return the bytes that may be allocated: of the machine, and of the container if it has a limit.
 
-    What the system has read of files does not count as used in a container: it is dropped where memory is asked for. Mapped
+    The page cache does not count as used memory in a container: the kernel drops it on demand. Mapped
     data and results fill that cache: counted, they would leave no room after a few gigabytes.
     """
     available, limit = int(psutil.virtual_memory().available), _memory_limit()

@@ -17,7 +17,7 @@ def median(values: Iterable[float]) -> float | None:
 
 
 def median_metric(name: str, values: Iterable[float]) -> dict[str, float | str]:
-    """Return the median as a metric; where it is censored `<name>_status` says so, and nothing stands for the number."""
+    """Return the median as a metric; if it is censored, omit the number and add `<name>_status`."""
     numbers = list(values)
     middle = median(numbers)
     if middle is not None:

@@ -70,7 +70,7 @@ def limited_import(what: str) -> AbstractContextManager[None]:
 
 
 def load_object(reference: str) -> Any:
-    """Import `module:name`, or a module where there is no name. Raises what its import raises."""
+    """Import `module:name`, or a module without a name. Raises whatever the import raises."""
     module, _, name = reference.partition(":")
     return getattr(import_module(module), name) if name else import_module(module)
 

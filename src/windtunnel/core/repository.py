@@ -28,7 +28,7 @@ def asked_by(root: Path) -> Path:
 
 
 def asking_project() -> Path:
-    """Return the current directory, absolute; in an experiment of DVC that folder of the repository which asked for it."""
+    """Return the current directory, absolute; in an experiment of DVC the same folder of the repository that started it."""
     current = Path.cwd()
     root = repository(current)
     return asked_by(root) / current.relative_to(root) if root else current

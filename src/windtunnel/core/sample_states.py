@@ -1,4 +1,4 @@
-"""The state of each sample at one budget: what the evidence of all assessments together says of it."""
+"""The state of each sample at one budget: derived from all assessments at that budget."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SampleState(StrEnum):
 
     @property
     def code(self) -> int:
-        """The integer that stands for the state in robustness_data.pt."""
+        """Return the integer that encodes the state in robustness_data.pt."""
         return list(SampleState).index(self)
 
     @property

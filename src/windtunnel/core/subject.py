@@ -1,4 +1,4 @@
-"""Input of every assessment: the model, the samples, and what is known of them without any perturbation."""
+"""Input of every assessment: the model, the samples, and their clean logits and predictions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from windtunnel.core.dataset import Dataset, select
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The model under assessment beside the assessed samples.
+    """The model under assessment and the assessed samples.
 
     `dataset.targets` are the references: ground truth, or the model's own predictions where there are no labels
     (then `caveats` holds one of code `pseudo_labels`). `clean_logits` float32 (N, K) and `clean_predictions`
@@ -55,7 +55,7 @@ class Subject:
 
 
 def subject_of(classifier: Classifier, dataset: Dataset, seed: int = 0) -> Subject:
-    """Ask the model once about the clean samples; without labels its own predictions become the targets."""
+    """Evaluate the clean samples once; without labels the model's own predictions become the targets."""
     logits = classifier.logits(dataset.inputs)
     predictions = classifier.criterion.predict(logits, dataset.targets if dataset.labelled else None)
     if dataset.labelled:

@@ -35,10 +35,10 @@ def epsilon_text(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of change: what a range of it means.
+    """One kind of transformation, with the meaning of its range.
 
     parameters: their names. identity: the value at which nothing changes. largest: of the range. unit: how a range is written.
-    is_square: a square of so many pixels at every place inside the image, or none. geometric: moves pixels.
+    is_square: a square whose side is the range, at every place inside the image, or none. geometric: moves pixels.
     usual: the least and the largest range that is usual, by which a range in a wrong unit is noticed.
     """
 

@@ -37,7 +37,7 @@ class Block(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _refuse_other_numbers(cls, value: object, info: ValidationInfo) -> object:
-        """Refuse `true` where a number is needed, which pydantic takes for 1, and integers that no tensor holds."""
+        """Refuse `true` where a number is needed, which pydantic reads as 1, and integers beyond int64."""
         field = cls.model_fields[str(info.field_name)]
         kinds = _types_in(field.annotation)
         has_own_message = any(
@@ -206,7 +206,7 @@ class Entry(Block):
     @model_validator(mode="before")
     @classmethod
     def _nowhere(cls, given: object) -> object:
-        """Return a key of earlier versions: where work is done decides no result, so that it is no part of what is resolved."""
+        """Return the number of workers (a key of earlier versions); it decides no result, so the cache key leaves it out."""
         if isinstance(given, Mapping) and "workers" in given:
             raise ValueError(
                 "workers: where work is done is no part of params.yaml; leave the line out, and set "

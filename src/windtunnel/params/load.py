@@ -129,7 +129,7 @@ def _unknown_names(params: Params) -> Iterator[str]:
 
 
 def _mistakes(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
-    """Yield the errors without those of branches of a union that were never meant: one mistake is one line."""
+    """Yield the errors without those of union branches that the user did not mean: one line per mistake."""
     by_place: dict[tuple[int | str, ...], list[tuple[int | str, list[ErrorDetails]]]] = {}
     of_named_budgets = {(e["loc"][2:], e["msg"]) for e in errors if e["loc"][:1] == ("budgets",)}
     for details in errors:

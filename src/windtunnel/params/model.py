@@ -36,7 +36,7 @@ class Recipe(Block):
     steps: PositiveInt = Field(7, description="adversarial: PGD steps")
 
     def used(self) -> dict[str, Json]:
-        """Return the parameters that this recipe reads: those of another one would say what was not done."""
+        """Return the parameters that this recipe reads, so that a parameter of another recipe can be refused."""
         only = {"noise_sigma": "noise", "epsilon": "adversarial", "steps": "adversarial"}
         values: dict[str, Json] = self.model_dump(mode="json", exclude_none=True)
         return {key: value for key, value in values.items() if only.get(key, self.recipe) in self.recipe}
@@ -217,7 +217,7 @@ class Model(Block):
 
 
 class OtherModel(Block):
-    """A further model, and what of it may run: nothing unless it is said here."""
+    """A further model; its code runs only if a key here allows it."""
 
     model: str = Field(description="reports/model of an earlier run, or an MLflow URI")
     factory: str | None = Field(None, description="module:function that builds the module, where it is a state dict")
@@ -227,5 +227,5 @@ class OtherModel(Block):
 
     @classmethod
     def of(cls, value: str | OtherModel) -> OtherModel:
-        """Return the long form of what may be written as the place alone."""
+        """Return the long form of a model that may be given by its location alone."""
         return value if isinstance(value, OtherModel) else cls(model=value)

@@ -1,4 +1,4 @@
-"""Files of `resolve` for each stage and entry: everything that decides a result, and what only decides how it looks."""
+"""Files of `resolve` for each stage and entry: everything that decides a result, and settings of its figures."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class FigureSpec(Block):
 
 
 class Drawing(Block):
-    """Settings that decide the figures, beside the result."""
+    """Settings that decide the figures, not the result."""
 
     figures: tuple[FigureSpec, ...] = ()
     code: dict[str, str] = Field(default_factory=dict)
@@ -76,7 +76,7 @@ class Resolved(Block):
 
     @cached_property
     def digest(self) -> str:
-        """sha256 of what decides the numbers: with equal data and an equal model, equal digests are the same result."""
+        """Return the sha256 of everything that decides the numbers: with equal data and model, equal digests mean equal results."""
         text = json.dumps([self.stage, self.name, self.work.model_dump(mode="json")], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -93,7 +93,7 @@ class Resolved(Block):
         return f"{self.stage}@{self.name}" if self.name else self.stage
 
     def write(self, root: Path = RESOLVED) -> bool:
-        """Write the file unless it says this already; whether it was written."""
+        """Write the file if its content differs; return True if it was written."""
         path = resolved_file(self.stage, self.name, root)
         content = self.model_dump(mode="json", exclude=None if self.has_failed else {"has_failed"})
         try:

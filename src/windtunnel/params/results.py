@@ -1,4 +1,4 @@
-"""Schemas of what is made of the assessments: `clean`, `sanity`, `report`, `tracking`, `gate`."""
+"""Schemas of the blocks after the assessments: `clean`, `sanity`, `report`, `tracking`, `gate`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Clean(Block):
 
 
 class Sanity(Block):
-    """Checks of the evaluation itself; `windtunnel sanity --explain C3` says what one of them is for."""
+    """Checks of the evaluation itself; `windtunnel sanity --explain C3` explains one of them."""
 
     profile: Literal["stored", "standard", "full"] = Field(
         "standard", description="stored: tensors on disk; standard: a few passes too; full: attacks rerun too"
@@ -114,5 +114,5 @@ class Gate(Block):
 
     @property
     def is_set(self) -> bool:
-        """True if the gate asks for something beyond a sound run."""
+        """Return True if the gate has a condition beyond a sound run."""
         return bool(self.minimum or self.maximum_regression or self.minimum_samples > 1)

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError, core_schema
 
 
 class OneOf:
-    """Annotation of a string that must be one of `words`, or of those that `more` gives."""
+    """Return the annotation of a string that must be one of `words` or of `more()`."""
 
     def __init__(self, *words: str, more: Callable[[], Iterable[str]]) -> None:
         self._words, self._more = words, more

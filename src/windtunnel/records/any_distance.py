@@ -1,7 +1,7 @@
 """Stored points of an assessment with an epsilon: adversarial examples inside it, and beside them the points of any distance.
 
 `perturbed_inputs` of robustness_data.pt holds an example for a sample that was broken and the clean input for every other one.
-Where the search ended for those, be it an example beyond the epsilon or a point that the model still answers rightly, is stored
+Where the search ended for those, an example beyond the epsilon or a point that is still classified correctly, is stored
 under the keys of `KEYS`. `write_artifacts` is the one place that stores a result, `read_artifacts` puts the points back.
 """
 
@@ -42,7 +42,7 @@ def require_inside(data: Tensors, semantics: Semantics) -> None:
 
 
 def _epsilon(data: Tensors, semantics: Semantics, *, of_transformations: bool = False) -> float | None:
-    """Return the epsilon of an attack; None for what is no attack, has none, or is a transformation that was not asked for.
+    """Return the epsilon of an attack; None if the assessment is no attack, has none, or searched a transformation.
 
     Rows of a transformation keep the image, the parameters and the distance of the worst point, broken or not.
     """
@@ -59,7 +59,7 @@ def _is_broken(table: Mapping[str, Tensor]) -> Tensor:
 
 
 def stored_form(data: Tensors, semantics: Semantics) -> Tensors:
-    """Return `data` as robustness_data.pt holds it; unchanged for what is no attack with an epsilon.
+    """Return `data` in the form of robustness_data.pt; unchanged unless it is of an attack with an epsilon.
 
     Raises UnsoundError as `require_inside`.
     """

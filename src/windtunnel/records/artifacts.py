@@ -1,4 +1,4 @@
-"""The artifact contract: what an assessment leaves on disk, and reading it back."""
+"""The artifact contract: write the files of an assessment and read them back."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Artifacts:
         return tensors_in(self.data, key)
 
     def digest(self) -> str:
-        """sha256 of robustness_data.pt as it is on disk: what used it records this, and sanity check G2 compares."""
+        """Return the sha256 of robustness_data.pt on disk, which later stages record and sanity check G2 compares."""
         return file_digest(self.directory / DATA_FILE)
 
     @property
@@ -111,7 +111,7 @@ class Artifacts:
 
     @cached_property
     def pictured(self) -> Artifacts:
-        """The same of those samples alone whose images were kept, for whoever looks at them; itself where all were."""
+        """Return the artifacts of the samples whose images were kept; self if all were."""
         if KEPT not in self.data:
             return self
         image_indices = self.kept
@@ -163,7 +163,7 @@ class Artifacts:
 
 
 def provenance(subject: Subject, packages: Sequence[str] = ()) -> dict[str, Json]:
-    """Return what decides the bytes of a result beside the params: versions, seed, device and digests. No time, no host."""
+    """Return versions, seed, device and digests, which decide a result together with the params. No times, no host name."""
     names = sorted({*_PROVENANCE_PACKAGES, *packages})
     return {
         "python": platform.python_version(),
@@ -217,7 +217,7 @@ def base_data(subject: Subject, verdicts: Tensor) -> Tensors:
 
 
 def base_kwargs(subject: Subject) -> dict[str, object]:
-    """Return the options that every assessment records: who its samples are and what the classes are called."""
+    """Return the options that every assessment records: sample ids and class names."""
     return {
         "sample_names": list(subject.dataset.ids),
         "show_sample_names": True,
@@ -290,7 +290,7 @@ def write_artifacts(
 
 
 def write_metadata(artifacts: Artifacts, figures: Sequence[FigureRecord]) -> Artifacts:
-    """Write metadata.json of a result with what was drawn of it: the last file of an assessment, which makes it whole."""
+    """Write metadata.json of a result and its figures: the last file of an assessment, which marks it complete."""
     metadata = artifacts.metadata.model_copy(update={"visualisers": tuple(figures)})
     write_json(metadata.model_dump(mode="json"), artifacts.directory / METADATA_FILE)
     return replace(artifacts, metadata=metadata)
@@ -345,7 +345,7 @@ def same_samples(artifacts: Artifacts, inputs: Tensor) -> bool:
 
 
 def without_run_times(data: Tensors) -> Tensors:
-    """Return `data` as robustness_data.pt holds them: of the seconds a sample took the key, all NaN."""
+    """Return `data` in the form of robustness_data.pt: run times become NaN under their key."""
     seconds = data.get(RUN_TIMES)
     return {**data, RUN_TIMES: torch.full_like(seconds, torch.nan)} if isinstance(seconds, Tensor) else data
 

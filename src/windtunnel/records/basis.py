@@ -40,7 +40,7 @@ class Basis(NamedTuple):
 
     @property
     def budget(self) -> str:
-        """`Linf 8/255`; `L0 without bound`; `rotation ≤ 10°`; empty for what is no ball."""
+        """`Linf 8/255`; `L0 without bound`; `rotation ≤ 10°`; empty if the region is no ball."""
         if self.norm is None:
             return ""
         return f"{self.norm} without bound" if self.epsilon is None else place_text(self.norm, self.epsilon)
@@ -58,7 +58,7 @@ class Basis(NamedTuple):
 
 
 def basis_of(metadata: Metadata, key: str) -> Basis:
-    """Return what the metric `key` is of: of the summary the first budget and its draws, of others their region and samples."""
+    """Return norm, epsilon and n of the metric `key`: the summary's first budget and its draws, or an assessment's own."""
     layer = next(iter(layers_in(metadata.metrics)), None)
     if layer is None or metadata.family is not None:
         return Basis.of(metadata)
@@ -69,5 +69,5 @@ def basis_of(metadata: Metadata, key: str) -> Basis:
 
 
 def stated(rate: Rate, basis: Basis) -> str:
-    """`66.0% [59.0%, 72.5%] (Linf 0.06, n 200)`: a rate with its interval, and what it is of."""
+    """`66.0% [59.0%, 72.5%] (Linf 0.06, n 200)`: a rate with its interval, budget and n."""
     return f"{rate} ({basis})" if str(basis) else str(rate)

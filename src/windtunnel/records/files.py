@@ -37,7 +37,7 @@ def hide_from_dvc(directory: Path, *, is_hidden: bool) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a file beside `path` to write; it takes the place of `path` when the block ends, whole or not at all.
+    """Yield a file beside `path` to write; it replaces `path` when the block ends, atomically.
 
     Its name keeps the suffix, by which some writers choose their format. Raises InfrastructureError, in one line, where
     the disk is full or read-only.

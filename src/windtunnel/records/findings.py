@@ -39,7 +39,7 @@ class Status(StrEnum):
 
 
 class FindingRecord(SparseRecord):
-    """The result of one check; what is empty is left out. value: text where it is infinite.
+    """The result of one check; empty fields are omitted. value: text where it is infinite.
 
     samples, assessments: whom it concerns. each: the reason by assessment, where `reason` speaks of the worst of them.
     """
@@ -90,7 +90,7 @@ def overall(counts: Mapping[str, int]) -> str:
 
 
 class SanityOptions(Options):
-    """`kwargs` of the metadata of the stage `sanity`. meaning: what passing these checks does not say."""
+    """`kwargs` of the metadata of the stage `sanity`. meaning: limits of what passed checks show."""
 
     profile: str = ""
     checks: tuple[FindingRecord, ...] = ()

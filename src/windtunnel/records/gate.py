@@ -1,4 +1,4 @@
-"""The decision of the gate, as gate.json holds it: written and read as the same type."""
+"""The decision of the gate: gate.json is written and read as this type."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from windtunnel.records.outcomes import Origin
 
 
 class Decision(StrEnum):
-    """Decision of the gate about a model. `promoted` is said of a model in the registry alone."""
+    """Decision of the gate about a model. `promoted` applies only to a model in the registry."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -36,7 +36,7 @@ class ConditionStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition: what was asked, what was found, whether it holds, and why in the words of a reader.
+    """One condition: threshold, value, status, and the reason in words.
 
     `value` is None where there is nothing to evaluate; `bound` says on which side of `threshold` it must be. status: holds
     or fails where it is not given; a condition that does not apply holds, one that is refused does not. basis: the region and the

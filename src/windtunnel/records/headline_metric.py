@@ -1,4 +1,4 @@
-"""The number that stands for an assessment where one alone is shown: a bar of a chart, a line of a table, the end of a stage."""
+"""The headline metric of an assessment, for places that show one number: a bar of a chart, a line of a table, a stage's log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NO_ENTRY = {key: phrase for of_kind in OF_KIND.values() for key, phrase in of_k
 
 
 def leading_metric(metadata: Metadata) -> str | None:
-    """Return the metric that stands for an assessment; None where it has none that could."""
+    """Return the headline metric of an assessment; None if it has none."""
     return next((key for key in _candidates(metadata) if key in metadata.metrics), None)
 
 
@@ -30,7 +30,7 @@ def leading_words(metadata: Metadata) -> str:
 
 
 def leading_metrics() -> frozenset[str]:
-    """Every metric that may stand for an assessment."""
+    """Return every metric that may be a headline."""
     return frozenset(_NO_ENTRY).union(*(family.accuracy for family in families().values()))
 
 

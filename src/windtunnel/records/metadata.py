@@ -111,7 +111,7 @@ class FigureRecord(SparseRecord):
 
 
 class Options(Record):
-    """The assessor's own options (`kwargs`): who the samples are, and what else the assessment says of itself."""
+    """The assessment's own options (`kwargs`): sample ids and further facts about the assessment."""
 
     sample_names: tuple[str, ...] = ()
     show_sample_names: bool = True
@@ -238,7 +238,7 @@ def fitting(kind: type[T], content: object, where: str, what: str) -> T:
 
 
 def _adapter(kind: type[T]) -> TypeAdapter[T]:
-    """Made once of each type: that takes longer than to validate what is read."""
+    """Build the validator of each type once: building takes longer than validating."""
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
     return _ADAPTERS[kind]
@@ -273,10 +273,10 @@ class _Suite(Record):
 
 
 def corruption_pairs(options: Options) -> tuple[tuple[str, int], ...]:
-    """(corruption, severity) of each part of a suite, in the order of its rows; none for what is no suite."""
+    """(corruption, severity) of each part of a suite, in the order of its rows; none if it is no suite."""
     return fitting(_Suite, options.model_dump(), "kwargs", "the options of a suite of corruptions").corruptions
 
 
 def severities_of(options: Options) -> tuple[int, ...]:
-    """Return the severities of a suite of corruptions; none for what is no suite."""
+    """Return the severities of a suite of corruptions; none if it is no suite."""
     return fitting(_Suite, options.model_dump(), "kwargs", "the options of a suite of corruptions").severities

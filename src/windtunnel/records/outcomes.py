@@ -29,7 +29,7 @@ PAIRED_METRIC = {
 class Outcomes:
     """One metric: `held` has a character per sample (1, 0, or - for not assessed), and 1 / (1 or 0) is the metric.
 
-    `protocol` is a digest of all that decides the outcome beside the model: samples, budget, algorithm and its settings.
+    `protocol` is a digest of everything but the model that decides the outcome: samples, budget, algorithm and its settings.
     norm, epsilon: the ball that it is of; None for no ball, and for no bound.
     """
 

@@ -25,8 +25,8 @@ RUN_TIMES = "runtime_per_sample"
 class Runtime(Record):
     """runtime.json: what varies between equal runs. started: seconds since the epoch. data_digest: of the tensors it speaks of.
 
-    resolved: the digest of what was run. rows_asked: queries of a Python `predict`, in the process that computed the result.
-    rows_repeated: those of calls that failed and were made again.
+    resolved: cache key of the entry that ran. rows_asked: rows sent to a Python `predict` by the process that computed the result.
+    rows_repeated: rows of failed calls that were repeated.
     threads: of torch in that process; a worker has one.
     """
 
@@ -44,7 +44,7 @@ class Runtime(Record):
     data_digest: str = ""
 
     def write(self, directory: Path) -> None:
-        """Write the file beside the result in `directory`."""
+        """Write runtime.json into `directory`, next to the result."""
         write_json(self.model_dump(mode="json"), directory / RUNTIME_FILE)
 
 

@@ -26,7 +26,7 @@ class _Named(Record):
 
 
 class Share(Record):
-    """Number of samples, and the share of them that holds with the ends of its interval; n alone where it is 0."""
+    """Number of samples, rate and the ends of its interval; n alone where n is 0."""
 
     n: int
     accuracy: float | None = None

@@ -37,7 +37,7 @@ class Lazy(Generic[T]):
     reference: str
 
     def __call__(self) -> T:
-        """Return the object. Raises what its import raises."""
+        """Return the object. Raises whatever its import raises."""
         ours = self.reference.startswith("windtunnel.")  # a defect of ours keeps its traceback
         with nullcontext() if ours else _one_line(f"plug-in: {self.reference}"):
             value: T = load_object(self.reference)
@@ -93,7 +93,7 @@ class Family:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules by which its stage runs one entry, those of its figures not among them."""
+        """Return the modules that run one entry, without those of its figures."""
         named = (self.entry, self.preflight, self.run, *((self.finish,) if self.finish else ()))
         return tuple(reference.module for reference in named)
 
@@ -130,7 +130,7 @@ class Library:
 
     @property
     def is_installed(self) -> bool:
-        """True if the library can be imported; what is built in always can."""
+        """Return True if the library can be imported; a built-in one always can."""
         return is_installed(*self.imports)
 
     def require(self, where: str) -> None:
@@ -228,13 +228,13 @@ def rows_of(family: str) -> list[Any]:
 
 
 def library_records(family: str) -> list[str]:
-    """Return the modules of ours that hold the libraries of a family."""
+    """Return our modules that define the libraries of a family."""
     paths = sorted((_ROOT / family).rglob("libraries.py"))
     return [".".join((ASSESSMENTS, *path.relative_to(_ROOT).with_suffix("").parts)) for path in paths]
 
 
 def record_of(family: str) -> list[str]:
-    """Return the module of ours that holds the record of a family; none for a plug-in's."""
+    """Return our module that defines the record of a family; none for a plug-in's."""
     return [f"{ASSESSMENTS}.{family}.family"] if (_ROOT / family / "family.py").is_file() else []
 
 
@@ -336,7 +336,7 @@ def load_plugin(group: str, name: str) -> Callable[..., Any]:
 
 
 def load_modules(group: str) -> None:
-    """Import the modules of a group, which register what they hold. Raises UserError for one that does not import."""
+    """Import the modules of a group, which register their records. Raises UserError for one that fails to import."""
     for point in plugins(group).values():
         _loaded(point)
 

@@ -32,12 +32,12 @@ def each_batch(
     incidents: Incidents | None = None,
     processes: int = 1,
 ) -> Iterator[tuple[Batch, dict[str, Tensor]]]:
-    """Do `work` on every batch, with a progress bar; each batch beside its result, in order, which is not kept here.
+    """Run `work` on every batch with a progress bar; yield (batch, result) in order, without keeping results.
 
     `work` returns tensors whose first axis is the samples of its batch; it is done wherever `executor` says (where nothing is asked for
-    in so many `processes`), and gives the same there. A batch that the memory does not hold is worked on in halves.
+    in so many `processes`), and gives the same there. A batch that does not fit in memory is halved.
     A run that is killed loses what is in work; of the first second, `WORTH_KEEPING`, all but KEEP_AT_MOST batches.
-    without: what stands for the result of a batch whose workers died or hung; `incidents` then says why. Raises InfrastructureError
+    without: returns the substitute result of a batch whose workers died or hung; `incidents` gets the reason. Raises InfrastructureError
     for such a batch where there is no such thing, when all others are done and kept.
     """
     todo = list(batches)
@@ -86,7 +86,7 @@ def _finished(
     checkpoint: Checkpoint | None,
     processes: int,
 ) -> Generator[tuple[Batch, dict[str, Tensor] | Lost], None, None]:
-    """Every batch beside its result, as they come; kept at once, whatever is still missing before it."""
+    """Yield (batch, result) as they finish; each is stored at once, also before earlier batches are done."""
     fresh: list[Callable[[], None]] = []
     began = time.monotonic()
     results = executor(processes).results(HalvingWork(work), batches, name)

@@ -6,6 +6,6 @@ import sys
 
 
 def warn(line: str | None) -> None:
-    """Print one line on stderr about something that is done otherwise than params.yaml says; do nothing for an empty one."""
+    """Print one line on stderr about something that differs from params.yaml; do nothing for an empty line."""
     if line:
         print(f"windtunnel: {line}", file=sys.stderr, flush=True)

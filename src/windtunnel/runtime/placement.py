@@ -37,7 +37,7 @@ class Placement:
 def placement() -> Placement | None:
     """Return the executor that the environment or the local file configures; None where neither does.
 
-    Raises UserError for what is not known, or what this machine lacks.
+    Raises UserError for an unknown executor, or one that this machine lacks.
     """
     where, text = _asked()
     if not where:
@@ -65,13 +65,13 @@ def placement() -> Placement | None:
 
 
 def require_placement() -> None:
-    """Raise UserError for what says wrongly where work is done, or how long a unit may take: before anything is computed."""
+    """Raise UserError for a wrong executor or time limit of a unit, before anything is computed."""
     placement()
     batch_limit()
 
 
 def batch_limit() -> float:
-    """Seconds for a unit, after which its worker counts as hung. Raises UserError for what is no number above 0."""
+    """Seconds for a unit, after which its worker counts as hung. Raises UserError unless it is a number above 0."""
     configured: object = os.environ.get(LIMIT_VARIABLE, "").strip()
     where = LIMIT_VARIABLE
     if not configured:
@@ -86,7 +86,7 @@ def batch_limit() -> float:
 
 
 def _asked() -> tuple[str, str]:
-    """(who says so, what); nobody where nothing is asked for."""
+    """Return (source of the setting, executor); empty if none is set."""
     if variable := os.environ.get(VARIABLE, "").strip():
         return VARIABLE, variable
     configured = _local().get(KEY)

@@ -231,7 +231,7 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def _on_unraisable(raised: sys.UnraisableHookArgs) -> None:
-    """Python drops what is raised in a destructor or a weak reference's callback: the signal is sent once more."""
+    """Send the signal once more: Python drops exceptions raised in destructors and weak-reference callbacks."""
     number = _Ending.signal
     if isinstance(raised.exc_value, Interrupted) and number is not None:
         _Ending.signal = None
@@ -241,7 +241,7 @@ def _on_unraisable(raised: sys.UnraisableHookArgs) -> None:
 
 
 def marked_environment() -> dict[str, str]:
-    """Return an environment by whose mark this process ends what it started, daemons such as DVC's queue workers too."""
+    """Return an environment with a mark by which this process finds and ends its children, daemons included."""
     _Ending.mark = _Ending.mark or f"{os.getpid()}-{time.time_ns()}"
     return {**os.environ, _MARK: _Ending.mark}
 

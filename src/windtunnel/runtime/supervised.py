@@ -89,7 +89,7 @@ def is_watched() -> bool:
 
 
 def _listen(connection: Connection, process: mp.process.BaseProcess) -> Any:
-    """Until the process says what it returns, or ends without a word, or one of its calls takes too long."""
+    """Wait until the process returns, ends without a result, or one of its calls exceeds its limit."""
     waiting: list[tuple[str, float]] = []  # of calls inside calls, the limit of the innermost counts
     while True:
         remaining = max(0.0, waiting[-1][1] - time.monotonic()) if waiting else None

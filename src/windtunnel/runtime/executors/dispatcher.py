@@ -1,4 +1,4 @@
-"""Hand out units of work to workers that hold the work and compute one unit at a time; replace those that die or hang."""
+"""Dispatch units of work to workers, one at a time each; replace workers that die or hang."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WorkerEvent:
 
 
 class Worker(Protocol):
-    """A process that holds the work and computes one unit at a time."""
+    """A process that has loaded the work and computes one unit at a time."""
 
     def load(self, payload: Payload) -> None:
         """Begin to load the work; the event is `ready` or `raised`."""

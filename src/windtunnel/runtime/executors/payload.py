@@ -88,7 +88,7 @@ def pack_or_warn(work: Callable[[Any], Any], name: str, *, for_this_machine: boo
 
 
 class WorkerServer:
-    """In a worker: holds the work and answers requests with pickled bytes.
+    """Server in a worker: keeps the work and returns pickled results.
 
     Bytes, because tensors in a queue travel through shared memory, of which a container has little.
     """

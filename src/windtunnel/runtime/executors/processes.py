@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class ProcessExecutor:
-    """Executor with `workers` processes, each of which holds the model and the samples."""
+    """Executor with `workers` processes, each with its own copy of the model and the samples."""
 
     workers: int
 
@@ -59,7 +59,7 @@ class _Process:
         theirs.close()
 
     def load(self, payload: Payload) -> None:
-        """Send the work from a thread: a pipe holds little, and the worker reads it only once it has started."""
+        """Send the work from a thread: a pipe's buffer is small, and the worker reads only after its start."""
         request = ("open", (os.getcwd(), payload))  # relative paths in the work mean the same
         threading.Thread(target=self._send, args=(request,), daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""Run units of work on a Ray cluster (Moritz et al. 2018, OSDI): actors that hold the model and the samples, which are sent once.
+"""Run units of work on a Ray cluster (Moritz et al. 2018, OSDI): actors with the model and the samples, which are sent once.
 
 `RAY_ADDRESS` names the cluster; without it Ray joins what `ray start` began on this machine, or starts one for this process (`local`:
 always that). Workers return tensors, so no file system is shared.
