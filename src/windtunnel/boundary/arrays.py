@@ -1,4 +1,4 @@
-"""Turn what a caller gives for an array into a plain numpy array, or refuse it in one line. The caller's data is never written to."""
+"""Convert a caller's array-like to a plain numpy array, or refuse it in one line. The caller's data is never written to."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ def array_of(values: object, what: str, *, names: bool = False) -> np.ndarray:
         An array (n, ...) of kind b, u, i, f, or U for names. A bfloat16 tensor is float32.
 
     Raises:
-        UserError: in one line, for what is no array (None, text, a generator, a mapping ...), and for arrays without plain
+        UserError: in one line, for a value that is no array (None, text, a generator, a mapping ...), and for arrays without plain
             numbers: sparse, quantized, nested and meta tensors, masked values, complex numbers, dates, objects.
 
     """

@@ -1,4 +1,4 @@
-"""Take models and functions that a caller holds in memory: copied or wrapped, or refused in one line."""
+"""Copy or wrap a caller's models and functions, or refuse them in one line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ScriptedModule(nn.Module):
 def model_of(model: object) -> Loaded:
     """Return a copy of a caller's torch module, or its function wrapped so that queries are counted.
 
-    Raises UserError, in one line, for what is neither, what cannot be copied, and a module that holds no numbers yet.
+    Raises UserError, in one line, for any other object, one that cannot be copied, and a module with uninitialised parameters.
     """
     if isinstance(model, nn.Module):
         return _module(model)

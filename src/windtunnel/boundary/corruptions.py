@@ -1,4 +1,4 @@
-"""Call a corruption of the user's or of a plug-in on one image, and hold what it returns to what an image is."""
+"""Call a corruption of the user's or of a plug-in on one image, and check that it returns an image."""
 
 from collections.abc import Callable
 from typing import TypeVar

@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 def public(value: object) -> object:
-    """Return a public name's value as callers get it: a function behind the door, anything else as it is."""
+    """Return the value of a public name: functions are wrapped by the checks of this module."""
     return _behind_door(value) if isinstance(value, types.FunctionType) else value
 
 

@@ -92,7 +92,7 @@ def reproduce(targets: Sequence[str], jobs: int, gpus: Sequence[str] = (), *, pu
 
 @dataclass
 class _Running:
-    """A stage in work. resources: what is released at its end: DVC's lock of its files, and its GPU."""
+    """A running stage. resources: released at its end: DVC's lock of its files, and its GPU."""
 
     label: str
     stage: Stage
@@ -104,7 +104,7 @@ class _Running:
 
     @property
     def progress(self) -> dict[str, float]:
-        """Return what the stage last wrote of its progress: `completed`, `total`, `rate` a second."""
+        """Return the last progress that the stage wrote: `completed`, `total`, `rate` a second."""
         try:
             return cast("dict[str, float]", read_json(self.log.with_suffix(".json")))
         except UserError:
@@ -190,7 +190,7 @@ class _Reproduction:
 
     @contextmanager
     def _ended_on_error(self) -> Iterator[None]:
-        """End the stages that run where something else fails: nobody would save what they leave."""
+        """End the running stages after a failure elsewhere: their results would not be saved."""
         try:
             yield
         except BaseException:
@@ -285,7 +285,7 @@ class _Reproduction:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold DVC's lock of the repository; not while stages run, as DVC itself."""
+        """Acquire DVC's repository lock, which DVC too releases while stages run."""
         with self.repo.lock:
             try:
                 yield

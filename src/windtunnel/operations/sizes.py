@@ -1,4 +1,4 @@
-"""Estimate the size of a run before it runs: what its results take on the disk, and what a batch takes in memory."""
+"""Estimate a run before it starts: disk space of its results and memory of a batch."""
 
 from __future__ import annotations
 

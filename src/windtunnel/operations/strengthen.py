@@ -1,4 +1,4 @@
-"""Stronger attacks for what the sanity checks flagged: written into params.yaml, and run on what the others left."""
+"""Add stronger attacks for flagged sanity checks to params.yaml and run them on the surviving samples."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def load_dataset(data: Data, seed: int, view: View | None = None) -> tuple[Datas
 def convert(
     data: Data, seed: int, assessed: Raw | Dataset, train: Raw | Dataset | None, view: View | None = None
 ) -> tuple[Dataset, Dataset | None]:
-    """Content of a source as `data` asks for it (see `load_dataset`)."""
+    """Convert the raw content of a source as `data` specifies (see `load_dataset`)."""
     assessed, train = _one_label(assessed, data), None if train is None else _one_label(train, data)
     parts = [part for part in (assessed, train) if part is not None]
     for part in parts:
@@ -85,7 +85,7 @@ def _one_label(part: Raw | Dataset, data: Data) -> Raw | Dataset:
 def save_datasets(assessed: Dataset, train: Dataset | None, directory: Path) -> None:
     """Write both splits and dataset.json; equal data give equal bytes.
 
-    Raises UserError where a data function of the user's says something of its samples that dataset.json says otherwise.
+    Raises UserError if a user's data function and dataset.json describe the samples differently.
     """
     save_tensors({"inputs": assessed.inputs, "targets": assessed.targets}, directory / ASSESSED)
     (directory / TRAIN).unlink(missing_ok=True)
@@ -250,7 +250,7 @@ def _pictures(raw: Raw, data: Data, indices: Tensor, view: View) -> Iterator[Ima
 
 
 def _checked(dataset: Dataset) -> Dataset:
-    """Return a Dataset that a function of the user's made, held to what every source is held to."""
+    """Validate a Dataset that a user's function returned, as every source is validated."""
     n = len(dataset.inputs)
     if dataset.inputs.dtype != torch.float32 or dataset.inputs.ndim not in {2, 4}:
         shape, dtype = tuple(dataset.inputs.shape), dataset.inputs.dtype

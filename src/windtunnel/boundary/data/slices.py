@@ -1,4 +1,4 @@
-"""Read `data.slices`: a CSV of sample,column,value that says under which conditions each sample was taken."""
+"""Read `data.slices`: a CSV of sample,column,value that gives the conditions under which each sample was taken."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def slice_names(path: str) -> list[tuple[str, str]]:
 
 
 def read_slices(path: str, dataset: Dataset) -> Slices:
-    """Return the slices that hold an assessed sample.
+    """Return the slices with at least one assessed sample.
 
     Raises:
         UserError: in one line, for a file that is missing or no such CSV, a sample with two values of a column, names that are

@@ -1,4 +1,4 @@
-"""Sources of samples. Each source gives raw arrays; what is done to them afterwards is the same for all."""
+"""Sources of samples. Each source returns raw arrays, which are then prepared in the same way."""
 
 import csv
 import io
@@ -35,7 +35,7 @@ _DEEP_MODES = {"I", "F", "I;16", "I;16B", "I;16L"}
 
 @dataclass(frozen=True, slots=True)
 class ImageFiles:
-    """Image files, read only when they are asked for: 50,000 photographs do not fit in memory, 200 of them do.
+    """Image files that are read on access: 50,000 photographs do not fit in memory, 200 of them do.
 
     channels, resize, crop: as in `data`; files are cropped and resized one by one because they may differ in size.
     """
@@ -50,7 +50,7 @@ class ImageFiles:
         return len(self.files)
 
     def pictures(self, indices: np.ndarray) -> Iterator[Image.Image]:
-        """Return the pictures at `indices` (int64), in grey or in colour as `channels` says. UserError where one cannot be read."""
+        """Return the pictures at `indices` (int64), in grey or colour according to `channels`. Raises UserError for an unreadable one."""
         return (_picture(self.files[i], self.channels) for i in indices.tolist())
 
     def __getitem__(self, indices: np.ndarray) -> np.ndarray:
@@ -91,7 +91,7 @@ def _size(image: np.ndarray) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Samples as a source holds them.
+    """Raw samples of a source.
 
     inputs: (N, H, W), (N, C, H, W) or (N, F), any number type; labels: (N,) integers from 0 or class names, or None
     where there are none. ids: N names. value_range: what the source's values span.
@@ -166,7 +166,7 @@ def _mapped(path: Path, archive: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
 
 
 def _check_headers(path: Path, archive: np.lib.npyio.NpzFile) -> None:
-    """Raise UserError where an array says it is larger than what the file holds of it, or than the memory: numpy believes it."""
+    """Raise UserError if a header declares more data than the file or the memory holds; numpy would trust it."""
     assert archive.zip is not None
     for info in archive.zip.infolist():
         with archive.zip.open(info) as file:
@@ -402,5 +402,5 @@ def idx_header(file: IO[bytes], path: Path) -> tuple[int, ...]:
 
 
 def without_x(names: Iterable[str]) -> str:
-    """Return what is wrong with an .npz of arrays of these names, in words that follow the file's."""
+    """Return why an .npz with these array names is refused, as the end of a sentence."""
     return f"has no array 'x' (it has {', '.join(names) or 'none'}); x is (N, C, H, W), y is (N,)"

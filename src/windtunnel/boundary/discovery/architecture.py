@@ -28,7 +28,7 @@ class Architecture:
 
 
 def fitting_architecture(state: Mapping[str, Tensor], file_name: str) -> Architecture | None:
-    """Return the architecture whose names and shapes are those of `state`; None where no installed library has one.
+    """Return the architecture whose names and shapes are those of `state`; None if no installed library has one.
 
     Names that stand in `file_name` are tried first.
     """
@@ -79,7 +79,7 @@ def _shapes_of(build: Callable[[str], Any], name: str) -> Shapes:
 
 
 def _torchvision(size: int) -> tuple[list[str], Callable[[str], Any]]:
-    """Return the architectures that have `size` numbers but for the head, the nearest first, and what builds them."""
+    """Return the architectures with `size` parameters without the head, the nearest first, and their builders."""
     from windtunnel.boundary.models.torchvision.adapter import architecture, classifiers, parameter_count
     from windtunnel.core.errors import UserError
 

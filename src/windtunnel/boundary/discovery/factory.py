@@ -11,7 +11,7 @@ _MODULES = {"Module", "LightningModule", "Sequential"}
 
 
 def factories(root: Path, files: Iterable[Path], parts: frozenset[str]) -> list[str]:
-    """`module:name` of what needs no arguments and builds a module with children named `parts`; classes first.
+    """Return `module:name` of callables without arguments that build a module with children named `parts`; classes first.
 
     `files` are relative to `root`, where Python starts looking; those below src/ are looked for there.
     """
@@ -63,7 +63,7 @@ def _needs_nothing(node: ast.FunctionDef, n_bound: int) -> bool:
 
 
 def _returned(node: ast.FunctionDef) -> set[str]:
-    """Return the names of what a function calls in its return statements."""
+    """Return the names that a function calls in its return statements."""
     calls = [
         item.value.func for item in ast.walk(node) if isinstance(item, ast.Return) and isinstance(item.value, ast.Call)
     ]

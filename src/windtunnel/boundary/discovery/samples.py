@@ -34,7 +34,7 @@ class SampleFiles:
 
 
 def candidates(root: Path, files: Files, makers: Mapping[Path, str]) -> list[SampleFiles]:
-    """Return the data that could be assessed on; what is named as a test split first, and folders before arrays."""
+    """Return candidate data sets: test splits first, folders before arrays."""
     all_candidates = [
         *_folders(root, files.image_folders, makers),
         *_idx(root, files.arrays, makers),
@@ -101,7 +101,7 @@ def _idx(root: Path, arrays: Iterable[Path], makers: Mapping[Path, str]) -> Iter
 
 
 def _idx_side(path: Path) -> tuple[int, int] | None:
-    """Return (height, width) by the file's header; None for what is not there yet."""
+    """Return (height, width) by the file's header; None if the file does not exist yet."""
     if not path.exists():
         return None
     with open_file(path, gunzip=True) as file:
@@ -134,7 +134,7 @@ def _array(root: Path, path: Path, makers: Mapping[Path, str]) -> SampleFiles:
 
 
 def _shape_of_x(path: Path) -> tuple[int, ...]:
-    """Return the shape of `x` by its header alone; () for what is not there yet."""
+    """Return the shape of `x` by its header alone; () if the file does not exist yet."""
     if not path.exists():
         return ()
     with open_file(path) as file, zipfile.ZipFile(file) as archive, archive.open("x.npy") as array:

@@ -11,7 +11,7 @@ from windtunnel.core.errors import UserError
 
 
 def outputs(root: Path, files: Iterable[Path]) -> dict[Path, str]:
-    """Return what the stages of the given dvc.yaml make, by path relative to `root`: the stage as `dvc repro` names it.
+    """Return the outputs of the stages of dvc.yaml files: path relative to `root` -> name of the stage.
 
     Outputs whose path is a template of DVC's are left out; a file that is no YAML makes nothing.
     """

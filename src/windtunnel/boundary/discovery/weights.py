@@ -1,4 +1,4 @@
-"""Files of weights: what kind each is, and what its tensors say of the model, read without running anything."""
+"""Recognise weight files and read the shapes of their tensors, without running any code."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Weights:
 def candidates(
     root: Path, files: Iterable[Path], pretrained: Iterable[Path], makers: Mapping[Path, str]
 ) -> list[Weights]:
-    """Return what can be loaded of `files` and folders, and what stages make but is not there yet; what a stage makes comes first."""
+    """Return loadable weights among `files` and folders, and outputs of stages that do not exist yet; the latter come first."""
     paths = [*files, *(path for path in makers if path.suffix in WEIGHTS)]
     paths = sorted(dict.fromkeys(paths), key=lambda path: (not maker(path, makers), len(path.parts), path))
     places = [*paths[:_FIRST_LOOK], *pretrained]
@@ -67,7 +67,7 @@ def named(model: str) -> Weights | None:
 
 
 def look_at(root: Path, path: Path, made_by: str = "") -> Weights | None:
-    """Return what a file is; None for one that holds no weights.
+    """Return the kind of a weight file; None if it has no weights.
 
     Raises whatever its parser raises for a damaged file, and for a pickle that could run code.
     """

@@ -89,7 +89,7 @@ class FittedGenerator:
             )
 
     def asked(self) -> AbstractContextManager[None]:
-        """While the model is asked: an answer that never comes ends `check` or the stage, by one line."""
+        """Limit the time of a model's call: one that hangs ends `check` or the stage with one line."""
         return limited("generators: the model", self.time_limit, TIME_LIMIT)
 
     def to(self, device: torch.device) -> FittedGenerator:

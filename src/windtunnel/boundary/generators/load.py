@@ -168,7 +168,7 @@ def fit(
 ) -> FittedGenerator:
     """Try a generative model on the data: every class, the shape, the range, finite images, the encoder's dimension.
 
-    Raises IncompatibleError, in one line that says both sides.
+    Raises IncompatibleError, in one line with both values.
     """
     if isinstance(model, nn.Module):
         model = model.requires_grad_(False).eval().to(device)

@@ -1,4 +1,4 @@
-"""generators.json and quality.json as types: what the stage `generators` keeps beside the weights."""
+"""Types of generators.json and quality.json, which the stage `generators` writes next to the weights."""
 
 from pathlib import Path
 from typing import Literal
@@ -13,7 +13,7 @@ GENERATORS_JSON, QUALITY_JSON = "generators.json", "quality.json"
 
 
 class GeneratorsRecord(Record):
-    """The generative models of a run; `source: none` says only that there are none. decay: see `generators.decay`."""
+    """The generative models of a run; with `source: none` there are none. decay: see `generators.decay`."""
 
     source: Literal["none", "train", "function"]
     decay: float = 1.0

@@ -53,7 +53,7 @@ class Program(nn.Module):
             part.training = False
 
     def training_operations(self) -> list[str]:
-        """Return the operations that were exported as they are in training: dropout that drops, normalisation by the batch."""
+        """Return the operations that were exported in training mode: active dropout, batch statistics."""
         assert isinstance(self.program, torch.fx.GraphModule)
         calls = [node for node in self.program.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
         return [node.target._schema.name.removeprefix("aten::") for node in calls if _in_training(node)]
@@ -76,7 +76,7 @@ def _in_training(node: torch.fx.Node) -> bool:
 
 
 class LogitsOf(nn.Module):
-    """The logits of a network whose outputs are objects with `.logits`, as those of Hugging Face's are."""
+    """Module that returns the `.logits` of a network's output object, as in Hugging Face models."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()

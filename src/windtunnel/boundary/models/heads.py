@@ -69,7 +69,7 @@ class Headed(nn.Module):
         return self.logits_of(self.network(inputs))
 
     def logits_of(self, outputs: object) -> Tensor:
-        """Return the logits of what the network gave; raises UserError where that has another form."""
+        """Return the logits from the network's output; raises UserError for another form."""
         if self.output_name is not None:
             outputs = _named(outputs, self.output_name)
         if not isinstance(outputs, Tensor):
@@ -129,7 +129,7 @@ def adapt_outputs(path: Path, record: HeadRecord | None, output_name: str | None
         path: The file, which is overwritten.
         record: The head; None for softmax.
         output_name: `model.output`.
-        name: What the user calls the file, for messages.
+        name: The user's name of the file, for messages.
 
     Returns:
         The record, marked as in the file where the file changed.

@@ -54,7 +54,7 @@ TESTED_DEVICES = ("cpu", "cuda")
 def pick_device(name: str) -> torch.device:
     """`auto` is the first accelerator there is, else the CPU. Raises UserError for a device that is not there.
 
-    Says on stderr, once, where no test of ours ran on that kind of device. CUDA is held to deterministic algorithms.
+    Warns once on stderr for a device kind that our tests do not cover. CUDA is held to deterministic algorithms.
     """
     if name == "auto":
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -176,7 +176,7 @@ def _own_module_to_train(trust: Trust, steps: Steps | None) -> torch.nn.Module:
 
 
 def _kept_file(model: Model, directory: Path) -> dict[str, Json]:
-    """Copy `model.path` into `directory`; what model.json says of it."""
+    """Copy `model.path` into `directory` and return its record for model.json."""
     path = Path(_required(model.path, "path"))
     if not path.is_file():
         raise UserError(f"model.path: {path}: no such file")
@@ -233,9 +233,9 @@ def preview_classifier(
 def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = NOTHING) -> Classifier:
     """Try a model on the data: it takes their shape, in batches, and gives logits (N, K) of as many classes as theirs.
 
-    A Python `predict` is not asked here.
+    A Python `predict` is not called here.
 
-    Raises IncompatibleError, in one line that says both sides.
+    Raises IncompatibleError, in one line with both values.
     """
     shape = tuple(dataset.inputs.shape[1:])
     module, criterion = loaded.module.to(device).eval(), loaded.head.criterion if loaded.head else SOFTMAX
@@ -404,7 +404,7 @@ def _takes_channels_last(module: torch.nn.Module, inputs: Tensor) -> bool:
 
 
 def _differentiable(module: torch.nn.Module, sample: Tensor) -> bool:
-    """Return True if a gradient reaches the input at all; not whether it is of use, which the sanity checks ask."""
+    """Return True if a gradient reaches the input; whether it is useful is a sanity check."""
     with torch.enable_grad():
         logits = module(sample.clone().requires_grad_())
         return isinstance(logits, Tensor) and logits.requires_grad

@@ -97,7 +97,7 @@ def own_module(trust: Trust, why: str) -> nn.Module:
 
 
 def load_export(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
-    """Return a torch.export program: only what can run nothing, unless the user's params allow pickles."""
+    """Return a torch.export program; one that can run code only if the user's params allow pickles."""
     facts = narrowed(KeptFile, record)
     try:
         module = read_program(directory / facts.file, allow_pickle=trust.allow_pickle)
@@ -143,7 +143,7 @@ def load_function(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
 
 
 def load_pickle(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
-    """Return a whole module as MLflow pickles it: only where the user's params allow it, whatever model.json says."""
+    """Return a module that MLflow pickled; only if the user's params allow it, regardless of model.json."""
     facts = narrowed(Fetched, record)
     if not trust.allow_pickle:
         raise UserError(
@@ -161,7 +161,7 @@ def load_pickle(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
 
 
 def load_mlflow(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
-    """Load the model that MLflow holds, in whichever form."""
+    """Load a model logged with MLflow, in any of its forms."""
     form = narrowed(Fetched, record).form
     if form not in MLFLOW_FORMS:
         raise UserError(unknown_word(f"{trust.key}: model.json: form", form, MLFLOW_FORMS, what="a form of a model"))
@@ -197,7 +197,7 @@ def loader_of(source: str, trust: Trust) -> Loader:
 
 
 def as_kept(load: Loader) -> Loader:
-    """Put what model.json keeps of `model.preprocess` before what a loader gives, and its `model.head` behind it."""
+    """Wrap a loaded module with the recorded `model.preprocess` before it and `model.head` after it."""
 
     def loaded(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
         result, steps, head = load(record, directory, trust), record.preprocess, record.head

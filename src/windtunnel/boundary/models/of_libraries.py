@@ -123,7 +123,7 @@ def given_weights(model: Model, name: str, seed: int, build: Callable[[], nn.Mod
 def keep_network(
     network: nn.Module, directory: Path, model: Model, kind: type[OfLibrary], facts: Mapping[str, Json]
 ) -> dict[str, Json]:
-    """Write the weights of a network; `facts` and what model.json says of them, a record of `kind`."""
+    """Write the weights of a network and return the model.json record of `kind` with `facts`."""
     path = Path(model.path) if model.path else None
     if model.sha256:
         if path is None or not path.is_file():
@@ -146,7 +146,7 @@ def loaded(network: nn.Module, record: OfLibrary, directory: Path) -> Loaded:
 def check_folded(
     view: View, all_transforms: Callable[[Image.Image], Tensor], mean: Sequence[float], std: Sequence[float]
 ) -> None:
-    """Hold `view` and a normalisation against the library's whole transforms, on one picture.
+    """Compare `view` and a normalisation with the library's own transforms on one picture.
 
     Raises UserError where they are not the same: then the transforms do something that is no resize, crop or normalisation.
     """
@@ -161,7 +161,7 @@ def check_folded(
 
 
 def _test_picture(mode: str) -> Image.Image:
-    """320x240, every channel another pattern of all values: what a wrong crop, order or scale would show on."""
+    """Return a 320x240 test picture whose channels differ, so that a wrong crop, order or scale shows."""
     rows, columns = np.mgrid[0:240, 0:320]
     channels = [rows % 256, columns % 256, (3 * rows + 2 * columns) % 256]
     return Image.fromarray(np.stack(channels, -1).astype(np.uint8)).convert(mode)

@@ -1,4 +1,4 @@
-"""From what was found to the first params.yaml of a project: which model, which data, and what to assess with."""
+"""Compose the first params.yaml of a project from discovered models and data."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _MOVED = (re.compile(r"\bwindtunnel\.inputs\b"), "windtunnel.boundary")
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """Files that would be written, what was changed in params.yaml in words, and what is left to the user."""
+    """Files to write, a description of each change of params.yaml, and steps left to the user."""
 
     plan: Plan
     changes: tuple[str, ...]

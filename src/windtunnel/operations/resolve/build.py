@@ -1,4 +1,4 @@
-"""From params.yaml to what each stage will run: the one place that knows what a stage depends on."""
+"""Resolve params.yaml into the inputs of each stage: the one place that knows what a stage depends on."""
 
 from __future__ import annotations
 

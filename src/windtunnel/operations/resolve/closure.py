@@ -1,4 +1,4 @@
-"""Which code a stage executes: the modules that its entry points import, and the libraries that those import."""
+"""Find the code that a stage executes: modules reached by imports from its entry points, and their libraries."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Closure:
 
 
 class Code:
-    """The code at hand: this package, wherever it is installed, and what lies in the folder `project` or its repository.
+    """Code of this package, of the folder `project` and of its repository.
 
     `lazy`: what a module imports by a reference that no import statement names, or a library whose files it reads. What is
     found out about a module holds as long as this object does.

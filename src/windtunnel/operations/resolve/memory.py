@@ -65,7 +65,7 @@ class Memory:
         )
 
     def keep(self) -> None:
-        """Write what is new, for the next run."""
+        """Write new findings for the next run."""
         if self._changed:
             write_json(_MemoryFile(form=FORM, files=self._known).model_dump(), self._path)
 

@@ -1,4 +1,4 @@
-"""One Python file as resolve sees it: what its code is, whatever its comments say, and what it may import."""
+"""Digest of a Python file's code without comments and docstrings, and the modules it may import."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def _resolved_before(repo: Repo, now: Resolved, ran: LockedStage) -> Resolved | 
 
 
 def _dvc_words(changes: Sequence[str | _StageChange]) -> Iterator[str]:
-    """List what DVC finds changed beside what was resolved: files of other stages, params, outputs that are not there."""
+    """List changes that DVC finds outside reports/resolved: files of other stages, params, missing outputs."""
     for change in changes:
         if isinstance(change, str):
             yield from ["its command changed"] if change == "changed command" else []

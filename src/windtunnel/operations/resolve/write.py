@@ -16,7 +16,7 @@ from windtunnel.records.redraw_cache import KEPT, set_aside
 
 
 def write_all(stages: Iterable[Resolved], root: Path = RESOLVED) -> list[str]:
-    """Write what changed and remove what is no more; the labels of what was written."""
+    """Write changed files, remove obsolete ones, and return the labels of the written ones."""
     paths = {resolved_file(stage.stage, stage.name, root): stage for stage in stages}
     keep_for_redrawing([stage for stage in paths.values() if _looks_different(stage, root)], root)
     forget_others({stage.digest for stage in paths.values()})
@@ -58,7 +58,7 @@ def keep_for_redrawing(stages: Iterable[Resolved], root: Path) -> None:
 
 
 def forget_others(digests: set[str]) -> None:
-    """Remove what was set aside for a stage that is resolved otherwise now."""
+    """Remove the results set aside for a stage whose cache key has changed."""
     for folder in KEPT.glob("*"):
         if folder.name not in digests:
             shutil.rmtree(folder)

@@ -224,7 +224,7 @@ _WORDS = {
 
 
 def headline(result: Retrained) -> str:
-    """Return the end in one sentence: who is in service now, and what became of the model."""
+    """Return the outcome in one sentence: the champion now, and the fate of the new model."""
     if result.status is RetrainStatus.PROMOTED:
         text = _promoted(result)
     else:
@@ -264,7 +264,7 @@ class BusyError(InfrastructureError):
 
 @contextmanager
 def only_one(folder: Path) -> Iterator[None]:
-    """Hold the lock of `folder` or raise BusyError at once, saying who holds it. A kill frees it."""
+    """Acquire the lock of `folder` or raise BusyError with its holder. A killed process frees it."""
     folder.mkdir(parents=True, exist_ok=True)
     holder = folder / "retrain.holder"
     lock = FileLock(str(folder / "retrain.lock"))

@@ -37,7 +37,7 @@ def main() -> None:
 def write_clean(
     settings: Clean, storage: Storage, subject: Subject, layout: Layout, started: float, draw: Draw = no_figures
 ) -> Artifacts:
-    """Assess the model without any perturbation, and write what the report and `dvc plots` read of it."""
+    """Assess the model without perturbation, and write the files for the report and `dvc plots`."""
     result = keep_images(assess_clean(settings, subject), storage.inputs)
     artifacts = write_artifacts(result, layout.clean, subject, started=started, draw=draw)
     write_clean_series(artifacts, subject.dataset.class_names, layout.plots / "clean")

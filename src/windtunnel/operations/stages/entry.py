@@ -1,4 +1,4 @@
-"""Stage `<stage>@<name>` of every family: one entry of params.yaml, as the family's record says."""
+"""Stage `<stage>@<name>` of every family: run one entry of params.yaml by its family."""
 
 from __future__ import annotations
 

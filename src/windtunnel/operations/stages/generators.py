@@ -1,4 +1,4 @@
-"""Stage `generators`: train the generative models, or import the user's, and say how good they are."""
+"""Stage `generators`: train the generative models, or import the user's, and measure their quality."""
 
 from __future__ import annotations
 

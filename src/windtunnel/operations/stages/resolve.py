@@ -1,4 +1,4 @@
-"""Stage `resolve`: write what decides each stage's result, and only what changed. Always runs, in a second or two."""
+"""Stage `resolve`: write the inputs that decide each stage's result, if they changed. Always runs, in a second or two."""
 
 from __future__ import annotations
 

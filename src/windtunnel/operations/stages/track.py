@@ -1,4 +1,4 @@
-"""Stage `track`: log to MLflow what is not logged yet. Cheap, always runs, idempotent."""
+"""Stage `track`: log new results to MLflow. Cheap, always runs, idempotent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def report_delivery(delivery: Delivery) -> None:
-    """Say in a line or two what became of a call of `track`."""
+    """Describe the outcome of `track` in a line or two."""
     if delivery.already:
         print("track: this state is logged already")
     elif delivery.run:

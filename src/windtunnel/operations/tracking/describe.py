@@ -1,4 +1,4 @@
-"""A run's page in Markdown: what must be read first stands first, since MLflow folds away what is below."""
+"""Describe a run in Markdown, the most important first, since MLflow folds long descriptions."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _STATE, _REPLACED, _ROLLED_BACK = "windtunnel.state", "windtunnel.replaced", "wi
 
 
 class RegistryError(InfrastructureError):
-    """The registry cannot be reached or did not do what it was asked."""
+    """The registry cannot be reached or refused a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class Registry:
 
 
 def open_registry(tracking: Tracking) -> Registry:
-    """Return the registry that belongs to the tracking store of params. Asks it nothing yet."""
+    """Return the registry of the tracking store in params; makes no request yet."""
     uri = tracking_uri(tracking.uri)
     return Registry(connect(uri), tracking.registered_model, uri)
 

@@ -226,7 +226,7 @@ def _view(processor: Any, config: Any) -> View:
 
 
 def _normalisation(processor: Any, channels: int) -> tuple[list[float], list[float]]:
-    """(mean, std) for values in [0, 1] of what the processor does to 0 to 255: rescale, shift, normalise."""
+    """Return (mean, std) for values in [0, 1] from the processor's rescaling, shift and normalisation of 0..255."""
     rescaled = bool(getattr(processor, "do_rescale", True))
     factor = float(getattr(processor, "rescale_factor", 1 / 255)) if rescaled else 1.0
     offset = 1.0 if rescaled and getattr(processor, "rescale_offset", False) else 0.0
