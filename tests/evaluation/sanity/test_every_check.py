@@ -36,10 +36,11 @@ from windtunnel.assessments.corruptions.metrics import SuiteData, mce_metrics
 from windtunnel.assessments.corruptions.reference import Reference, alexnet
 from windtunnel.boundary.models.load import export_onnx
 from windtunnel.core.contracts import SMOOTHED_MODEL, Verdict
+from windtunnel.evaluation import sanity
 from windtunnel.evaluation.sanity.check import Severity, Status
 from windtunnel.evaluation.sanity.evidence import Evidence, collect
 from windtunnel.evaluation.sanity.run import Finding, registry, run_check
-from windtunnel.records.files import DATA_FILE, file_digest
+from windtunnel.records.files import DATA_FILE, file_digest, read_json
 
 CHECKS = registry()
 # Not flagged by any fault of one run: pairs are made by `windtunnel compare`; G5 and G6 are asked at the moment.
@@ -505,6 +506,10 @@ def test_certificates_of_half_of_the_samples_are_not_vacuous(evidence: Evidence)
 def test_there_are_100_checks() -> None:
     sizes = {"A": 25, "B": 10, "C": 20, "D": 14, "E": 15, "F": 8, "G": 8}
     assert {letter: sum(c[0] == letter for c in CHECKS) for letter in sizes} == sizes
+
+
+def test_every_row_of_the_table_of_checks_has_a_function() -> None:
+    assert set(read_json(Path(sanity.__file__).with_name("checks.json"))["checks"]) == set(CHECKS)
 
 
 @pytest.mark.parametrize("check", list(CHECKS.values()), ids=list(CHECKS))

@@ -13,7 +13,7 @@ from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.distances import within
 from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.sanity.attack import perturbing
-from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check, listing
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, listing, our_check
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, NotApplicable, NotRun, numbers
 from windtunnel.evaluation.sanity.probes import onnx_logits
 from windtunnel.evaluation.sanity.undecided import blame
@@ -43,9 +43,7 @@ def balls(evidence: Evidence) -> list[tuple[Assessment, PerturbationBall]]:
     return verified_balls
 
 
-@check("E1", "Nothing verified was attacked", Tier.STORED, Severity.HARD,
-       source="Marabou#494, #820; VNN-COMP penalties",
-       remedy="The verifier is unsound, or proves another property (norm, box, preprocessing) than the attack breaks.")  # fmt: skip
+@our_check("E1")
 def verified_not_attacked(evidence: Evidence, limit: float) -> CheckResult:
     """A certificate and a counter-example of one claim cannot both be right.
 
@@ -69,8 +67,7 @@ def verified_not_attacked(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(bool(bad), int(clash.sum()), n=n_samples, samples=samples, assessments=bad, reason=reason)
 
 
-@check("E2", "Certified <= attacked <= clean accuracy", Tier.STORED, Severity.HARD, source="logic",
-       remedy="The order certified <= true <= worst case holds for every sound pair: one of the two is wrong.")  # fmt: skip
+@our_check("E2")
 def order_of_rates(evidence: Evidence, limit: float) -> CheckResult:
     """The three rates bound the truth from both sides, on the samples that they share.
 
@@ -99,8 +96,7 @@ def order_of_rates(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(bool(bad), worst, n=n_samples, assessments=bad, reason="the order of the rates is broken")
 
 
-@check("E3", "Counter-examples are real", Tier.PASSES, Severity.HARD, threshold=1e-6, source="Marabou#844, #880, #882",
-       remedy="A counter-example that does not misclassify is an error of the solver or of the export, not a falsification.")  # fmt: skip
+@our_check("E3")
 def counterexamples_real(evidence: Evidence, limit: float) -> CheckResult:
     """A solver works on another number format and another graph than the model.
 
@@ -142,8 +138,7 @@ def _refuted(
     return evidence.everywhere(certificate, _verified(certificate)) & evidence.everywhere(other, _falsified(other))
 
 
-@check("E4", "Verdicts monotone in epsilon", Tier.STORED, Severity.HARD, source="Marabou#568",
-       remedy="Verified in a ball means verified in every smaller one: one of the two runs is wrong.")  # fmt: skip
+@our_check("E4")
 def verdicts_monotone(evidence: Evidence, limit: float) -> CheckResult:
     """A smaller ball lies inside the larger.
 
@@ -170,8 +165,7 @@ def verdicts_monotone(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(bool(bad), int(clash.sum()), n=n, samples=evidence.named(clash), assessments=bad, reason=reason)
 
 
-@check("E5", "Output bounds contain the outputs", Tier.PASSES, Severity.HARD, threshold=1e-4, source="soundness",
-       remedy="Bounds that a point of the ball violates are wrong: no verdict that uses them is valid.")  # fmt: skip
+@our_check("E5")
 def bounds_contain(evidence: Evidence, limit: float) -> CheckResult:
     """A bound holds for every point of the ball, hence for those that we can try.
 
@@ -244,8 +238,7 @@ def random_point(clean: Tensor, ball: PerturbationBall, generator: torch.Generat
     return moved.clamp(0, 1)
 
 
-@check("E6", "Complete and incomplete verifiers agree", Tier.STORED, Severity.HARD, source="soundness",
-       remedy="One of the two is unsound, or they prove different properties: compare the ONNX graph with the model (A15).")  # fmt: skip
+@our_check("E6")
 def verifiers_agree(evidence: Evidence, limit: float) -> CheckResult:
     """A proof of one verifier cannot be refuted by another in the same ball or in a smaller one."""
     clash, bad, pairs = torch.zeros(len(evidence.ids), dtype=torch.bool), list[str](), 0
@@ -264,8 +257,7 @@ def verifiers_agree(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(bool(bad), int(clash.sum()), n=pairs, samples=samples, assessments=bad, reason=reason)
 
 
-@check("E7", "The unknown band", Tier.STORED, Severity.INFO, threshold=0.95, source="alpha-beta-CROWN#7",
-       remedy="Few samples were decided. Use a tighter verifier or a smaller epsilon, as the reason says.")  # fmt: skip
+@our_check("E7")
 def unknown_band(evidence: Evidence, limit: float) -> CheckResult:
     """Between what is verified and what is broken lies what nobody knows.
 
@@ -285,8 +277,7 @@ def unknown_band(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(bool(why), max(bands.values(), default=0.0), n=n, assessments=list(why), reason=reason, each=why)
 
 
-@check("E8", "No method fell back or timed out", Tier.STORED, Severity.INFO, source="auto_LiRPA#86",
-       remedy="Give the solver more time, or report the rates as those of the method that ran.")  # fmt: skip
+@our_check("E8")
 def no_fallback(evidence: Evidence, limit: float) -> CheckResult:
     """A weaker method's answer must not stand under the stronger one's name. Time-outs and recorded fallbacks."""
     rates = {}
@@ -300,9 +291,7 @@ def no_fallback(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(bool(rates), sum(rates.values()), n=n, assessments=list(rates), reason=reason)
 
 
-@check("E9", "Smoothing certificates plausible", Tier.STORED, Severity.HARD, threshold=10_000,
-       source="Cohen et al. 2019; locuslab/smoothing",
-       remedy="Use n of at least 10,000 draws; a radius above sigma x Phi^-1(alpha^(1/n)) cannot come from the method.")  # fmt: skip
+@our_check("E9")
 def smoothing_plausible(evidence: Evidence, limit: float) -> CheckResult:
     """The largest radius that n draws can certify is sigma x Phi^-1(alpha^(1/n)).
 
@@ -335,8 +324,7 @@ def smoothing_plausible(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check("E14", "Distances consistent", Tier.STORED, Severity.HARD, threshold=1e-4, source="logic",
-       remedy="A stored distance that differs from the tensors belongs to another norm or another image.")  # fmt: skip
+@our_check("E14")
 def distances_consistent(evidence: Evidence, limit: float) -> CheckResult:
     """Distances can be measured again from the tensors, and norms bound each other.
 

@@ -10,7 +10,7 @@ from windtunnel.core import scratch
 from windtunnel.core.chunks import by_samples, finite_samples
 from windtunnel.core.contracts import AssessmentKind, Norm, Objective, Verdict
 from windtunnel.core.distances import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, within
-from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check, largest, listing
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, largest, listing, our_check
 from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Assessment, Evidence, NotApplicable, numbers
 from windtunnel.evaluation.sanity.model import is_random
 from windtunnel.evaluation.sanity.probes import need_several_answers
@@ -34,8 +34,7 @@ def claims(assessment: Assessment) -> Tensor:
     return assessment.succeeded & assessment.right
 
 
-@check("B1", "Budget respected", Tier.STORED, Severity.HARD, threshold=RELATIVE_TOLERANCE,
-       source="ART#507; auto-attack#86", remedy="Project what the attack returns, or count it as a failure.")  # fmt: skip
+@our_check("B1", threshold=RELATIVE_TOLERANCE)
 def budget_respected(evidence: Evidence, limit: float) -> CheckResult:
     """A success outside the budget is a success at another budget.
 
@@ -63,8 +62,7 @@ def budget_respected(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check("B2", "Examples are images", Tier.STORED, Severity.HARD, threshold=1e-6, source="AutoAttack final check",
-       remedy="Clip to [0, 1], and look for the operation that gives NaN.")  # fmt: skip
+@our_check("B2")
 def examples_are_images(evidence: Evidence, limit: float) -> CheckResult:
     """A value outside [0, 1], NaN or infinity is no input that the deployed model can get.
 
@@ -88,10 +86,7 @@ def examples_are_images(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check("B3", "Success is reproduced by the model", Tier.PASSES, Severity.HARD, threshold=0.001,
-       source="foolbox#674; RobustBench#7",
-       remedy="Compute success from the model's prediction on the stored tensor, never from the library or an intermediate iterate.",
-)  # fmt: skip
+@our_check("B3")
 def success_stands(evidence: Evidence, limit: float) -> CheckResult:
     """The success that a library reports may belong to another tensor than the one it returns.
 
@@ -148,9 +143,7 @@ def _rounded_answers(evidence: Evidence, images: Tensor, wins: Tensor, targets: 
     return evidence.subject.classifier.predict(rounded, targets)
 
 
-@check("B4", "The attack changed its inputs", Tier.PASSES, Severity.HARD, threshold=0.05,
-       source="ART#2256; auto-attack#64; AttackBench",
-       remedy="The attack returned its input: check its parameters, and whether gradients reach the input (C1).")  # fmt: skip
+@our_check("B4")
 def attack_did_something(evidence: Evidence, limit: float) -> CheckResult:
     """An attack that returns its input reports the clean accuracy as robustness.
 
@@ -184,9 +177,7 @@ def attack_did_something(evidence: Evidence, limit: float) -> CheckResult:
     return replace(result, severity=None if uncovered > limit else Severity.WARN)
 
 
-@check("B5", "Misclassified samples kept apart", Tier.STORED, Severity.HARD, threshold=1e-9, source="foolbox#175",
-       remedy="Divide successes by the samples that were classified correctly and attacked; give the rate over all samples another name.",
-)  # fmt: skip
+@our_check("B5")
 def misclassified_apart(evidence: Evidence, limit: float) -> CheckResult:
     """Counting samples that were wrong to begin with as successes flatters the attack, and hides a bad model.
 
@@ -206,8 +197,7 @@ def misclassified_apart(evidence: Evidence, limit: float) -> CheckResult:
     return largest(apart, limit, "other rate in")
 
 
-@check("B6", "Epsilon 0 gives clean accuracy", Tier.STORED, Severity.HARD, source="torchattacks#124",
-       remedy="Something besides the perturbation changes the predictions: training mode, rounding, another preprocessing.")  # fmt: skip
+@our_check("B6")
 def epsilon_zero_control(evidence: Evidence, limit: float) -> CheckResult:
     """A sweep's first row is the control of the experiment: nothing was perturbed, so nothing may change."""
     wrong = {}
@@ -221,9 +211,7 @@ def epsilon_zero_control(evidence: Evidence, limit: float) -> CheckResult:
     return listing(bad, "predictions change at epsilon 0 in", value=sum(wrong.values()), n=len(wrong))
 
 
-@check("B7", "Errors are not counted as robust", Tier.STORED, Severity.WARN, threshold=0.05,
-       source="Marabou and VNN-COMP practice",
-       remedy="Run the failed samples again (more time, another method), or report the interval that remains.")  # fmt: skip
+@our_check("B7")
 def errors_not_robust(evidence: Evidence, limit: float) -> CheckResult:
     """A sample on which the tool failed is neither robust nor broken.
 
@@ -241,8 +229,7 @@ def errors_not_robust(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(bool(bad), worst, n=len(shares), assessments=list(bad), reason=reason, severity=severity)
 
 
-@check("B8", "Robust accuracy at most clean accuracy", Tier.STORED, Severity.HARD, threshold=1e-9, source="logic",
-       remedy="An accuracy under attack above the clean one counts other samples, or counts them otherwise.")  # fmt: skip
+@our_check("B8")
 def robust_at_most_clean(evidence: Evidence, limit: float) -> CheckResult:
     """A sample that is wrong without perturbation cannot be robustly right."""
     gaps = {}
@@ -256,9 +243,7 @@ def robust_at_most_clean(evidence: Evidence, limit: float) -> CheckResult:
     return largest(gaps, limit, "above clean accuracy:")
 
 
-@check("B9", "Worst case is the minimum per sample", Tier.STORED, Severity.HARD,
-       source="Carlini et al. 2019, per example; auto-attack#45",
-       remedy="Take the worst case sample by sample over all attacks, never the smallest of their averages.")  # fmt: skip
+@our_check("B9")
 def worst_case_per_sample(evidence: Evidence, limit: float) -> CheckResult:
     """The smallest average over attacks overstates robustness: other attacks break other samples.
 
@@ -280,9 +265,7 @@ def worst_case_per_sample(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(bool(lost.any()), int(lost.sum()), n=n_samples, samples=evidence.named(lost), reason=reason)
 
 
-@check("B10", "Success survives 8-bit rounding", Tier.PASSES, Severity.WARN, threshold=0.05, source="practice",
-       remedy="The examples need values between grey levels: state that the threat model is not image files, or attack after rounding.",
-)  # fmt: skip
+@our_check("B10")
 def survives_rounding(evidence: Evidence, limit: float) -> CheckResult:
     """An example that is undone by saving the image as a file is no threat to a system that reads files.
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from windtunnel.assessments.corruptions.reference import alexnet
-from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check, listing
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, listing, our_check
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, NotApplicable, NotRun, numbers
 from windtunnel.evaluation.sanity.rates import significantly_more
 from windtunnel.records.metadata import corruption_pairs
@@ -26,9 +26,7 @@ def _suites(evidence: Evidence) -> list[tuple[Assessment, tuple[tuple[str, int],
     return suites
 
 
-@check("E10", "Severity 0 is clean, and more is not less", Tier.STORED, Severity.WARN,
-       source="Hendrycks and Dietterich 2019, ImageNet-C",
-       remedy="Look at the images: a corruption that helps is a sign of another preprocessing than the model was trained on.")  # fmt: skip
+@our_check("E10")
 def severity_ordered(evidence: Evidence, limit: float) -> CheckResult:
     """Severity 0 is 8-bit rounding alone; every step up makes the image worse.
 
@@ -67,8 +65,7 @@ def severity_ordered(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(bool(names), len(rising), assessments=names, reason="; ".join(reasons))
 
 
-@check("E11", "Corruptions repeat", Tier.ATTACKS, Severity.HARD, source="imagecorruptions PR#27",
-       remedy="A corruption that ignores its seed cannot be compared between models: seed every stream it draws from.")  # fmt: skip
+@our_check("E11")
 def corruptions_repeat(evidence: Evidence, limit: float) -> CheckResult:
     """Two models must see the same corrupted pixels.
 
@@ -89,9 +86,7 @@ def corruptions_repeat(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check("E12", "mCE reference fits", Tier.STORED, Severity.HARD,
-       source="CIFAR-10-C normalised by ImageNet's AlexNet, seen in public code",
-       remedy="Take reference errors of the same data set and resolution: an earlier run of a baseline on these samples.")  # fmt: skip
+@our_check("E12")
 def reference_fits(evidence: Evidence, limit: float) -> CheckResult:
     """MCE divides by a reference model's errors; those of another data set or resolution make a number without meaning.
 
@@ -131,8 +126,7 @@ def _divided_by_alexnet(assessment: Assessment, pairs: tuple[tuple[str, int], ..
     return bool(names) and all(names)
 
 
-@check("E13", "Latent metrics meaningful", Tier.STORED, Severity.WARN, threshold=0.05, source="Buzhinsky et al. 2021",
-       remedy="Train better generators: robustness on images that the classifier does not recognise says little.")  # fmt: skip
+@our_check("E13")
 def latent_meaningful(evidence: Evidence, limit: float) -> CheckResult:
     """Latent metrics are about decoded images; they speak of the data only if the classifier recognises those.
 

@@ -3,7 +3,7 @@
 from windtunnel.assessments.verification.audit import Audit, audit
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.agreement import balls
-from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check
+from windtunnel.evaluation.sanity.check import CheckResult, our_check
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, NotApplicable
 from windtunnel.evaluation.summary.evidence import PerturbationBall
 
@@ -19,10 +19,7 @@ def audited(
     )
 
 
-@check("E15", "Certificates survive a second verification", Tier.ATTACKS, Severity.HARD,
-       source="VNN-COMP penalties; Jia, Rinard 2021 (arXiv 2003.03021)",
-       remedy="One of the two implementations is unsound: report the samples named, and discard the certificates of the first.",
-)  # fmt: skip
+@our_check("E15")
 def certificates_stand(evidence: Evidence, limit: float) -> CheckResult:
     """A certificate is worth what somebody else finds when looking for its fault.
 

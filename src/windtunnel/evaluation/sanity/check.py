@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from windtunnel.records.files import read_json
 from windtunnel.records.findings import Severity as Severity
 from windtunnel.records.findings import Status as Status
 from windtunnel.records.findings import Tier as Tier
+from windtunnel.records.metadata import Record, fitting
 
 if TYPE_CHECKING:
     from windtunnel.evaluation.sanity.evidence import Evidence
@@ -115,3 +119,31 @@ def check(
         return look
 
     return register
+
+
+class _Row(Record):
+    title: str
+    tier: Tier
+    severity: Severity
+    source: str
+    remedy: str
+    threshold: int | float | None = None  # as it is written: findings repeat it
+
+
+class _Rows(Record):
+    checks: dict[str, _Row]
+
+
+@functools.cache
+def _rows() -> dict[str, _Row]:
+    file = Path(__file__).with_name("checks.json")
+    return fitting(_Rows, read_json(file), str(file), "the sanity checks").checks
+
+
+def our_check(
+    id: str, *, threshold: float | None = None
+) -> Callable[[Callable[[Evidence, float], CheckResult]], Callable[[Evidence, float], CheckResult]]:
+    """Register a function as the check `id` of checks.json; `threshold` where the code computes with it as well."""
+    row = _rows()[id]
+    threshold = row.threshold if threshold is None else threshold
+    return check(id, row.title, row.tier, row.severity, source=row.source, remedy=row.remedy, threshold=threshold)

@@ -9,7 +9,7 @@ from torch import Tensor
 from windtunnel.core.contracts import Norm, Objective, ThreatModel
 from windtunnel.core.distances import within
 from windtunnel.core.transformations import place_text
-from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, our_check
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, NotApplicable
 from windtunnel.evaluation.sanity.rates import rate_interval, significantly_more
 from windtunnel.evaluation.summary.evidence import PerturbationBall
@@ -21,9 +21,7 @@ Keep = Callable[[Assessment], bool]
 BLACK_BOX = (ThreatModel.BLACK_BOX_SCORE.value, ThreatModel.BLACK_BOX_DECISION.value)
 
 
-@check("C3", "Black-box attacks do not beat white-box ones", Tier.STORED, Severity.WARN, threshold=0.002,
-       source="Athalye et al. 2018; Carlini et al. 2019; AutoAttack (square)",
-       remedy="The gradients are uninformative: use EOT, BPDA, another loss or more steps, and report only the worst case.")  # fmt: skip
+@our_check("C3")
 def black_box_not_better(evidence: Evidence, limit: float) -> CheckResult:
     """An adversary who sees less cannot do better, unless what the other one sees is misleading.
 
@@ -36,9 +34,7 @@ def black_box_not_better(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check("C4", "One step does not beat many", Tier.STORED, Severity.WARN, threshold=0.01,
-       source="Athalye et al. 2018; Carlini et al. 2019",
-       remedy="Check the iterative attack's step size and steps; a rough loss surface is a sign of masked gradients.")  # fmt: skip
+@our_check("C4")
 def one_step_not_better(evidence: Evidence, limit: float) -> CheckResult:
     """An iterative attack contains the single step.
 
@@ -105,9 +101,7 @@ def _compare(
     return max(results, key=lambda entry: (entry[1].flagged, entry[0]))[1]
 
 
-@check("C7", "Hard-label attacks do not beat gradient attacks", Tier.STORED, Severity.WARN, threshold=0.01,
-       source="Carlini et al. 2019",
-       remedy="A decision-based attack finds examples that gradient attacks miss: the gradients are masked.")  # fmt: skip
+@our_check("C7")
 def hard_label_not_better(evidence: Evidence, limit: float) -> CheckResult:
     """Attacks that see only the predicted class must not break what attacks with gradients leave.
 
@@ -125,9 +119,7 @@ def hard_label_not_better(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check("C12", "Robust against more than FGSM", Tier.STORED, Severity.WARN, threshold=0.3,
-       source="Wong et al. 2020, catastrophic overfitting",
-       remedy="The model learned to hide its gradient from one step: report iterative attacks, train against them.")  # fmt: skip
+@our_check("C12")
 def more_than_fgsm(evidence: Evidence, limit: float) -> CheckResult:
     """A model trained against single steps can be robust against them and against nothing else.
 
@@ -147,9 +139,7 @@ def more_than_fgsm(evidence: Evidence, limit: float) -> CheckResult:
     return max(results, key=lambda entry: entry[0])[1]
 
 
-@check("C18", "Fixed-budget attacks find what minimum-norm attacks find", Tier.STORED, Severity.WARN, threshold=0.01,
-       source="AttackBench",
-       remedy="Give the fixed-budget attack more steps or restarts, or report the minimum-norm attack's worst case.")  # fmt: skip
+@our_check("C18")
 def fixed_budget_finds_all(evidence: Evidence, limit: float) -> CheckResult:
     """An example nearer than epsilon, found by an attack that minimises the distance, was there to be found.
 
@@ -182,9 +172,7 @@ def fixed_budget_finds_all(evidence: Evidence, limit: float) -> CheckResult:
     return best
 
 
-@check("C19", "Targeted attacks add little", Tier.STORED, Severity.INFO, threshold=0.02,
-       source="Carlini et al. 2019; AutoAttack",
-       remedy="Put a targeted attack into the worst case (APGDT, FAB targeted, profile standard).")  # fmt: skip
+@our_check("C19")
 def targeted_adds_little(evidence: Evidence, limit: float) -> CheckResult:
     """Aiming at each class in turn can find what the nearest class does not.
 
@@ -204,8 +192,7 @@ def targeted_adds_little(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check("C20", "Diverse attacks", Tier.STORED, Severity.WARN, source="Carlini et al. 2019, diverse set of attacks",
-       remedy="Add the missing kinds, or the profile `standard` and one decision-based attack (HopSkipJumpAttack).")  # fmt: skip
+@our_check("C20")
 def diverse_attacks(evidence: Evidence, limit: float) -> CheckResult:
     """A defence against one kind of attack often falls to another.
 
@@ -239,8 +226,7 @@ def diverse_attacks(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check("C21", "Not better than the best known", Tier.STORED, Severity.WARN, source="RobustBench",
-       remedy="A number above the state of the art is more often a broken attack than a breakthrough: run the profile full.")  # fmt: skip
+@our_check("C21")
 def not_too_good(evidence: Evidence, limit: float) -> CheckResult:
     """Robust accuracy above the best on record needs better evidence than usual.
 

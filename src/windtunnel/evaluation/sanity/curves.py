@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from windtunnel.core.contracts import Norm
-from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check, listing
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, listing, our_check
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.sanity.rates import rate_interval, significantly_more
 
@@ -17,8 +17,7 @@ def _curves(evidence: Evidence) -> list[tuple[Assessment, Tensor, Tensor]]:
     ]
 
 
-@check("C10", "Accuracy falls with epsilon", Tier.STORED, Severity.WARN, source="Carlini et al. 2019",
-       remedy="Read the cumulative curve (broken at a smaller epsilon counts as broken); use an iterative attack.")  # fmt: skip
+@our_check("C10")
 def monotone_in_epsilon(evidence: Evidence, limit: float) -> CheckResult:
     """A larger ball contains the smaller one, so that accuracy cannot rise.
 
@@ -37,8 +36,7 @@ def monotone_in_epsilon(evidence: Evidence, limit: float) -> CheckResult:
     return listing(bad, "accuracy rises with epsilon in", value=total, n=len(evidence.ids), severity=severity)
 
 
-@check("C11", "No plateau above chance", Tier.STORED, Severity.WARN, threshold=0.005, source="Athalye et al. 2018",
-       remedy="An attack that breaks no more at a larger budget is stuck: use another loss, more steps or restarts.")  # fmt: skip
+@our_check("C11")
 def no_plateau(evidence: Evidence, limit: float) -> CheckResult:
     """More budget must break more samples until accuracy is down to chance.
 

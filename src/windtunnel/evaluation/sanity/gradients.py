@@ -8,7 +8,7 @@ from windtunnel.core.classifier import forward_samples
 from windtunnel.core.medians import median
 from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.sanity import probes
-from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, our_check
 from windtunnel.evaluation.sanity.evidence import Evidence, NotApplicable, NotRun
 from windtunnel.evaluation.sanity.model import is_random
 from windtunnel.evaluation.sanity.rates import significantly_more
@@ -40,9 +40,7 @@ def _gradients(evidence: Evidence, loss: str) -> tuple[Tensor, Tensor]:
     return evidence.once(f"gradient {loss}", compute)
 
 
-@check("C1", "No zero gradients", Tier.PASSES, Severity.WARN,
-       source="AutoAttack; Pintor et al. 2022 (unavailable gradients)",
-       remedy="Where cross entropy saturates attack the margin (DLR, CW); where both are zero use BPDA or black-box attacks.")  # fmt: skip
+@our_check("C1")
 def no_zero_gradients(evidence: Evidence, limit: float) -> CheckResult:
     """A gradient attack makes no progress if the input gradient of the loss is exactly zero: it stands still.
 
@@ -60,8 +58,7 @@ def no_zero_gradients(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check("C2", "Finite gradients", Tier.PASSES, Severity.HARD, source="practice",
-       remedy="Find the operation whose derivative overflows (sqrt or log at 0, division); attacks turn NaN into noise.")  # fmt: skip
+@our_check("C2")
 def finite_gradients(evidence: Evidence, limit: float) -> CheckResult:
     """A gradient of NaN or infinity makes an attack return NaN or its input. Any sample flags."""
     bad = ~(_gradients(evidence, "cross entropy")[1] & _gradients(evidence, "margin")[1])
@@ -70,9 +67,7 @@ def finite_gradients(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check("C13", "Stable loss surface", Tier.PASSES, Severity.WARN, threshold=0.1,
-       source="Pintor et al. 2022, unstable predictions (100 points for each sample, range 8/255)",
-       remedy="Gradients point nowhere on a rough surface: average them (EOT), smooth the loss, or attack black-box.")  # fmt: skip
+@our_check("C13")
 def stable_loss(evidence: Evidence, limit: float) -> CheckResult:
     """A gradient is uninformative where the loss jumps from one point to the next, since it tells nothing of the way ahead.
 
@@ -95,10 +90,7 @@ def stable_loss(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(value > limit, value, n=len(indices), reason=f"the margin changes by {value:.0%} on average")
 
 
-@check("C24", "Gradients match numerical differences", Tier.PASSES, Severity.WARN, threshold=0.1,
-       source="numerical differentiation (as torch.autograd.gradcheck); Athalye et al. 2018",
-       remedy="The backward pass does not match the forward pass: attack black-box, by transfer or BPDA (windtunnel strengthen).",
-)  # fmt: skip
+@our_check("C24")
 def gradients_are_derivatives(evidence: Evidence, limit: float) -> CheckResult:
     """A gradient with another sign or of another function sends every gradient attack the wrong way, at images of any size.
 
@@ -151,8 +143,7 @@ def _rise_over_gradient(evidence: Evidence) -> Tensor:
     return torch.stack(ratios)
 
 
-@check("C14", "Losses agree", Tier.ATTACKS, Severity.WARN, threshold=0.02, source="AutoAttack documentation",
-       remedy="Report the worst case over both losses; cross entropy that is much weaker has saturated.")  # fmt: skip
+@our_check("C14")
 def losses_agree(evidence: Evidence, limit: float) -> CheckResult:
     """Cross entropy and a loss that cannot saturate must find about the same examples.
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.core.medians import median
 from windtunnel.core.seeds import derive_seed
-from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check
+from windtunnel.evaluation.sanity.check import CheckResult, our_check
 from windtunnel.evaluation.sanity.evidence import Evidence, NotApplicable, NotRun
 from windtunnel.evaluation.sanity.model import BATCH, is_random
 from windtunnel.evaluation.sanity.probes import largest_linf, uniform_in_ball
@@ -17,9 +17,7 @@ HAIR = 1e-6  # far above what float32 resolves near 1 (6e-8), far below what any
 MOVED = 0.01  # of the median margin
 
 
-@check("A23", "Predictions do not depend on earlier queries", Tier.PASSES, Severity.HARD,
-       source="practice: stateful defences (Chen et al. 2019, arXiv 1907.05587)",
-       remedy="The model keeps state between queries: assess it without its cache, or run each query in a new process.")  # fmt: skip
+@our_check("A23")
 def no_memory(evidence: Evidence, limit: float) -> CheckResult:
     """A model that remembers queries gives an attack the answer to another question.
 
@@ -48,10 +46,7 @@ def no_memory(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(bool(differ.any()), float(apart.max()) / scale, n=len(differ), reason=reason)
 
 
-@check("A24", "Continuous at the smallest scale", Tier.PASSES, Severity.WARN, threshold=0.05,
-       source="Athalye et al. 2018 (shattered gradients); Xiao et al. 2020 (k-winners-take-all)",
-       remedy="The output is discontinuous, so gradients are uninformative: use a black-box attack or a smooth surrogate (BPDA).",
-)  # fmt: skip
+@our_check("A24")
 def continuous(evidence: Evidence, limit: float) -> CheckResult:
     """A network is continuous; a hash of the input, a grid or a switch in the forward pass is not.
 

@@ -3,15 +3,13 @@
 import torch
 
 from windtunnel.core.seeds import derive_seed
-from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check
+from windtunnel.evaluation.sanity.check import CheckResult, our_check
 from windtunnel.evaluation.sanity.evidence import Evidence, NotApplicable, NotRun
 from windtunnel.evaluation.sanity.probes import need_gradients, need_several_answers, pgd
 from windtunnel.evaluation.sanity.rates import rate_interval
 
 
-@check("C8", "An unbounded attack breaks everything", Tier.PASSES, Severity.HARD,
-       source="Carlini et al. 2019; Athalye et al. 2018; Pintor et al. 2022 (unconstrained failure)",
-       remedy="An attack that fails with no bound is broken, or blinded by masked gradients.")  # fmt: skip
+@our_check("C8")
 def unbounded_attack_succeeds(evidence: Evidence, limit: float) -> CheckResult:
     """With epsilon 1 every image can be made any other: an attack with gradients that then fails is not working.
 
@@ -21,8 +19,7 @@ def unbounded_attack_succeeds(evidence: Evidence, limit: float) -> CheckResult:
     return _survivors_at(evidence, 1.0, evidence.few, allowed=0.0)
 
 
-@check("C9", "Robustness ends where all images can be grey", Tier.ATTACKS, Severity.HARD, source="Carlini et al. 2019",
-       remedy="Above half the value range no classifier can be better than chance: the attack is not working.")  # fmt: skip
+@our_check("C9")
 def theoretical_ceiling(evidence: Evidence, limit: float) -> CheckResult:
     """At Linf 0.5 every image can be made the same grey, so that robust accuracy above 1/K is impossible.
 

@@ -16,7 +16,7 @@ from windtunnel.core.medians import median
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.transformations import KINDS
 from windtunnel.evaluation.sanity import CONTROL_LIBRARY
-from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check, listing
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, listing, our_check
 from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence, NotApplicable
 from windtunnel.evaluation.sanity.probes import input_gradients, need_gradients, onnx_logits, several_passes
 from windtunnel.evaluation.summary.evidence import PerturbationBall
@@ -39,8 +39,7 @@ FEWEST_RIGHT = 50  # samples; 100 % of no more is common
 STEEP = 6  # margins near zero, of which half would be negative were the samples not selected: a chance of 2 %
 
 
-@check("A1", "Model in evaluation mode", Tier.PASSES, Severity.HARD, source="RobustBench eval.py; torchattacks#124",
-       remedy="Call model.eval() and keep train() from switching modules back; dropout and batch statistics must be off.")  # fmt: skip
+@our_check("A1")
 def evaluation_mode(evidence: Evidence, limit: float) -> CheckResult:
     """A module in training mode drops units at random or normalises by the batch: another model than the one deployed.
 
@@ -53,9 +52,7 @@ def evaluation_mode(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(bool(training), len(training), reason=f"in training mode: {', '.join(training[:5])}")
 
 
-@check("A2", "Deterministic forward pass", Tier.PASSES, Severity.WARN, threshold=RANDOMNESS,
-       source="AutoAttack check_randomized; RobustBench",
-       remedy="Attack the expectation over the model's randomness (EOTPGD, or APGD with eot_iter), or fix the randomness.")  # fmt: skip
+@our_check("A2", threshold=RANDOMNESS)
 def deterministic_forward(evidence: Evidence, limit: float) -> CheckResult:
     """Randomness at inference hides gradients: an attack follows one draw and is evaluated by another.
 
@@ -88,9 +85,7 @@ def is_random(evidence: Evidence) -> bool:
     return value > RANDOMNESS or len(set(counts)) > 1
 
 
-@check("A3", "Predictions do not depend on the batch", Tier.PASSES, Severity.HARD, threshold=1e-3,
-       source="RobustBench#7; auto-attack#74",
-       remedy="Use running statistics at inference (BatchNorm with track_running_stats and eval mode).")  # fmt: skip
+@our_check("A3")
 def batch_invariance(evidence: Evidence, limit: float) -> CheckResult:
     """A model that normalises by the batch gives a sample another class in other company; attacks then attack the batch.
 
@@ -114,9 +109,7 @@ def batch_invariance(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check("A4", "Outputs are logits, not probabilities", Tier.PASSES, Severity.WARN, threshold=1e-5,
-       source="AutoAttack check_range_output",
-       remedy="Return the logits: a softmax inside the model flattens the gradients of every loss that takes logits.")  # fmt: skip
+@our_check("A4")
 def logits_not_probabilities(evidence: Evidence, limit: float) -> CheckResult:
     """A second softmax, in the loss, squeezes the gradient.
 
@@ -128,8 +121,7 @@ def logits_not_probabilities(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(flagged, off, n=len(logits), reason="every row of outputs sums to 1")
 
 
-@check("A5", "Inputs in [0, 1]", Tier.PASSES, Severity.HARD, threshold=1e-6, source="torchattacks#136; auto-attack#86",
-       remedy="Give the images in [0, 1] and put the normalisation inside the model (nn.Sequential(Normalize, model)).")  # fmt: skip
+@our_check("A5")
 def inputs_in_range(evidence: Evidence, limit: float) -> CheckResult:
     """Attacks clip to [0, 1] and measure budgets there: normalised inputs are cut to another image, under another budget.
 
@@ -145,9 +137,7 @@ def inputs_in_range(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(bool(bad.any()), value, n=len(data), samples=evidence.named(bad), reason=reason)
 
 
-@check("A6", "Epsilon in pixel units and of usual size", Tier.PASSES, Severity.WARN, threshold=1e-3,
-       source="RobustBench footnotes; auto-attack#54",
-       remedy="Give epsilon on [0, 1] pixels, as a fraction (8/255) where the images have 8 bits.")  # fmt: skip
+@our_check("A6")
 def epsilon_in_pixel_units(evidence: Evidence, limit: float) -> CheckResult:
     """An epsilon in 0..255, in units of the standard deviation, or rounded (0.031 for 8/255) is another budget.
 
@@ -235,8 +225,7 @@ def _unusual(ball: PerturbationBall, dataset: Dataset) -> str:
     return f"{ball.norm} {ball.epsilon:.3g}, while {low:.2g} to {high:.2g} is usual for {kind} images of {size}"
 
 
-@check("A7", "Clean predictions equal in all stages", Tier.STORED, Severity.HARD, source="auto-attack#74",
-       remedy="Run dvc repro: an assessment is of another model, or the model is not deterministic.")  # fmt: skip
+@our_check("A7")
 def clean_predictions_equal(evidence: Evidence, limit: float) -> CheckResult:
     """Accuracies of two stages can only be compared if both saw the same model do the same on clean inputs.
 
@@ -250,8 +239,7 @@ def clean_predictions_equal(evidence: Evidence, limit: float) -> CheckResult:
     return listing(bad, "differ in", value=sum(wrong.values()), n=len(wrong))
 
 
-@check("A8", "Clean accuracy as registered", Tier.STORED, Severity.HARD, source="RobustBench#105",
-       remedy="Check preprocessing, labels and the weights file, or correct sanity.expected_clean_accuracy.")  # fmt: skip
+@our_check("A8")
 def clean_accuracy_as_registered(evidence: Evidence, limit: float) -> CheckResult:
     """A model that is less accurate here than where it was published is fed something else than it was trained on.
 
@@ -266,8 +254,7 @@ def clean_accuracy_as_registered(evidence: Evidence, limit: float) -> CheckResul
     return CheckResult(not low <= expected <= high, right / n, n=n, reason=reason)
 
 
-@check("A9", "Same samples in all stages", Tier.STORED, Severity.HARD, source="RobustBench#104",
-       remedy="Run dvc repro, so that every assessment is of the samples that prepare chose.")  # fmt: skip
+@our_check("A9")
 def same_samples(evidence: Evidence, limit: float) -> CheckResult:
     """Ids, inputs and labels of every assessment against those of the clean one, bit by bit.
 
@@ -279,10 +266,7 @@ def same_samples(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(bool(evidence.foreign), len(evidence.foreign), n=n, assessments=assessments, reason=reason)
 
 
-@check("A10", "True labels, of samples not selected by them", Tier.STORED, Severity.WARN,
-       source="RAITAP documentation; Heckman 1979 (selection bias)",
-       remedy="Give true labels (data.labels) of samples drawn at random: accuracies now measure agreement with the unperturbed model.",
-)  # fmt: skip
+@our_check("A10")
 def true_labels(evidence: Evidence, limit: float) -> CheckResult:
     """Without labels the model's own predictions are the reference, and clean accuracy is 100 % by construction.
 
@@ -308,9 +292,7 @@ def true_labels(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(flagged=True, value=1.0, n=n, samples=evidence.named(narrow), reason=reason)
 
 
-@check("A11", "Class count fits the attacks", Tier.STORED, Severity.HARD,
-       source="AutoAttack check_n_classes; torchattacks#188",
-       remedy="Use a loss or attack for this number of classes (DLR needs 3, targeted DLR 4).")  # fmt: skip
+@our_check("A11")
 def class_count_fits(evidence: Evidence, limit: float) -> CheckResult:
     """Some losses divide by a third or fourth logit, and some libraries assume ten classes unless told.
 
@@ -328,9 +310,7 @@ def class_count_fits(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check("A12", "No optimisation at inference", Tier.PASSES, Severity.WARN,
-       source="AutoAttack check_dynamic; RobustBench",
-       remedy="A model that optimises at inference needs an adaptive attack through the optimisation.")  # fmt: skip
+@our_check("A12")
 def no_optimisation_at_inference(evidence: Evidence, limit: float) -> CheckResult:
     """A defence that runs gradient steps in its forward pass cannot be attacked as if it were a function.
 
@@ -351,9 +331,7 @@ def no_optimisation_at_inference(evidence: Evidence, limit: float) -> CheckResul
     return CheckResult(calls > 0, calls, reason=f"{calls} calls of autograd in one forward pass")
 
 
-@check("A13", "Differentiable end to end", Tier.PASSES, Severity.WARN,
-       source="Pintor et al. 2022 (interrupted computational graph)",
-       remedy="Use BPDA for the step that interrupts the graph, or black-box attacks only.")  # fmt: skip
+@our_check("A13")
 def differentiable(evidence: Evidence, limit: float) -> CheckResult:
     """A white-box attack needs a differentiable graph from input to output.
 
@@ -370,9 +348,7 @@ def differentiable(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(flagged=False, value=0)
 
 
-@check("A14", "No hidden quantisation", Tier.PASSES, Severity.WARN, threshold=0.4 / GREY_LEVELS,
-       source="auto-attack#44",
-       remedy="Attack through the quantisation (straight-through gradients), or state it as part of the threat model.")  # fmt: skip
+@our_check("A14", threshold=0.4 / GREY_LEVELS)
 def no_hidden_quantisation(evidence: Evidence, limit: float) -> CheckResult:
     """A model that rounds its inputs is flat almost everywhere: small steps do nothing, and gradients are zero.
 
@@ -394,9 +370,7 @@ def no_hidden_quantisation(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(bool(same.all()), float(same.double().mean()), n=len(data), reason="no logit moved")
 
 
-@check("A15", "ONNX equals torch", Tier.PASSES, Severity.HARD, threshold=1e-4,
-       source="RAITAP documentation; Marabou#882",
-       remedy="Export again in eval mode; the property that Marabou proves is about the ONNX graph.")  # fmt: skip
+@our_check("A15")
 def onnx_equals_torch(evidence: Evidence, limit: float) -> CheckResult:
     """A verdict on the exported graph holds for the model only if both are the same function.
 
@@ -414,9 +388,7 @@ def onnx_equals_torch(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(value > limit, value, n=len(apart), samples=evidence.named(apart > limit))
 
 
-@check("A16", "Positive control: attacks break undefended models", Tier.ATTACKS, Severity.HARD, threshold=0.01,
-       source="Carlini et al. 2019; RobustBench Standard",
-       remedy="The attack set-up is broken: check library versions and the attack's parameters.")  # fmt: skip
+@our_check("A16")
 def positive_control(evidence: Evidence, limit: float) -> CheckResult:
     """An attack that cannot break an undefended model says nothing about a defended one.
 
@@ -439,8 +411,7 @@ def positive_control(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(wrong, undefended, n=n, note=note)
 
 
-@check("A17", "Threat model declared", Tier.STORED, Severity.HARD, source="Carlini et al. 2019, precise threat model",
-       remedy="Rerun the assessment with this version: its metadata lack fields that a claim needs.")  # fmt: skip
+@our_check("A17")
 def threat_model_declared(evidence: Evidence, limit: float) -> CheckResult:
     """A number without norm, size, objective and the adversary's knowledge is no claim.
 

@@ -4,7 +4,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from windtunnel.core.contracts import Randomness
-from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check, listing
+from windtunnel.evaluation.sanity.check import CheckResult, listing, our_check
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, NotApplicable, NotRun
 from windtunnel.evaluation.sanity.probes import rerun_attack
 from windtunnel.records.artifacts import package_version
@@ -24,8 +24,7 @@ KNOWN_BAD = (
 )
 
 
-@check("G1", "Environment recorded", Tier.STORED, Severity.HARD, source="reproducibility practice",
-       remedy="Rerun the assessment with this version, which records python, packages, device, seed and digests.")  # fmt: skip
+@our_check("G1")
 def environment_recorded(evidence: Evidence, limit: float) -> CheckResult:
     """A number whose environment is unknown cannot be made again.
 
@@ -42,8 +41,7 @@ def environment_recorded(evidence: Evidence, limit: float) -> CheckResult:
     return listing(bad, "lacking in", value=len(bad), n=len(evidence.assessments))
 
 
-@check("G2", "No stale cache", Tier.STORED, Severity.WARN, source="DVC practice",
-       remedy="Another environment: make setup, then dvc repro. Another result: dvc repro -f of the stage that used it.")  # fmt: skip
+@our_check("G2")
 def no_stale_cache(evidence: Evidence, limit: float) -> CheckResult:
     """A cached result of other library versions is not what this environment would give.
 
@@ -72,8 +70,7 @@ def _changed_since(assessment: Assessment) -> list[str]:
     return [name for name, digest in used.items() if files[name].is_file() and file_digest(files[name]) != digest]
 
 
-@check("G3", "Seeds explicit", Tier.STORED, Severity.WARN, source="torchattacks: seed=None takes the time",
-       remedy="Give the attack's own seed, which a global seed does not reach.")  # fmt: skip
+@our_check("G3")
 def seeds_explicit(evidence: Evidence, limit: float) -> CheckResult:
     """A method that seeds itself from the clock differs from run to run, whatever the run's seed."""
     assessments = evidence.of("attacks")
@@ -88,8 +85,7 @@ def seeds_explicit(evidence: Evidence, limit: float) -> CheckResult:
     return listing(bad, "no seed in", value=len(bad), n=len(assessments))
 
 
-@check("G4", "Verdicts repeat", Tier.PASSES, Severity.WARN, source="reproducibility practice",
-       remedy="Look for randomness in the model (A2) or in the device; fix it, or report the spread.")  # fmt: skip
+@our_check("G4")
 def verdicts_repeat(evidence: Evidence, limit: float) -> CheckResult:
     """A deterministic attack on the same samples must give the same verdicts.
 
@@ -118,22 +114,19 @@ def verdicts_repeat(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(bool(ids), len(ids), n=len(local), samples=ids, assessments=assessments, reason=reason)
 
 
-@check("G5", "MLflow equals DVC", Tier.STORED, Severity.HARD, source="pipeline practice",
-       remedy="Run windtunnel track; a number in the UI that no file holds must not be quoted.")  # fmt: skip
+@our_check("G5")
 def mlflow_equals_dvc(evidence: Evidence, limit: float) -> CheckResult:
     """The tracking UI must show the numbers of the files: checked by `windtunnel sanity`, once the run is tracked."""
     raise NotRun("the run is tracked after this stage; windtunnel sanity asks the tracking store")
 
 
-@check("G6", "Code and lock committed", Tier.STORED, Severity.WARN, source="pipeline practice",
-       remedy="Commit params.yaml, the code and dvc.lock, so that the number has a revision.")  # fmt: skip
+@our_check("G6")
 def code_committed(evidence: Evidence, limit: float) -> CheckResult:
     """A number from an uncommitted tree belongs to no revision: asked by `windtunnel sanity`, of git, when it is called."""
     raise NotRun("the state of git is no input of a cached stage; windtunnel sanity asks git")
 
 
-@check("G7", "Weights as registered", Tier.STORED, Severity.HARD, source="RobustBench model zoo",
-       remedy="Fetch the weights again, or correct model.sha256.")  # fmt: skip
+@our_check("G7")
 def weights_as_registered(evidence: Evidence, limit: float) -> CheckResult:
     """Every assessment must be of the model that is here now: its recorded digest against the model's own.
 
@@ -144,9 +137,7 @@ def weights_as_registered(evidence: Evidence, limit: float) -> CheckResult:
     return listing(bad, "of other weights:", value=len(bad), n=len(evidence.assessments))
 
 
-@check("G8", "No library known to be bad", Tier.STORED, Severity.WARN,
-       source="imagecorruptions with scikit-image 0.19; Marabou on newer ONNX opsets",
-       remedy="Install the pinned versions (make setup).")  # fmt: skip
+@our_check("G8")
 def no_bad_library(evidence: Evidence, limit: float) -> CheckResult:
     """Versions with faults that change results, among the packages that the assessments recorded.
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.core.seeds import seeded
-from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check
+from windtunnel.evaluation.sanity.check import CheckResult, our_check
 from windtunnel.evaluation.sanity.evidence import Evidence, NotApplicable
 from windtunnel.evaluation.sanity.model import is_random
 from windtunnel.evaluation.sanity.probes import linf_ball, pgd, several_passes
@@ -19,9 +19,7 @@ def _only_random(evidence: Evidence) -> None:
         raise NotApplicable("the forward pass is deterministic (A2)")
 
 
-@check("C15", "Expectation over transformation adds nothing", Tier.ATTACKS, Severity.HARD, threshold=0.02,
-       source="AutoAttack `rand`; auto-attack#15; Athalye et al. 2018",
-       remedy="Attack with EOT (EOTPGD, or APGD with eot_iter: 20).")  # fmt: skip
+@our_check("C15")
 def eot_adds_nothing(evidence: Evidence, limit: float) -> CheckResult:
     """For a random model the gradient of one draw is noise, and an attack that follows it is weak.
 
@@ -45,9 +43,7 @@ def eot_adds_nothing(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(gap > limit, gap, n=len(indices), reason=f"EOT breaks {gap:.1%} more")
 
 
-@check("C16", "Attacks work with the randomness frozen", Tier.ATTACKS, Severity.WARN, threshold=0.5,
-       source="Carlini et al. 2019",
-       remedy="An attack that fails even against one fixed draw is broken apart from the randomness.")  # fmt: skip
+@our_check("C16")
 def works_when_frozen(evidence: Evidence, limit: float) -> CheckResult:
     """With its random stream fixed a random model is deterministic, and an attack must break it at a large budget.
 
@@ -69,9 +65,7 @@ def works_when_frozen(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(alive > limit, alive, n=len(indices), reason=f"{alive:.0%} survive Linf 0.5")
 
 
-@check("C17", "Success over repeated draws", Tier.ATTACKS, Severity.HARD, threshold=0.01,
-       source="auto-attack PR#104, #105",
-       remedy="Judge each example by several draws of the model, and report mean and deviation.")  # fmt: skip
+@our_check("C17")
 def success_over_draws(evidence: Evidence, limit: float) -> CheckResult:
     """A random model evaluated by one draw gives a number that the next draw does not confirm.
 

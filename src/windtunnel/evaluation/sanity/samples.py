@@ -8,7 +8,7 @@ from scipy.stats import fisher_exact, mannwhitneyu
 from torch import Tensor
 
 from windtunnel.core.chunks import sample_parts
-from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, our_check
 from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence, NotApplicable
 from windtunnel.evaluation.sanity.near_duplicates import copies, fine_images
 from windtunnel.evaluation.sanity.rates import significantly_more
@@ -48,8 +48,7 @@ def _labels_nearby(inputs: Tensor, labels: Tensor, groups: Tensor, indices: Tens
     return neighbours
 
 
-@check("A18", "No sample twice", Tier.STORED, Severity.WARN, threshold=0.01, source="statistical practice",
-       remedy="Remove the copies: an interval of n samples is only as narrow as n different samples make it.")  # fmt: skip
+@our_check("A18")
 def no_sample_twice(evidence: Evidence, limit: float) -> CheckResult:
     """Ten copies of an image are one observation; an interval that counts ten is too narrow by a factor of three.
 
@@ -77,8 +76,7 @@ def no_sample_twice(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(value > limit, value, n=len(groups), samples=evidence.named(copied), reason=reason)
 
 
-@check("A19", "Equal inputs have equal labels", Tier.STORED, Severity.WARN, source="statistical practice",
-       remedy="Correct or remove them: no classifier can be right on both.")  # fmt: skip
+@our_check("A19")
 def equal_inputs_equal_labels(evidence: Evidence, limit: float) -> CheckResult:
     """One image under two labels bounds the accuracy of every model. Counts samples whose equal has another label."""
     data = evidence.subject.dataset
@@ -94,9 +92,7 @@ def equal_inputs_equal_labels(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(bool(bad.any()), int(bad.sum()), n=len(bad), samples=evidence.named(bad), reason=reason)
 
 
-@check("A20", "No sample was trained on", Tier.STORED, Severity.WARN, threshold=0.01,
-       source="Barz, Denzler 2020 (ciFAIR: near-duplicates between training and test)",
-       remedy="Assess samples that training did not see: on these accuracy and robustness are those of memory.")  # fmt: skip
+@our_check("A20")
 def not_trained_on(evidence: Evidence, limit: float) -> CheckResult:
     """A sample of the training split tells nothing of others.
 
@@ -121,9 +117,7 @@ def not_trained_on(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(value > limit, value, n=len(is_known), samples=evidence.named(full_mask), reason=reason)
 
 
-@check("A21", "Labels are right", Tier.STORED, Severity.WARN, threshold=0.05,
-       source="Northcutt et al. 2021 (confident learning), doi:10.1613/jair.1.12125",
-       remedy="Inspect the samples named: where model and neighbours agree on another class, the label is usually wrong.")  # fmt: skip
+@our_check("A21")
 def labels_are_right(evidence: Evidence, limit: float) -> CheckResult:
     """A wrong label counts as an error of the model, or as a success of it.
 
@@ -160,9 +154,7 @@ def labels_are_right(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(value > limit, value, n=len(labels), samples=evidence.named(wrong), reason=reason, note=note)
 
 
-@check("A22", "Not only these images", Tier.PASSES, Severity.WARN, threshold=0.02,
-       source="Feldman, Zhang 2020 (memorisation); Recht et al. 2019",
-       remedy="The model has memorised these images, or they were selected: assess it on new samples, drawn at random.")  # fmt: skip
+@our_check("A22")
 def not_only_these_images(evidence: Evidence, limit: float) -> CheckResult:
     """A model that learned the assessed images by heart is right on them and nowhere else.
 
@@ -202,9 +194,7 @@ def not_only_these_images(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(bool(reasons), max(drops), n=len(right), reason="; ".join(reasons))
 
 
-@check("A25", "Every class is assessed and predicted", Tier.STORED, Severity.WARN,
-       source="practice: results for part of the task, or part of the model",
-       remedy="Assess samples of every class (selection: stratified), or state the classes that the numbers leave out.")  # fmt: skip
+@our_check("A25")
 def every_class_is_assessed(evidence: Evidence, limit: float) -> CheckResult:
     """A number that leaves out a class says nothing of it, and a class answered by a constant cannot be attacked.
 

@@ -7,7 +7,7 @@ import torch
 from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.medians import median
 from windtunnel.core.transformations import budget_text
-from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check, listing
+from windtunnel.evaluation.sanity.check import CheckResult, listing, our_check
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, NotApplicable, NotRun, numbers
 from windtunnel.evaluation.sanity.rates import rate_interval
 
@@ -24,8 +24,7 @@ def _rates(assessment: Assessment) -> dict[str, tuple[float, bool]]:
     }
 
 
-@check("F1", "Every rate has an interval", Tier.STORED, Severity.HARD, source="statistical practice",
-       remedy="Report <name>_ci_low and <name>_ci_high beside every accuracy and rate.")  # fmt: skip
+@our_check("F1")
 def every_rate_has_interval(evidence: Evidence, limit: float) -> CheckResult:
     """A rate without an interval looks exact. Every `*_accuracy` and `*_rate` of every assessment."""
     lacking = {
@@ -38,9 +37,7 @@ def every_rate_has_interval(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check("F2", "Enough samples", Tier.STORED, Severity.WARN, threshold=0.05,
-       source="Wilson intervals: +-6.9 points at 200 samples, 3.1 at 1,000, 1.0 at 10,000",
-       remedy="Assess more samples (data.samples.n), and call the numbers indicative until then.")  # fmt: skip
+@our_check("F2")
 def enough_samples(evidence: Evidence, limit: float) -> CheckResult:
     """The largest half width of a 95 % Wilson interval among the clean accuracy and the attacks' and certificates' rates."""
     widest = {"clean": _half_width(int(evidence.subject.clean_correct.sum()), len(evidence.ids))}
@@ -63,8 +60,7 @@ def _half_width(successes: int, n: int) -> float:
     return (high - low) / 2
 
 
-@check("F3", "Comparisons are paired", Tier.STORED, Severity.WARN, source="McNemar 1947; Dietterich 1998",
-       remedy="Run windtunnel champion --reassess, which assesses the champion on these samples under these settings.")  # fmt: skip
+@our_check("F3")
 def comparisons_paired(evidence: Evidence, limit: float) -> CheckResult:
     """Two models on the same samples differ by their discordant samples, not by two independent intervals.
 
@@ -74,8 +70,7 @@ def comparisons_paired(evidence: Evidence, limit: float) -> CheckResult:
     raise NotRun("the champion is no input of a cached stage; windtunnel sanity compares the samples with its samples")
 
 
-@check("F4", "0 of n and n of n have a bound", Tier.STORED, Severity.WARN, source="Brown, Cai, DasGupta 2001",
-       remedy="Report the bound: 0 of 100 still allows 3.7 %.")  # fmt: skip
+@our_check("F4")
 def extremes_bounded(evidence: Evidence, limit: float) -> CheckResult:
     """0 % and 100 % of a few samples are not never and always.
 
@@ -102,8 +97,7 @@ def _together(each: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {text}" for name, text in each.items())
 
 
-@check("F5", "Curves come down", Tier.STORED, Severity.WARN, source="Carlini et al. 2019",
-       remedy="Extend the epsilon grid until accuracy is at chance; until then the area under the curve is cut off.")  # fmt: skip
+@our_check("F5")
 def curves_come_down(evidence: Evidence, limit: float) -> CheckResult:
     """The area under a curve that ends above chance depends on where it was cut. Lower 95 % bound at the last epsilon."""
     chance, bad, ends = 1 / evidence.subject.dataset.num_classes, [], []
@@ -116,9 +110,7 @@ def curves_come_down(evidence: Evidence, limit: float) -> CheckResult:
     return listing(bad, "cut off above chance:", value=max(ends), n=len(ends))
 
 
-@check("F6", "Median distance counts what was not found", Tier.STORED, Severity.HARD, threshold=1e-6,
-       source="statistical practice (censoring)",
-       remedy="Count a sample without an example as infinitely far; means over successes alone flatter the model.")  # fmt: skip
+@our_check("F6")
 def median_censored(evidence: Evidence, limit: float) -> CheckResult:
     """The median over successes alone moves the wrong way: the harder samples drop out.
 
@@ -139,8 +131,7 @@ def median_censored(evidence: Evidence, limit: float) -> CheckResult:
     return listing(bad, "another median in", value=max(off.values()), n=len(off))
 
 
-@check("F7", "No choice of the best number", Tier.STORED, Severity.WARN, source="multiple comparisons",
-       remedy="Let the gate read worst_case/accuracy or certified/accuracy, or a held-out set.")  # fmt: skip
+@our_check("F7")
 def no_best_of_many(evidence: Evidence, limit: float) -> CheckResult:
     """A gate on one attack among several is passed by the attack that happens to be weakest.
 
@@ -164,8 +155,7 @@ def no_best_of_many(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(bool(bad), len(bad), n=len(floors), assessments=bad, reason=reason)
 
 
-@check("F8", "Worst class", Tier.STORED, Severity.INFO, threshold=0.2, source="Tian et al. 2021, class-wise robustness",
-       remedy="Inspect the class: an average hides a class without any robustness.")  # fmt: skip
+@our_check("F8")
 def worst_class(evidence: Evidence, limit: float) -> CheckResult:
     """Worst-case accuracy of the worst class at one budget, and how far it lies under the mean (threshold).
 

@@ -10,7 +10,7 @@ from windtunnel.core.contracts import Norm
 from windtunnel.core.distances import distance, within
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.transformations import place_text
-from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check, largest, listing
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, largest, listing, our_check
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, NotApplicable
 from windtunnel.evaluation.sanity.model import differentiable, no_hidden_quantisation, no_optimisation_at_inference
 from windtunnel.evaluation.sanity.probes import Changes, need_gradients, pgd, rerun, rerun_attack
@@ -75,8 +75,7 @@ def _stronger(
     return listing(bad, f"{change_text} breaks more in", value=worst, n=most, samples=ids)
 
 
-@check("D1", "Twice the steps break no more", Tier.ATTACKS, Severity.WARN, threshold=0.01, source="Carlini et al. 2019",
-       remedy="The attack had not converged: raise budget.steps until the rate no longer changes.")  # fmt: skip
+@our_check("D1")
 def twice_the_steps(evidence: Evidence, limit: float) -> CheckResult:
     """An attack that is still gaining when it stops measures its own patience.
 
@@ -86,15 +85,13 @@ def twice_the_steps(evidence: Evidence, limit: float) -> CheckResult:
     return _stronger(evidence, limit, lambda p: [Changes(steps=2 * (_steps(p) or 1))], "twice the steps")
 
 
-@check("D2", "More restarts break no more", Tier.ATTACKS, Severity.WARN, threshold=0.01, source="Carlini et al. 2019",
-       remedy="Set restarts: 5 or more.")  # fmt: skip
+@our_check("D2")
 def more_restarts(evidence: Evidence, limit: float) -> CheckResult:
     """Each start sees another part of the loss surface. Five restarts against the attack's own, evaluated as in D1."""
     return _stronger(evidence, limit, lambda _: [Changes(restarts=5)], "five restarts")
 
 
-@check("D3", "Step size well chosen", Tier.ATTACKS, Severity.WARN, threshold=0.01, source="Carlini et al. 2019",
-       remedy="Use the step size named, or an attack that chooses its own (APGD).")  # fmt: skip
+@our_check("D3")
 def step_size_well_chosen(evidence: Evidence, limit: float) -> CheckResult:
     """Steps too large jump over, steps too small never arrive.
 
@@ -112,9 +109,7 @@ def step_size_well_chosen(evidence: Evidence, limit: float) -> CheckResult:
     return _stronger(evidence, limit, sizes, "another step size")
 
 
-@check("D4", "Optimisation finished", Tier.ATTACKS, Severity.WARN, threshold=0.1,
-       source="Pintor et al. 2022, incomplete optimisation (last 10 steps of hundreds, 0.05)",
-       remedy="The loss was still rising at the last step: more steps.")  # fmt: skip
+@our_check("D4")
 def optimisation_finished(evidence: Evidence, limit: float) -> CheckResult:
     """A loss that still moves in the last steps has not arrived.
 
@@ -148,9 +143,7 @@ def optimisation_finished(evidence: Evidence, limit: float) -> CheckResult:
     return listing(bad, "still rising at the end:", value=worst, n=n)
 
 
-@check("D5", "No silent success", Tier.ATTACKS, Severity.HARD, threshold=0.05,
-       source="Pintor et al. 2022, silent success",
-       remedy="Keep the best iterate, or add an attack that does (APGD): the worst case misses examples that were seen.")  # fmt: skip
+@our_check("D5")
 def no_silent_success(evidence: Evidence, limit: float) -> CheckResult:
     """An attack passed through an adversarial example and returned something else.
 
@@ -210,8 +203,7 @@ class Spy:
         self.evidence = replace(evidence, subject=replace(evidence.subject, classifier=classifier), notes={})
 
 
-@check("D6", "Budget reachable and used", Tier.STORED, Severity.HARD, threshold=0.2, source="logic",
-       remedy="Raise steps or step_size until steps x step_size exceeds epsilon.")  # fmt: skip
+@our_check("D6")
 def budget_used(evidence: Evidence, limit: float) -> CheckResult:
     """An attack whose steps cannot reach the edge of the ball was never given the budget.
 
@@ -252,8 +244,7 @@ def budget_used(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check("D7", "Seeds agree", Tier.ATTACKS, Severity.WARN, source="auto-attack#54",
-       remedy="Report the union over seeds (restarts), or the spread.")  # fmt: skip
+@our_check("D7")
 def seeds_agree(evidence: Evidence, limit: float) -> CheckResult:
     """A number that moves with the seed is a draw, not a measurement.
 
@@ -275,8 +266,7 @@ def seeds_agree(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check("D8", "Query curve flat at the end", Tier.STORED, Severity.WARN, threshold=0.01, source="Carlini et al. 2019",
-       remedy="Give the attack more queries: it was still breaking samples when it stopped.")  # fmt: skip
+@our_check("D8")
 def query_curve_flat(evidence: Evidence, limit: float) -> CheckResult:
     """A query attack that is cut off while it still succeeds measures the budget of queries.
 
@@ -293,9 +283,7 @@ def query_curve_flat(evidence: Evidence, limit: float) -> CheckResult:
     return largest(shares, limit, "still succeeding when queries ran out:")
 
 
-@check("D9", "Two implementations agree", Tier.STORED, Severity.WARN, threshold=0.02,
-       source="AttackBench; torchattacks#188",
-       remedy="Compare their defaults (docs/algorithms.md); the weaker one is mis-set or wrong.")  # fmt: skip
+@our_check("D9")
 def implementations_agree(evidence: Evidence, limit: float) -> CheckResult:
     """The same method from two libraries must find about the same.
 
@@ -320,8 +308,7 @@ def implementations_agree(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(bool(bad), worst, n=n, assessments=bad, reason=reason)
 
 
-@check("D10", "Minimum-norm search finished", Tier.STORED, Severity.WARN, threshold=0.01, source="foolbox#353",
-       remedy="Samples without any example have no distance: more steps, another start, a larger search constant.")  # fmt: skip
+@our_check("D10")
 def search_finished(evidence: Evidence, limit: float) -> CheckResult:
     """A minimum-norm attack can reach any sample; where it reached none it failed, and the sample is not thereby robust.
 
@@ -348,8 +335,7 @@ def search_finished(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-@check("D11", "Standard protocol", Tier.STORED, Severity.WARN, threshold=SCREENING, source="RobustBench",
-       remedy="Call the result a screening; a claim needs at least 1,000 samples and the profile `standard`.")  # fmt: skip
+@our_check("D11", threshold=SCREENING)
 def standard_protocol(evidence: Evidence, limit: float) -> CheckResult:
     """A cheap protocol is good for screening, and its number must carry that name.
 
@@ -359,8 +345,7 @@ def standard_protocol(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(n < limit, n, n=n, reason=f"screening: {n} samples, not {limit:.0f}")
 
 
-@check("D12", "Adaptive evaluation of a defence", Tier.PASSES, Severity.WARN, source="Carlini et al. 2019; RobustBench",
-       remedy="Write an attack that goes through the defence (BPDA, EOT), and set sanity.adaptive: true.")  # fmt: skip
+@our_check("D12")
 def adaptive_evaluation(evidence: Evidence, limit: float) -> CheckResult:
     """Standard attacks know nothing of a purifier, a detector or a quantiser.
 
@@ -381,9 +366,7 @@ def adaptive_evaluation(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(flagged, len(signs), reason=f"signs of a defence: {', '.join(signs)}")
 
 
-@check("D13", "No attack is far weaker than the strongest", Tier.STORED, Severity.WARN, threshold=0.1,
-       source="Carlini et al. 2019; AttackBench",
-       remedy="Use more steps or another step size; if that does not help, the method does not fit the data: remove it.")  # fmt: skip
+@our_check("D13")
 def none_far_from_the_strongest(evidence: Evidence, limit: float) -> CheckResult:
     """A gradient attack that leaves much more than another one at the same budget says little, and its row misleads.
 

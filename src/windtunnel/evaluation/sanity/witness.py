@@ -17,7 +17,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.sample_states import SampleState
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.core.transformations import place_text
-from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, our_check
 from windtunnel.evaluation.sanity.evidence import Evidence, NotApplicable, NotRun, witness_queries
 from windtunnel.evaluation.sanity.model import is_random
 from windtunnel.evaluation.summary.evidence import PerturbationBall, region_evidence, region_of
@@ -222,9 +222,7 @@ def _surrogate(evidence: Evidence) -> Classifier:
     return train_student(*_known(evidence), data, classifier.device, evidence.subject.seed, noise)
 
 
-@check(CHECK, "An independent attack finds nothing new", Tier.PASSES, Severity.WARN, threshold=0.02,
-       source="Carlini et al. 2019; Athalye et al. 2018; Papernot et al. 2017; Andriushchenko et al. 2020",
-       remedy="The run's attacks are weak or broken: more steps and restarts, another loss, or the profile `standard`.")  # fmt: skip
+@our_check(CHECK)
 def witness_finds_nothing(evidence: Evidence, limit: float) -> CheckResult:
     """A short attack that shares no code with the run's must not break what these left, whoever wrote them and under whichever norm.
 
