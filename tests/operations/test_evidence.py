@@ -196,6 +196,19 @@ def test_the_model_card_is_of_hugging_faces_format(pack):
     assert worst["args"] == {"norm": "Linf", "epsilon": 0.1, "n": 20, "interval_95": [0.2, 0.4]}
 
 
+def test_scores_for_a_leaderboard_are_read_by_hugging_faces_own_library(pack):
+    hub = pytest.importorskip("huggingface_hub")
+    write_evidence(Path("scored.zip"), benchmark="me/digits")
+    with zipfile.ZipFile("scored.zip") as archive:
+        scores = hub.parse_eval_result_entries(YAML(typ="safe").load(archive.read("eval_results.yaml")))
+    assert [(score.dataset_id, score.task_id, score.value) for score in scores] == [
+        ("me/digits", "accuracy", 0.9), ("me/digits", "certified_accuracy", 0.2), ("me/digits", "worst_case_accuracy", 0.3),
+    ]  # fmt: skip
+    assert scores[2].notes == "norm Linf, epsilon 0.1, n 20, interval_95 [0.2, 0.4]"
+    with pytest.raises(UserError, match=r"--benchmark: 'digits' is no dataset"):
+        write_evidence(Path("scored.zip"), benchmark="digits")
+
+
 def test_equal_runs_packed_at_the_same_time_give_equal_bytes_and_a_missing_report_is_one_line(pack):
     first = file_digest(Path("pack.zip"))
     write_evidence(Path("pack.zip"))

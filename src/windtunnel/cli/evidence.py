@@ -14,7 +14,12 @@ from windtunnel.cli.output import OutputFile
 @click.option(
     "--sign", "key", type=click.Path(path_type=Path, dir_okay=False), help="Sign it with this OpenSSH key (Ed25519)."
 )
-def evidence(*, output: Path, key: Path | None) -> None:
+@click.option(
+    "--benchmark",
+    metavar="OWNER/NAME",
+    help="Also eval_results.yaml for the leaderboard of this dataset on Hugging Face's hub.",
+)
+def evidence(*, output: Path, key: Path | None, benchmark: str | None) -> None:
     """Pack report, metadata, dvc.lock, digests and environment of the last run, with a script that verifies the digests.
 
     Also a section for a model card, and what was measured under EU AI Act Article 15 and ISO/IEC 24029-2, each sentence with its
@@ -35,7 +40,7 @@ def evidence(*, output: Path, key: Path | None) -> None:
     from windtunnel.runtime.credentials import reason_of, without_credentials
 
     require_whole_files()
-    pack = write_evidence(output, key)
+    pack = write_evidence(output, key, benchmark)
     click.echo(f"evidence: {pack.n_files} files in {output}; root digest sha256:{pack.root}")
     click.echo("python verify.py checks them where it is unpacked; with --expect ROOT against this digest")
     tracking = load_params().tracking

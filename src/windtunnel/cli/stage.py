@@ -17,7 +17,7 @@ from windtunnel.runtime.stage_log import log_stage
     "--executor",
     "where",
     metavar="WHERE",
-    help="here, processes:4, ray or ray:8: where its work is done, in place of WINDTUNNEL_EXECUTOR",
+    help="here, processes:4, ray or slurm:8: where its work is done, in place of WINDTUNNEL_EXECUTOR",
 )
 def stage(words: tuple[str, ...], where: str | None) -> None:
     """Run STAGE in the current directory; of a family of assessments, the entry NAME; what it reads must be there.

@@ -76,6 +76,7 @@ _OTHERS = (
         "vnnlib", Install("vnnlib>=1.0.2,<2", "windtunnel vnnlib: properties of the verifiers' competition", asked=True)
     ),
     Companion("ray", Install("ray>=2.40", "assessments on several machines", asked=True)),
+    Companion("submitit", Install("submitit>=1.5", "assessments as jobs of Slurm", asked=True)),
     Companion("prefect", Install("prefect>=3", "the schedule of Prefect", asked=True)),
     Companion("psycopg2", Install("psycopg2-binary>=2.9", "an MLflow store in PostgreSQL", asked=True)),
 )

@@ -21,7 +21,8 @@ BATCH_LIMIT = 6 * 3600.0
 _KEYS = (KEY, LIMIT_KEY)
 MAX_SECONDS = 1e7  # of a batch: four months
 MAX_BYTES = 4096  # of the local file
-KINDS = ("here", "processes", "ray")
+KINDS = ("here", "processes", "ray", "slurm")
+_PACKAGES = {"ray": "ray", "slurm": "submitit"}  # kind: what it needs; the extra has the name of the kind
 # Workers of one thread each that any machine may be asked for, and for each of its processors: more is a slip of the pen.
 _FEW, _A_PROCESSOR = 16, 4
 
@@ -44,13 +45,13 @@ def placement() -> Placement | None:
         return None
     kind, colon, number = text.partition(":")
     if kind not in KINDS:
-        raise UserError(unknown_word(where, kind, KINDS, what="an executor (here, processes:4, ray, ray:8)"))
+        raise UserError(unknown_word(where, kind, KINDS, what="an executor (here, processes:4, ray, slurm:8)"))
     if (
         (colon and not (number.isascii() and number.isdecimal()))
         or (kind == "processes" and not number)
         or (kind == "here" and colon)
     ):
-        raise UserError(f"{where}: '{text}' is not an executor; write here, processes:4, ray or ray:8")
+        raise UserError(f"{where}: '{text}' is not an executor; write here, processes:4, ray or slurm:8")
     workers = int(number) if number else None
     if workers == 0:
         raise UserError(f"{where}: '{text}' has no workers; at least one is needed")
@@ -59,8 +60,8 @@ def placement() -> Placement | None:
         raise UserError(
             f"{where}: '{text}' is more than this machine of {n_processors} processors can use; at most {most}"
         )
-    if kind == "ray" and find_spec("ray") is None:
-        raise UserError(f"{where}: '{text}' needs ray, which is not installed; pip install 'windtunnel[ray]'")
+    if (package := _PACKAGES.get(kind)) and find_spec(package) is None:
+        raise UserError(f"{where}: '{text}' needs {package}, which is not installed; pip install 'windtunnel[{kind}]'")
     return Placement(kind, workers)
 
 

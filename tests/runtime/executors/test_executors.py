@@ -77,7 +77,7 @@ def test_an_experiment_of_dvc_asks_the_local_file_of_who_began_it(monkeypatch, t
     [
         ("proceses:2", "'proceses' is not an executor.*'processes'"),
         ("processes", "'processes' is not an executor; write"),
-        ("processes:many", "write here, processes:4, ray or ray:8"),
+        ("processes:many", "write here, processes:4, ray or slurm:8"),
         ("processes:0", "has no workers"),
         ("here:2", "write here, processes:4"),
         ("processes:٣", "write here, processes:4"),

@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import tempfile
 import textwrap
 import time
@@ -98,8 +99,13 @@ class Pack:
     root: str
 
 
-def write_evidence(path: Path, key: Path | None = None) -> Pack:
-    """Write the pack of the last run as a zip, signed by the OpenSSH key in the file `key` where it is given.
+def write_evidence(path: Path, key: Path | None = None, benchmark: str | None = None) -> Pack:
+    """Write the pack of the last run as a zip.
+
+    Args:
+        path: the zip.
+        key: file of an OpenSSH key that signs it; None for no signature.
+        benchmark: id of a dataset on Hugging Face's hub whose leaderboard the numbers are for; None for none.
 
     Raises:
         UserError: A part of the run is missing, differs from what dvc.lock records, or was computed with other params than
@@ -108,6 +114,8 @@ def write_evidence(path: Path, key: Path | None = None) -> Pack:
     """
     if path.suffix != ".zip":
         raise UserError(f"--output: {path}: a pack is a .zip, for example {path.with_suffix('.zip')}")
+    if benchmark is not None and not re.fullmatch(r"[\w.-]+/[\w.-]+", benchmark, re.ASCII):
+        raise UserError(f"--benchmark: {benchmark!r} is no dataset on Hugging Face's hub; write owner/name")
     check_output(
         path, where="evidence: --output", suffixes=(".zip",), inputs=[PARAMS_FILE, LOCK, *([key] if key else [])]
     )
@@ -149,6 +157,8 @@ def write_evidence(path: Path, key: Path | None = None) -> Pack:
     files["tensors.json"] = _json(TensorsRecord(not_packed="dvc pull fetches these files, by dvc.lock", sha256=tensors))
     files["clauses.md"] = clauses_text(assessed, digests, failures).encode()
     files["model_card.md"] = model_card(assessed, digests, failures).encode()
+    if benchmark is not None and not failures:
+        files["eval_results.yaml"] = eval_results(assessed, benchmark).encode()
     files["report_dated.pdf"] = _dated_report(params.report, names, record)
     files["verify.py"] = read_own(Path(verify.__file__))
     manifest = _json(PackManifest(files={name: sha256(content).hexdigest() for name, content in sorted(files.items())}))
@@ -222,6 +232,26 @@ def model_card(run: Run, digests: Mapping[str, str], failures: Sequence[str] = (
     return "\n".join(lines)
 
 
+def eval_results(run: Run, benchmark: str) -> str:
+    """Return the text of a file in `.eval_results/` of a model's repository on Hugging Face's hub.
+
+    One score for each task: clean accuracy and the ends of the sandwich at the run's own budget.
+
+    Args:
+        run: metadata of its assessments.
+        benchmark: dataset id, owner/name; its eval.yaml names the tasks.
+
+    Source: https://huggingface.co/docs/hub/eval-results.
+
+    """
+    rows: dict[str, dict[str, object]] = {}
+    for number in _published(run):
+        notes = ", ".join(f"{key} {value}" for key, value in number.args().items())
+        row = {"dataset": {"id": benchmark, "task_id": number.key}, "value": number.score, "notes": notes}
+        rows.setdefault(number.key, row)  # the run's own budget comes first
+    return yaml_text([*rows.values()], plain=True)
+
+
 @dataclass(frozen=True, slots=True)
 class _Number:
     """A number of the model card: its metric, value with interval, and what it is of."""
@@ -230,14 +260,22 @@ class _Number:
     rate: Rate
     basis: Basis
 
+    @property
+    def score(self) -> float:
+        """The value as it is published."""
+        return round(self.rate.value, 6)
+
     def as_metric(self) -> dict[str, object]:
         """Return the metric as Hugging Face's model-index has it; `args` says what the value is of."""
+        return {"type": self.key, "value": self.score, "name": self.key.replace("_", " "), "args": self.args()}
+
+    def args(self) -> dict[str, object]:
+        """Return the budget, the number of samples and the interval of the value."""
         limits, basis = self.rate.limits, self.basis
         fields = {"norm": str(basis.norm or "none"), "epsilon": basis.epsilon, "n": basis.n,
                  "interval_95": [round(end, 6) for end in limits] if limits else None,
                  "samples": FIRST_SAMPLES if basis.only_first else None}  # fmt: skip
-        args = {key: value for key, value in fields.items() if value is not None}
-        return {"type": self.key, "value": round(self.rate.value, 6), "name": self.key.replace("_", " "), "args": args}
+        return {key: value for key, value in fields.items() if value is not None}
 
     def as_row(self) -> str:
         """Return a row of the table."""

@@ -1,8 +1,8 @@
-"""Run units of work in this process, in other processes of this machine, or on a Ray cluster, with the same results.
+"""Run units of work in this process, in other processes of this machine, on a Ray cluster or as jobs of Slurm.
 
 `WINDTUNNEL_EXECUTOR` says which, or `executor:` in a git-ignored `windtunnel.local.yaml` beside params.yaml: `here` (the
-default), `processes:4`, `ray` or `ray:8`. It enters no params, nothing that is resolved and no result: a run on a cluster and one
-on a laptop share one cache.
+default), `processes:4`, `ray`, `ray:8` or `slurm:8`. It enters no params, nothing that is resolved and no result: a run on a
+cluster and one on a laptop share one cache.
 """
 
 from __future__ import annotations
@@ -31,4 +31,8 @@ def executor(processes: int = 1) -> Executor:
         from windtunnel.runtime.executors.ray_cluster import RayExecutor
 
         return RayExecutor(configured.workers)
+    if configured.kind == "slurm":
+        from windtunnel.runtime.executors.slurm_jobs import SlurmExecutor
+
+        return SlurmExecutor(configured.workers)
     return SerialExecutor()
