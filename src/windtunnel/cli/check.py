@@ -125,8 +125,8 @@ def _check(path: Path, queries: int, measurement: Measurement, *, quiet: bool = 
 def check_compatibility(
     params: Params, console: Console, queries: int | None = None, measurement: Measurement = NO_ESTIMATE
 ) -> Checked:
-    """Load the data and the model and print what they are: a line per assessment that cannot run on them, what the model sees, and
-    what the run needs of the machine.
+    """Load and describe the data and the model; print a line per assessment that cannot run on them, the model's inputs, and
+    the memory and disk space that the run needs.
 
     queries: how many a Python `predict` may get. measurement: whether to measure a batch of every entry, if none is refused.
     """

@@ -31,7 +31,7 @@ def compare(*, runs: tuple[str, ...], as_markdown: bool, html: Path | None, as_j
 
     A run is a directory of results, `workspace`, a git revision, a DVC experiment, or an MLflow run (its id or name).
     The artifacts of revisions and runs come from DVC's cache, or its remote. With one run, the workspace is compared
-    with it. Assessments of other samples are not paired, and the output says so.
+    with it. Assessments on different samples are not paired, and the output says so.
 
     \b
     Examples:

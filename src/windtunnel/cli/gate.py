@@ -41,12 +41,12 @@ def gate(
     sequential: bool,
     batch: int,
 ) -> None:
-    """Print the gate's decision of the last run: each condition, what was found, and whether it holds.
+    """Print the gate's decision of the last run: each condition, its value, and whether it is met.
 
     \b
     Exit codes:
-      0   passed: every condition holds, or none is set
-      10  failed: a condition does not hold
+      0   passed: every condition is met, or none is set
+      10  failed: a condition is not met
       20  unsound: a hard failure, or no attack gives an estimate of the worst case that a condition is about
       30  no decision: the run is missing or damaged
 

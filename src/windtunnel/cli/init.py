@@ -99,7 +99,7 @@ def init(
 def _params(
     root: Path, folder: str, model: str | None, factory: str | None, data: Path | None, store: str | None, *, yes: bool
 ) -> tuple[str, list[str]]:
-    """Return the content of params.yaml, as it is or for what is found and chosen, and what the user has to name in it."""
+    """Return the content of params.yaml, existing or composed, and the keys that the user has to fill in."""
     from windtunnel.boundary.params_file import params_text as file_text
     from windtunnel.operations.project.choose import notes, params_text
     from windtunnel.operations.project.find import FolderContents
@@ -153,7 +153,7 @@ def _data(inputs: FolderContents, path: Path) -> SampleFiles:
 
 
 def _pick(what: str, candidates: Sequence[C], *, yes: bool) -> C | None:
-    """Return the first candidate, or the one that the user says where there are several."""
+    """Return the only candidate, or the one that the user chooses."""
     if not candidates:
         return None
     chosen = candidates[0]
@@ -177,7 +177,7 @@ def _others(names: Sequence[str]) -> str:
 
 
 def _write(root: Path, folder: str, params: str, ci: str | None, *, yes: bool) -> None:
-    """Show what would change, ask, and do it."""
+    """Show the changes, confirm, and apply them."""
     from windtunnel.boundary.params_file import parse_params
     from windtunnel.operations.project.graph import graph_text
     from windtunnel.operations.project.write import GRAPH, PARAMS, apply, plan

@@ -1,4 +1,4 @@
-"""`windtunnel repair`: what a kill has damaged of DVC's files is brought back."""
+"""`windtunnel repair`: restore DVC's files that a killed process damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what the user typed to a run: a directory, the workspace, a git revision, a DVC experiment, or an MLflow run."""
+"""Find a run by name: a directory, the workspace, a git revision, a DVC experiment, or an MLflow run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WORKSPACE = "workspace"
 
 
 def resolve(name: str, scratch: Path) -> Run:
-    """Return the run called `name`; what has to be fetched is put into `scratch`. Raises UserError for an unknown name."""
+    """Return the run called `name`, downloading into `scratch` if necessary. Raises UserError for an unknown name."""
     from windtunnel.operations.revisions import known_names, run_at
 
     directory = Path("." if name == WORKSPACE else name)

@@ -68,7 +68,7 @@ def retrain(ctx: click.Context, *, summary: Path | None, force: bool, allow_dirt
 
 
 def run_pipeline(stages: Sequence[str], *, force: bool = False) -> None:
-    """Bring some stages and what they need up to date, or all; with `force` run these alone, though nothing changed."""
+    """Bring stages and their dependencies up to date, or all; with `force` run only these, even if unchanged."""
     command = ["dvc", "repro", "--force", "--single-item"] if force else ["windtunnel", "repro"]
     _run([sys.executable, "-m", *command, *stages], Path())
 

@@ -39,7 +39,7 @@ _COLOUR = {
 def sanity(*, explain: str | None, group: str | None, flagged: bool, as_json: bool, junit: Path | None) -> None:
     """Show the sanity checks of the last run: every check, its value against its threshold, and what to do.
 
-    Three checks are about this moment and are asked now: F3 (the champion), G5 (MLflow) and G6 (git).
+    Three checks are about the present and run now: F3 (the champion), G5 (MLflow) and G6 (git).
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Show the model's inputs, for `windtunnel check`: a few samples as a table and a picture, the clean accuracy, and what may be wrong."""
+"""Show the model's inputs, for `windtunnel check`: a few samples as a table and a picture, the clean accuracy, and suspected mistakes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def show_what_it_sees(
     """Print the table, the accuracy and a line per suspicion, write the picture, and return all of it.
 
     wider: further samples, for where those of `subject` are few. model: as params.yaml has it, for lines to paste.
-    Asks a `predict` function nothing.
+    A `predict` function is not called.
     """
     classifier, data = subject.classifier, subject.dataset
     trained = classifier.digest != UNTRAINED and RANDOM_WEIGHTS not in classifier.caveats
@@ -109,7 +109,7 @@ def _channels(subject: Subject, suspicion: Suspicion | None) -> str:
 
 
 def _proposal(suspicion: Suspicion, model: Model, shape: tuple[int, ...]) -> list[str]:
-    """Return the lines of params.yaml that cure what was found; none where the source brings its own preprocessing."""
+    """Return the lines of params.yaml that correct the mistake; none if the source has its own preprocessing."""
     brings_its_own = model.source == "train" or (model.source in model_sources() and model_source(model.source).view)
     if suspicion.preprocess is None or brings_its_own:
         return []

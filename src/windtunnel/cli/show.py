@@ -48,7 +48,7 @@ _ASSESSMENTS = headings(
 def show(*, name: str | None, caveats: bool, as_json: bool) -> None:
     """Show the sandwich, one row per assessment, and the gate; or every metric of one assessment.
 
-    Assessments stand with those of the same budget: only those compare.
+    Assessments are grouped by budget: only those of one budget compare.
 
     \b
     Examples:
@@ -126,7 +126,7 @@ def _print_sandwich(summary: Metadata, rows: Mapping[str, Metadata], console: Co
 
 
 def _print_weakest_class(metrics: Metrics, console: Console) -> None:
-    """Print a line for each end of the sandwich: the class that holds least, and how far the best is from it."""
+    """Print a line for each bound of the sandwich: the weakest class, and its distance from the best."""
     ends, classes = weakest_first(metrics)
     at = (
         f" at {_budget(Region(norm=first.norm, epsilon=first.epsilon))}"
@@ -239,7 +239,7 @@ def _print_caveats(name: str, metadata: Metadata, console: Console) -> None:
 
 
 def _shown(directory: Path, checks: Sequence[FindingRecord]) -> Metadata:
-    """Return an assessment's metadata with the caveats of the checks that flagged it, and what was measured of time."""
+    """Return an assessment's metadata with the caveats of the checks that flagged it, and its run times."""
     if not (directory / METADATA_FILE).is_file():
         raise UserError(
             f"{directory / METADATA_FILE}: no such file. Run dvc repro first, or see windtunnel show for the names there are"
@@ -250,7 +250,7 @@ def _shown(directory: Path, checks: Sequence[FindingRecord]) -> Metadata:
 
 
 def _budget(region: Region) -> str:
-    """`Linf 8/255`; `L0, no bound`; empty for what is no ball."""
+    """`Linf 8/255`; `L0, no bound`; empty if the region is no ball."""
     if region.norm is None:
         return ""
     return f"{region.norm}, no bound" if region.epsilon is None else place_text(region.norm, region.epsilon)

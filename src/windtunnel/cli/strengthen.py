@@ -1,4 +1,4 @@
-"""`windtunnel strengthen`: what the sanity checks ask for, as entries of params.yaml, run on the survivors."""
+"""`windtunnel strengthen`: stronger attacks for flagged sanity checks, as entries of params.yaml, run on the survivors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from windtunnel.records.layout import PARAMS_FILE, SANITY
 @click.option("--dry-run", is_flag=True, help="Show the lines; write and run nothing.")
 @click.option("--only", metavar="ID", multiple=True, help="Answer these checks alone.")
 def strengthen(*, dry_run: bool, only: tuple[str, ...]) -> None:
-    """Add a stronger attack for each flagged sanity check to params.yaml, and run it on what the others left.
+    """Add a stronger attack for each flagged sanity check to params.yaml, and run it on the samples that survived the others.
 
     More steps and restarts, another loss, a black box, BPDA through a student of the model, transfer from it, EOT.
 

@@ -17,7 +17,7 @@ _WIDEST = 44  # of a column of words beside others; it wraps
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A heading. `typed`: holds what a user types, so it is never broken; `right`: numbers."""
+    """A heading. `typed`: contains text that a user types, so it is never wrapped; `right`: numbers."""
 
     name: str
     typed: bool = False

@@ -77,7 +77,7 @@ def unknown_metrics(params: Params) -> Iterator[str]:
 
 
 def metric_names(params: Params) -> tuple[list[str], list[str]]:
-    """(every metric that metrics.json may hold, those on which two models are paired), as `group/name`."""
+    """Return (all metrics of metrics.json, metrics on which two models are paired), as `group/name`."""
     kinds = {name: entry_kind(family, name, entry) for family, name, entry in entries(params)}
     families = {name: family for family, name, _ in entries(params)}
     groups = ["clean"]

@@ -1,4 +1,4 @@
-"""The gate: do the numbers of a run meet the conditions of `gate`, alone and beside the champion's?"""
+"""The gate: does a run meet the conditions of `gate`, on its own and compared with the champion?"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -190,7 +190,7 @@ def _against_champion(
 
 
 def _mismatch(name: str, challenger: OutcomeRecord, champion: OutcomeRecord) -> str:
-    """Say why the two must not be compared on a metric; empty where they may be."""
+    """Return why the two runs must not be compared on a metric; empty if they may be."""
     mine, theirs = challenger.outcomes.get(name), champion.outcomes.get(name)
     if mine is None:
         return "this run has no outcomes under this metric"

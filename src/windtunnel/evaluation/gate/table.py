@@ -32,7 +32,7 @@ def sentence(result: GateResult) -> str:
 
 
 def failing(result: GateResult) -> list[str]:
-    """`condition (region, n): why` of each condition that does not hold; of an unsound evaluation its hard failures alone."""
+    """Return `condition (region, n): why` of each unmet condition; for an unsound evaluation only its hard failures."""
     if result.hard_failures:
         return [*result.hard_failures]
     return [

@@ -1,4 +1,4 @@
-"""Mistakes between data and model, told by what a plausible correction would bring back.
+"""Find mismatches between data and model by the accuracy that a plausible correction regains.
 
 Each correction is one thing that people get wrong. It is believed where it does better on the same samples than chance would
 by far (at 1 %, divided by the number of corrections tried), in one of two ways:
@@ -113,14 +113,14 @@ class _Tried:
 
 
 def normalisations(channels: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """(mean, std), each (C, 1, 1), by the name of what they are of."""
+    """Return (mean, std), each (C, 1, 1), by the name of their data set."""
     tables: dict[int, Table] = {1: GREY, 3: COLOUR}
     named = {**tables.get(channels, {}), "a mean and deviation of 0.5": ((0.5,) * channels, (0.5,) * channels)}
     return {name: (_column(mean), _column(std)) for name, (mean, std) in named.items()}
 
 
 def expectations(shape: Sequence[int]) -> Iterator[Correction]:
-    """Yield what a model may expect of the values of images (C, H, W), the commonest first."""
+    """Yield the value conventions that a model may expect of images (C, H, W), the commonest first."""
     for name, (mean, std) in normalisations(shape[0]).items():
         values: dict[str, object] = {"mean": _rounded(mean), "std": _rounded(std)}
         if not name.endswith("'s") and "grey" not in name:
@@ -154,7 +154,7 @@ def with_channels_swapped(correction: Correction, shape: Sequence[int]) -> Corre
 
 
 def corrections(data: Dataset, *, is_flat: bool = False) -> Iterator[Correction]:
-    """Yield what may be wrong with inputs like these; what a model may expect first, the commonest first.
+    """Yield possible mistakes of such inputs, the commonest conventions first.
 
     is_flat: the model takes vectors, so that a layout with channels last fits too.
     """
@@ -188,9 +188,9 @@ def corrections(data: Dataset, *, is_flat: bool = False) -> Iterator[Correction]
 
 
 def suspicion(classifier: Classifier | None, data: Dataset, logits: Tensor) -> Suspicion | None:
-    """Return the correction that brings back most, where one does; `logits` (N, K) are those of the inputs as they are.
+    """Return the correction that regains most accuracy, if any; `logits` (N, K) are of the uncorrected inputs.
 
-    Asks the model about every sample of `data` a few dozen times; without one only orders of the classes are tried.
+    Evaluates every sample of `data` a few dozen times; without data only class orders are tried.
     """
     baseline = _tried("", logits, data.targets)
     candidates = _asked(classifier, data) if classifier else []
@@ -225,7 +225,7 @@ def suspicion(classifier: Classifier | None, data: Dataset, logits: Tensor) -> S
 
 
 def _asked(classifier: Classifier, data: Dataset) -> list[_Tried]:
-    """Return what the model makes of every correction, and of the likeliest expectations with channels swapped."""
+    """Return the logits under every correction, and under the likeliest ones with channels swapped."""
 
     def tried(correction: Correction) -> _Tried:
         logits = classifier.logits(correction.inputs(data.inputs).contiguous())
@@ -298,7 +298,7 @@ def _mean(values: Tensor | None) -> float:
 
 
 def orders(names: tuple[str, ...], logits: Tensor, targets: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """(words, which samples (N,) would be right) under other orders of the classes; nothing is asked for these."""
+    """Return (description, bool (N,) correct samples) under other class orders, without further passes."""
     predicted, k = argmax_or_invalid(logits), len(names)
     as_text = sorted(range(k), key=str)
     alphabetical = sorted(range(k), key=lambda i: names[i])
@@ -316,7 +316,7 @@ def orders(names: tuple[str, ...], logits: Tensor, targets: Tensor) -> Iterator[
 
 
 def _learnt_order(predicted: Tensor, targets: Tensor, k: int) -> tuple[str, Tensor]:
-    """Return the order that fits best, learnt from every other sample and tried on those between, and the other way round."""
+    """Return the best class order, fitted on every other sample and tested on the rest, and vice versa."""
     right = torch.zeros_like(targets, dtype=torch.bool)
     order = torch.arange(k)
     for start in (0, 1):

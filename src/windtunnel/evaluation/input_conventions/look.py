@@ -52,7 +52,7 @@ def _shown(data: Dataset) -> list[int]:
 
 
 def picture(data: Dataset, table: list[Row], path: Path) -> None:
-    """Write the samples of `table` as the model sees them, side by side, with what it says of each. For images."""
+    """Write the samples of `table` as the model sees them, side by side with its predictions. For images."""
     width = len(table) * (_SIDE + _GAP) + _GAP
     sheet = Image.new("RGB", (width, _SIDE + _TEXT + 2 * _GAP), "white")
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(15)

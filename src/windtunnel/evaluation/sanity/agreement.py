@@ -167,7 +167,7 @@ def verdicts_monotone(evidence: Evidence, limit: float) -> CheckResult:
 
 @our_check("E5")
 def bounds_contain(evidence: Evidence, limit: float) -> CheckResult:
-    """A bound holds for every point of the ball, hence for those that we can try.
+    """A bound holds for every point of the ball, hence for sampled points.
 
     Logits of the clean input, of every example in the ball and, for at most 5,000 samples, of 100 random points of it, against
     the stored per-class bounds, up to the threshold relative to the largest logit.
@@ -259,7 +259,7 @@ def verifiers_agree(evidence: Evidence, limit: float) -> CheckResult:
 
 @our_check("E7")
 def unknown_band(evidence: Evidence, limit: float) -> CheckResult:
-    """Between what is verified and what is broken lies what nobody knows.
+    """Samples that are neither verified nor broken are undecided.
 
     The widest share of samples that are right and neither; flags a verification that left (nearly) all of them (threshold),
     and says from the attacks and the other verifications whether the bound or the model is the cause: and what to try.

@@ -1,4 +1,4 @@
-"""Group B, post-conditions of an attack: is what it says it did what is in the tensors?"""
+"""Group B, post-conditions of an attack: do its tensors agree with its reported results?"""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def perturbing(evidence: Evidence) -> list[Assessment]:
 
 
 def claims(assessment: Assessment) -> Tensor:
-    """Return the samples the piece says it broke by a perturbation; (n,) bool."""
+    """Return the samples that the assessment reports as broken by a perturbation; (n,) bool."""
     if assessment.kind == AssessmentKind.FORMAL_VERIFICATION:
         return (assessment.tensor("verdicts") == Verdict.FALSIFIED) & assessment.right
     return assessment.succeeded & assessment.right
@@ -138,7 +138,7 @@ def _predict(evidence: Evidence, assessment: Assessment) -> Tensor:
 
 
 def _rounded_answers(evidence: Evidence, images: Tensor, wins: Tensor, targets: Tensor) -> Tensor:
-    """Return the model's answers to the images at `wins` (N,) as a file would hold them."""
+    """Return the predictions for the images at `wins` (N,) after rounding to 8 bits."""
     rounded = scratch.samples_at(images, wins.nonzero().flatten()).mul_(GREY_LEVELS).round_().div_(GREY_LEVELS)
     return evidence.subject.classifier.predict(rounded, targets)
 

@@ -1,4 +1,4 @@
-"""Group E, corruptions and latent metrics: does the average case hold together?"""
+"""Group E, corruptions and latent metrics: is the average case consistent?"""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Group C, attacks against each other: does one find what a stronger one should have found?"""
+"""Group C, attacks against each other: does a weaker attack break samples that a stronger one missed?"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ def one_step_not_better(evidence: Evidence, limit: float) -> CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class _Contest:
-    """Attacks of two kinds at one budget, on the n samples both were tried on: (N,) bool of what only one of them broke."""
+    """Attacks of two kinds at one budget on their n common samples: bool (N,), samples that only one of them broke."""
 
     region: PerturbationBall
     names: list[str]

@@ -41,11 +41,11 @@ FEW = 25
 
 
 class NotApplicable(Exception):
-    """Raised by a check that has nothing to look at in this run; the text says why."""
+    """Raised by a check that does not apply to this run, with the reason."""
 
 
 class NotRun(Exception):
-    """Raised by a check that ought to look at something that is not there; the text says why."""
+    """Raised by a check that applies but lacks its data, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Assessment:
 
     @property
     def row(self) -> AttackRow | None:
-        """The attack's registry row; None for what is no attack of the attacks table."""
+        """Return the attack's registry row; None for anything but an attack of the attacks table."""
         library = libraries("attacks").get(self.metadata.library)
         is_attack = self.kind is AssessmentKind.EMPIRICAL_ATTACK
         if is_attack and library is not None and library.row_of is not None:
@@ -251,7 +251,7 @@ class Evidence:
         return value
 
     def pictured(self, assessment: Assessment) -> Assessment:
-        """Return an assessment of those samples alone whose images were kept, for a check that looks at images; itself where all were.
+        """Return the assessment restricted to samples whose images were kept; self if all were.
 
         That it is not all of them is noted in `partial`, and told with what the check finds.
         """

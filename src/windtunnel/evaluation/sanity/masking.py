@@ -1,4 +1,4 @@
-"""Group C, what an attack must break: everything without a bound, and at a bound where all images can be grey."""
+"""Group C, samples that an attack must break: all of them without a bound, or where every image can become grey."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Group A, pre-flight: is the model what an evaluation takes it for, and are the inputs?"""
+"""Group A, pre-flight: do model and inputs meet the assumptions of an evaluation?"""
 
 from typing import Any
 from unittest import mock

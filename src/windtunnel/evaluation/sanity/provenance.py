@@ -1,4 +1,4 @@
-"""Group G, provenance: can the number be made again, and is it of what it says?"""
+"""Group G, provenance: is the number reproducible, and of the stated model and data?"""
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version

@@ -1,4 +1,4 @@
-"""Propose entries that answer a flagged check: entries of `attacks`, on what the flagged ones left."""
+"""Propose `attacks` entries that settle a flagged check, on the survivors of the flagged attacks."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypedDict
@@ -59,7 +59,7 @@ REMEDIES: dict[str, tuple[str, ...]] = {
 def stronger(
     findings: Iterable[FindingRecord], attacks: Mapping[str, AttackEntry], budget: Budget
 ) -> dict[str, Remedy]:
-    """Entries of `attacks` by name that answer the flagged checks, each on what the flagged attacks left at their budget.
+    """Return entries of `attacks` by name that settle the flagged checks, each on the survivors at that budget.
 
     A check that names no attack is about all of them. A kind is there once for a budget, and not where it is in params already.
     """

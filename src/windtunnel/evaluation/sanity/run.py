@@ -34,7 +34,7 @@ MAX_SAMPLES = 50  # ids kept per finding; n says how many there are
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check, as it is kept in metadata.json under kwargs.checks."""
+    """The result of one check, stored in metadata.json under kwargs.checks."""
 
     check: Check
     status: Status
@@ -94,7 +94,7 @@ def registry() -> dict[str, Check]:
 
 
 def run_checks(evidence: Evidence, settings: Sanity, only: Iterable[str] | None = None) -> list[Finding]:
-    """Run the checks of the profile's tiers; those of other tiers are `not_run`, and say how to run them."""
+    """Run the checks of the profile's tiers; checks of other tiers are `not_run`, with the way to run them."""
     chosen = [c for id_, c in registry().items() if only is None or id_ in set(only)]
     findings = []
     with progress_bar() as progress:
@@ -118,7 +118,7 @@ def queries_before_any_assessment(n: int) -> int:
 
 
 def affordable(dataset: Dataset, queries: int | None) -> Dataset:
-    """Return the first samples, as many as `before_any_assessment` can ask about within `queries`; all where that is None."""
+    """Return the first samples, as many as `before_any_assessment` can evaluate within `queries`; all if None."""
     n = len(dataset)
     while n and queries is not None and queries_before_any_assessment(n) > queries:
         n -= 1
@@ -126,7 +126,7 @@ def affordable(dataset: Dataset, queries: int | None) -> Dataset:
 
 
 def before_any_assessment(params: Params, subject: Subject) -> list[Finding]:
-    """Return the checks of group A that need no assessment, for `windtunnel check`; a model yet to be trained is asked too."""
+    """Return the checks of group A that need no assessment, for `windtunnel check`; an untrained model is included."""
     if (bad := subject.clean_logits.isnan().any(1)).any():  # what a predict function, too, was asked
         first = subject.dataset.ids[int(bad.nonzero()[0])]
         raise IncompatibleError(

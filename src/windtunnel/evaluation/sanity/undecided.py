@@ -66,7 +66,7 @@ def blame(
 
 
 def _try(certificate: Assessment) -> str:
-    """Suggest a method that decides more than that of `certificate`."""
+    """Suggest a method that decides more samples than `certificate`."""
     name = certificate.metadata.algorithm
     method, suffix = (name[:-3], name[-3:]) if name.endswith(("-l1", "-l2")) else (name, "")
     if "complete" in certificate.categories:

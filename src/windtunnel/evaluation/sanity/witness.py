@@ -1,4 +1,4 @@
-"""Group D, the witness: a short attack of our own on what each budget left unbroken, whoever wrote the attacks of the run."""
+"""Group D, the witness: a short independent attack on the survivors of each budget."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,12 +67,12 @@ class Testimony:
 
     @property
     def certified(self) -> Tensor:
-        """True for those of the n samples that are certified."""
+        """Return bool (n,): the certified samples."""
         return self.claim.certified[self.indices]
 
     @property
     def missed(self) -> Tensor:
-        """True for those of the n samples that survived the run's attacks and not the witness."""
+        """Return bool (n,): the samples that survived the run's attacks but not the witness."""
         return self.found.broken & ~self.certified
 
     @property

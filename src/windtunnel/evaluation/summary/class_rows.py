@@ -1,4 +1,4 @@
-"""The classes of a summary as they are read: weakest first, and the gap in words. Quick to import."""
+"""Classes of a summary, the weakest first, and the gap in words. Quick to import."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -19,7 +19,7 @@ OF_THE_SUMMARY: Mapping[str, str] = {
 
 
 def meanings_of(family: str | None) -> Mapping[str, str]:
-    """By metric, of an assessment of `family`; all there are for the summary, and for what an older version left."""
+    """Return meanings by metric for `family`; all of them for the summary and for results of older versions."""
     return every_meaning() if family is None else reported_of(family, AssessmentKind.EMPIRICAL_ATTACK).meanings
 
 

@@ -99,7 +99,7 @@ def _point(artifacts: Artifacts, region: PerturbationBall, key: str, *, certifie
 
 
 def _of_distances(artifacts: Artifacts, region: PerturbationBall) -> SecurityCurve:
-    """One run of a minimum-norm attack is the whole curve: a sample holds at every epsilon below its distance."""
+    """Derive the whole curve from one minimum-norm attack: a sample is robust at every epsilon below its distance."""
     distances = torch.where(examples_of(artifacts), artifacts.tensor("perturbation_distance"), torch.inf)
     wrong = artifacts.tensor("clean_predictions") != artifacts.tensor("targets")
     distances = distances.masked_fill(wrong, 0.0)

@@ -1,4 +1,4 @@
-"""Security curves: what is known against epsilon, attacked from above and certified from below."""
+"""Security curves: upper bounds by attacks and lower bounds by certificates against epsilon."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

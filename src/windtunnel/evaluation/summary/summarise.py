@@ -1,4 +1,4 @@
-"""The summary: the robustness sandwich at each budget, and what contradicts itself."""
+"""The summary: the robustness sandwich at each budget, and contradictions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

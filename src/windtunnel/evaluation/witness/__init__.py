@@ -1,1 +1,1 @@
-"""The witness: a short attack of our own on what a run left unbroken, independent of the attacks of the run."""
+"""The witness: a short attack of our own on a run's survivors, independent of the run's attacks."""

@@ -164,7 +164,7 @@ class _Searching:
         self.left -= int(self.passes.sum() - before)
 
     def _confirm(self, rows: Tensor, method: str, times: int) -> None:
-        """Ask about the best point of each sample again; it breaks its sample where most answers are wrong and it is in the ball."""
+        """Evaluate the best point of each sample again; it counts if it is in the ball and most predictions are wrong."""
         hopeful = rows[self.best_margin[rows] > 0]
         if not len(hopeful):
             return
@@ -397,9 +397,9 @@ class _Proposals:
 def train_student(
     inputs: Tensor, classes: Tensor, data: Dataset, device: torch.device, seed: int, noise: float
 ) -> Classifier:
-    """Train a small network on what is known of the model: samples with the classes that the model, or their label, gives them.
+    """Train a small surrogate on samples with the model's predictions, or their labels.
 
-    The model is asked nothing (compare Papernot et al. 2017, arXiv 1602.02697, whose student asks it about points of its own).
+    The model is not queried (compare Papernot et al. 2017, arXiv 1602.02697, whose student asks it about points of its own).
 
     Of `inputs` (n, ...) with `classes` int64 (n,) a second copy gets uniform noise in [-noise, noise].
 

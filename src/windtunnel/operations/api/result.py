@@ -115,7 +115,7 @@ class EntryResult(Artifacts):
         )
 
     def _repr_html_(self) -> str:
-        """In a notebook: what ran, its rates with their intervals, and what limits them."""
+        """Return HTML for a notebook: algorithm, rates with their intervals, and caveats."""
         rows = "".join(
             f"<tr><td>{key.replace('_', ' ')}</td><td>{value}</td></tr>" for key, value in self.rates.items()
         )
@@ -209,7 +209,7 @@ class Result(Mapping[str, Artifacts]):
         return self[name].plot(figure)
 
     def summary(self) -> str:
-        """Return the answer in a few lines: the sentence of the report's first page, the sandwich, and what limits it."""
+        """Return a few lines: the sentence of the report's first page, the sandwich, and caveats."""
         front = self._report.front
         tiles = [f"  {tile.label}: {tile.value} {tile.interval}".rstrip() for tile in front.tiles]
         limits = [f"  - {in_arguments(finding.text)}" for finding in (*front.alarms, *front.caveats)]
@@ -246,7 +246,7 @@ class Result(Mapping[str, Artifacts]):
         return build_report(self.place.reports, names=[name for name in self if name not in {"clean", "summary"}])
 
     def _repr_html_(self) -> str:
-        """In a notebook: the sentence, the sandwich as a picture, and what limits it."""
+        """Return HTML for a notebook: the sentence, the sandwich as a picture, and caveats."""
         front = self._report.front
         limits = _bullets([caveat.text for caveat in (*front.alarms, *front.caveats)])
         picture = base64.b64encode(read_own(self.place.summary / "SandwichVisualiser_0.png")).decode()

@@ -1,4 +1,4 @@
-"""From what one types in a notebook to entries of params.yaml: "pgd", "cascade", "fog", a function, or whole entries."""
+"""Convert short arguments of the notebook API to entries of params.yaml: "pgd", "cascade", "fog", a function, or whole entries."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def budget_block(budget: object) -> dict[str, object]:
 
 
 def epsilon_of(block: Mapping[str, object]) -> float | None:
-    """Return the epsilon of a budget, None where it is none: the schema says what is wrong with it."""
+    """Return the epsilon of a budget; None if it is invalid, which the schema reports."""
     try:
         return float(parse_number(block.get("epsilon")))
     except ValueError:
