@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.integration.preloaded import preloaded_commands
+
 ROOT = Path(__file__).parents[2]
 EMPTY = (
     "budgets", "clean", "attacks", "queries", "sweeps", "verification", "corruptions", "generators", "latent", "sanity", "report",
@@ -49,13 +51,16 @@ class Clone:
         found.pop("PYTHONDONTWRITEBYTECODE", None)
         return found
 
-    def start(self, *command: str) -> subprocess.Popen:
-        pipe = subprocess.PIPE
-        return subprocess.Popen(command, cwd=self.folder, env=self.environment(), stdout=pipe, stderr=pipe, text=True)
+    def start(self, *command: str, preloaded: bool = False) -> subprocess.Popen:
+        """Start a command; `preloaded`: it and its stages in processes that have the libraries imported from the start."""
+        environment, pipe = self.environment(), subprocess.PIPE
+        if preloaded:
+            environment["PATH"] = f"{preloaded_commands()}{os.pathsep}{environment['PATH']}"
+        return subprocess.Popen(command, cwd=self.folder, env=environment, stdout=pipe, stderr=pipe, text=True)
 
     def run(self, *command: str, code: int = 0, both: bool = True) -> str:
         """What a command said, on stderr too unless `both` is false."""
-        process = self.start(*command)
+        process = self.start(*command, preloaded=True)
         said, errors = process.communicate()
         assert process.returncode == code, said + errors
         return said + errors if both else said
