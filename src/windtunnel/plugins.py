@@ -40,33 +40,37 @@ if TYPE_CHECKING:
     from windtunnel.registry.image_view import View
     from windtunnel.registry.plugins import Family, Lazy, Library, ModelSource
 
+# module: names that it has
 _HOME = {
-    "assessments.attacks.adapters": ("Request",),
-    "assessments.attacks.rows": ("AttackRow", "Targeting", "algorithm"),
-    "assessments.corruptions.rows": ("CorruptionRequest", "CorruptionRow", "corruption_algorithm"),
-    "assessments.figures.base": ("Drawing", "NothingToDraw", "Visualiser", "register"),
-    "assessments.figures.pictures": ("Picture", "PictureGrid", "picture"),
-    "assessments.figures.plots": ("Bar", "Series", "bars", "lines"),
-    "assessments.figures.scene": ("Scene",),
-    "assessments.reported": ("Column", "Question", "Reported"),
-    "assessments.verification.rows": ("VerifierRow",),
-    "assessments.verification.cascade.step": ("Step",),
-    "records.artifacts": ("Artifacts", "base_data", "base_kwargs"),
-    "records.result": ("AssessmentResult",),
-    "core.binomial": ("binomial_rate",),
-    "core.contracts": (
-        "Algorithm", "AssessmentKind", "Capability", "Norm", "PerturbationBudget", "PerturbationDistribution", "Randomness",
-        "Semantics", "ThreatModel", "Verdict",
-    ),
-    "core.dataset": ("Dataset",),
-    "core.errors": ("UserError",),
-    "registry.plugins": ("Family", "Lazy", "Library", "ModelSource"),
-    "registry.image_view": ("View",),
-    "evaluation.sanity.check": ("CheckResult", "Severity", "Tier", "check"),
-    "evaluation.sanity.evidence": ("Evidence", "NotApplicable", "NotRun"),
-    "boundary.models.loaders": ("Loaded",),
-    "params.entry": ("Entry",),
-}  # fmt: skip
+    name: module
+    for line in """
+    assessments.attacks.adapters: Request
+    assessments.attacks.rows: AttackRow Targeting algorithm
+    assessments.corruptions.rows: CorruptionRequest CorruptionRow corruption_algorithm
+    assessments.figures.base: Drawing NothingToDraw Visualiser register
+    assessments.figures.pictures: Picture PictureGrid picture
+    assessments.figures.plots: Bar Series bars lines
+    assessments.figures.scene: Scene
+    assessments.reported: Column Question Reported
+    assessments.verification.rows: VerifierRow
+    assessments.verification.cascade.step: Step
+    records.artifacts: Artifacts base_data base_kwargs
+    records.result: AssessmentResult
+    core.binomial: binomial_rate
+    core.contracts: Algorithm AssessmentKind Capability Norm PerturbationBudget PerturbationDistribution
+    core.contracts: Randomness Semantics ThreatModel Verdict
+    core.dataset: Dataset
+    core.errors: UserError
+    registry.plugins: Family Lazy Library ModelSource
+    registry.image_view: View
+    evaluation.sanity.check: CheckResult Severity Tier check
+    evaluation.sanity.evidence: Evidence NotApplicable NotRun
+    boundary.models.loaders: Loaded
+    params.entry: Entry
+    """.strip().splitlines()
+    for module, _, names in [line.strip().partition(": ")]
+    for name in names.split()
+}
 
 __all__ = [
     "Algorithm", "Artifacts", "AssessmentKind", "AssessmentResult", "AttackRow", "Bar", "Capability", "CheckResult", "Column",
@@ -82,7 +86,6 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Import a name when it is first asked for: a record is read by commands that should not wait for torch."""
-    for module, names in _HOME.items():
-        if name in names:
-            return getattr(import_module(f"windtunnel.{module}"), name)
+    if name in _HOME:
+        return getattr(import_module(f"windtunnel.{_HOME[name]}"), name)
     raise AttributeError(f"module 'windtunnel.plugins' has no attribute '{name}'")

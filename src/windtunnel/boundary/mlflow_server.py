@@ -33,8 +33,10 @@ def main_root() -> Path:
     current = Path.cwd()
     done = subprocess.run(
         ["git", "rev-parse", "--path-format=absolute", "--git-common-dir", "--show-prefix"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         return current
     common, _, prefix = done.stdout.strip("\n").partition("\n")

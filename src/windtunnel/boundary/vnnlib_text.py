@@ -183,6 +183,9 @@ def _written(value: float) -> str:
 
 def counter_example(inputs: Tensor, outputs: Tensor) -> str:
     """Return the competition's form: `((X_0 0.1) ... (Y_0 2.3) ...)`, a pair a line; inputs (d,), outputs (K,)."""
-    pairs = [f"({letter}_{i} {value!r})" for letter, values in (("X", inputs), ("Y", outputs))
-             for i, value in enumerate(values.double().tolist())]  # fmt: skip
+    pairs = [
+        f"({letter}_{i} {value!r})"
+        for letter, values in (("X", inputs), ("Y", outputs))
+        for i, value in enumerate(values.double().tolist())
+    ]
     return "(" + "\n".join(pairs) + ")"

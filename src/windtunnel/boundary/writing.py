@@ -13,10 +13,12 @@ from windtunnel.records.files import replacing
 # Files that no output may replace, whatever it is called: they are the user's or DVC's.
 _PROTECTED_NAMES = frozenset({"params.yaml", "dvc.yaml", "dvc.lock", ".dvcignore", ".gitignore", ".windtunnel.json"})
 # What inputs end in: never the suffix of an output that replaces a file, unless it is named.
-_INPUT_SUFFIXES = frozenset({
-    ".csv", ".dvc", ".gz", ".idx", ".ipynb", ".json", ".npy", ".npz", ".onnx", ".pt", ".pt2", ".pth", ".ckpt", ".py",
-    ".safetensors", ".toml", ".vnnlib", ".yaml", ".yml", ".jpg", ".jpeg", ".png", ".db",
-})  # fmt: skip
+_INPUT_SUFFIXES = frozenset(
+    """
+    .csv .dvc .gz .idx .ipynb .json .npy .npz .onnx .pt .pt2 .pth .ckpt .py .safetensors .toml .vnnlib .yaml .yml
+    .jpg .jpeg .png .db
+    """.split()
+)
 _PROTECTED_FOLDERS = frozenset({".git", ".dvc"})
 
 

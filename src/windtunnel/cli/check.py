@@ -110,8 +110,10 @@ def _check(path: Path, queries: int, measurement: Measurement, *, quiet: bool = 
     raw = read_params(path)
     params = validate(raw, str(path))
     check_whole(path, raw)
-    console.print(f"[green]✓[/green] {path}: {sum(1 for _ in entries(params))} assessments, budget "
-                  f"{place_text(params.budget.norm, params.budget.epsilon)}")  # fmt: skip
+    console.print(
+        f"[green]✓[/green] {path}: {sum(1 for _ in entries(params))} assessments, budget "
+        f"{place_text(params.budget.norm, params.budget.epsilon)}"
+    )
     mistakes, look, needs = check_compatibility(params, console, queries, measurement)
     mistakes += missing_references(Path(GRAPH), raw) if path == PARAMS_FILE else []
     if not mistakes:
@@ -151,8 +153,10 @@ def check_compatibility(
         return load_dataset(params.data.model_copy(update={"samples": samples}), params.seed, view)[0]
 
     shape = "x".join(map(str, assessed.inputs.shape[1:]))
-    console.print(f"[green]✓[/green] data: {len(assessed)} samples of {shape}, {assessed.num_classes} classes"
-                  + ("" if assessed.labelled else ", no labels: the model's predictions are the reference"))  # fmt: skip
+    console.print(
+        f"[green]✓[/green] data: {len(assessed)} samples of {shape}, {assessed.num_classes} classes"
+        + ("" if assessed.labelled else ", no labels: the model's predictions are the reference")
+    )
     classifier = preview_classifier(params.model, assessed, train, params.device, params.tracking.uri)
     console.print(f"[green]✓[/green] model: {classifier.source} ({', '.join(sorted(classifier.capabilities))})")
     requested = [
@@ -203,11 +207,15 @@ def check_model(
     if isinstance(module, PredictFunction):
         assessed = affordable(assessed, queries)
         most = queries_before_any_assessment(len(assessed))
-        console.print(f"[green]✓[/green] model: will receive at most {most} queries ({len(assessed)} samples); "
-                      f"--queries sets another limit")  # fmt: skip
+        console.print(
+            f"[green]✓[/green] model: will receive at most {most} queries ({len(assessed)} samples); "
+            f"--queries sets another limit"
+        )
         if params.sanity.profile != "stored":
-            console.print(f"[green]✓[/green] sanity: the checks of the run will use at most {params.sanity.queries} more queries, "
-                          f"half of them for the witness; sanity.queries sets another limit")  # fmt: skip
+            console.print(
+                f"[green]✓[/green] sanity: the checks of the run will use at most {params.sanity.queries} more queries, "
+                f"half of them for the witness; sanity.queries sets another limit"
+            )
         if not len(assessed):
             return [], None
     subject = subject_of(classifier, assessed, params.seed)

@@ -49,8 +49,10 @@ def needs_of(
 
     disk, memory = total(sizes_of(params, assessed, train)), memory_of(params, classifier, assessed)
     refused, tight = no_room(params, assessed, train)
-    console.print(f"[green]✓[/green] needs: about {gigabytes(disk)} on disk for the results (storage.inputs: "
-                  f"{params.storage.inputs}), {gigabytes(memory)} of memory")  # fmt: skip
+    console.print(
+        f"[green]✓[/green] needs: about {gigabytes(disk)} on disk for the results (storage.inputs: "
+        f"{params.storage.inputs}), {gigabytes(memory)} of memory"
+    )
     if tight:
         console.print(f"[yellow]![/yellow] {escape(tight)}")
     answer = RoomAnswer(disk_bytes=disk, memory_bytes=memory, workers=workers_there(), seconds=None, entries=[])

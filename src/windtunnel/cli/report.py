@@ -23,9 +23,12 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 @click.command()
 @click.option("--reports", type=_FOLDER, default=REPORTS, show_default=True, help="Where the artifacts are.")
 @click.option(
-    "--output", type=OutputFolder("report.pdf", "report.html"), default=Path("report"), show_default=True,
+    "--output",
+    type=OutputFolder("report.pdf", "report.html"),
+    default=Path("report"),
+    show_default=True,
     help="Where report.pdf and report.html go.",
-)  # fmt: skip
+)
 @click.option("--only", multiple=True, help="Only these assessments, for example --only pgd or --only attacks.pgd.")
 @click.option(
     "--compact/--full", default=None, help="A PDF of few pages, or everything; as in params.yaml where absent."

@@ -80,8 +80,10 @@ def known_names() -> list[str]:
 
     done = subprocess.run(
         ["git", "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     experiments: list[str] = []
     with suppress(NotDvcRepoError), Repo() as repo:
         experiments = [name for block in repo.experiments.ls(all_commits=True).values() for name, _ in block]

@@ -509,7 +509,7 @@ def test_there_are_100_checks() -> None:
 
 
 def test_every_row_of_the_table_of_checks_has_a_function() -> None:
-    assert set(read_json(Path(sanity.__file__).with_name("checks.json"))["checks"]) == set(CHECKS)
+    assert set(read_json(Path(sanity.__file__).with_name("checks.json"))["checks"]) <= set(CHECKS)
 
 
 @pytest.mark.parametrize("check", list(CHECKS.values()), ids=list(CHECKS))

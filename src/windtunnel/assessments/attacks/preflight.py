@@ -229,9 +229,10 @@ def _check_objective(where: str, entry: AttackEntry, row: AttackRow, dataset: Da
         fitting = sorted(
             r.algorithm.name
             for r in ROWS.values()
-            if r.algorithm.library == entry.library and r.targeting is not Targeting.NO
+            if r.algorithm.library == entry.library
+            and r.targeting is not Targeting.NO
             and r.algorithm.norm is row.algorithm.norm
-        )  # fmt: skip
+        )
         use = f"; {', '.join(fitting[:4])} can" if fitting else "; remove it"
         raise IncompatibleError(f"{where}.target_classes: {entry.library} {name} cannot aim at a class{use}")
     if entry.on is not None:

@@ -43,8 +43,10 @@ class ConfusionMatrixVisualiser(Visualiser):
         alt = f"Confusion matrix of {len(names)} classes; {off} samples are off the diagonal."
         if len(names) > self.max_labelled:
             return [_most_frequent(grid, names, alt, off)]
-        tips = [[f"{name} classified as {other}: {v} samples" for other, v in zip(names, row, strict=True)]
-                for name, row in zip(names, grid, strict=True)]  # fmt: skip
+        tips = [
+            [f"{name} classified as {other}: {v} samples" for other, v in zip(names, row, strict=True)]
+            for name, row in zip(names, grid, strict=True)
+        ]
         return [matrix(grid, names, names, "predicted class", "true class", alt, BLUES, _count, tips)]
 
 

@@ -111,6 +111,8 @@ def write_clean_series(clean: Artifacts, class_names: tuple[str, ...], directory
         for confidence, accuracy, count in table(ConfidenceBins, clean.metrics, "reliability").filled
     ])  # fmt: skip
     pairs = zip(clean.tensor("targets").tolist(), clean.tensor("clean_predictions").tolist(), strict=True)
-    write_csv(directory / "confusion.csv", ("actual", "predicted"), [
-        {"actual": class_names[actual], "predicted": class_names[predicted]} for actual, predicted in pairs
-    ])  # fmt: skip
+    write_csv(
+        directory / "confusion.csv",
+        ("actual", "predicted"),
+        [{"actual": class_names[actual], "predicted": class_names[predicted]} for actual, predicted in pairs],
+    )

@@ -161,8 +161,10 @@ def columns(
     top = max(1.0, *counts, extra[1] if extra else 0) * 1.12
     axes = Axes(44, 24, width - 16, 0.5 * (width - 60) + 24, (edges[0], right), (0, top))
     marks = axes.frame(x_label, "samples", ticks(*edges), y_format=plain)
-    places = [(edges[0] + i * bin_, count, colour, f"{plain(edges[0] + i * bin_)} to {plain(edges[0] + (i + 1) * bin_)}")
-              for i, count in enumerate(counts)]  # fmt: skip
+    places = [
+        (edges[0] + i * bin_, count, colour, f"{plain(edges[0] + i * bin_)} to {plain(edges[0] + (i + 1) * bin_)}")
+        for i, count in enumerate(counts)
+    ]
     if extra:
         places.append((edges[1] + bin_, extra[1], extra[2], extra[0]))
     for start, count, paint, text in places:

@@ -458,9 +458,12 @@ def _caveats(
         )))  # fmt: skip
     doubted = sum(int(side["unconfirmed"].sum()) for side in (findings.reconstruction, findings.generation))
     if doubted:
-        notes.append(Caveat("unconfirmed", (
-            f"A second forward pass did not confirm {doubted} examples of the search; they count as not found."
-        )))  # fmt: skip
+        notes.append(
+            Caveat(
+                "unconfirmed",
+                (f"A second forward pass did not confirm {doubted} examples of the search; they count as not found."),
+            )
+        )
     if depends_on_batch(subject.classifier, subject.dataset.inputs):
         notes.append(Caveat("depends_on_batch", (
             "The classifier's scores for an image depend on what else is in the batch (batch statistics at inference): its "

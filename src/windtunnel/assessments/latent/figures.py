@@ -55,8 +55,11 @@ def _accuracies(a: Artifacts) -> Scene:
     names = {"clean_accuracy": "as they are", "lra": "reconstructed, LRA", "lga": "generated, LGA",
              "lara": "attacked, LARA", "laga": "attacked, LAGA"}  # fmt: skip
     roles = {"clean_accuracy": "clean", "lara": "broken", "laga": "broken"}
-    rows = [Bar(text, number(a.metrics, key), roles.get(key, "accent"), limits(a.metrics, key))
-            for key, text in names.items() if key in a.metrics]  # fmt: skip
+    rows = [
+        Bar(text, number(a.metrics, key), roles.get(key, "accent"), limits(a.metrics, key))
+        for key, text in names.items()
+        if key in a.metrics
+    ]
     alt = "; ".join(f"{r.label} {r.value:.1%}" for r in rows)
     return bars(rows, f"accuracy; attacked within {number(a.metrics, 'rho'):g} in latent space", alt, width=HALF)
 
@@ -223,12 +226,15 @@ class GeneratorSheetVisualiser(LatentVisualiser):
         ):
             of_class = [images[classes == label][:count] for label in range(len(names))]
             rows += [
-                (what if k == 0 else "", [
-                    picture(mine[k], f"{what} image of class {name}") if k < len(mine) else None
-                    for name, mine in zip(names, of_class, strict=True)
-                ])
+                (
+                    what if k == 0 else "",
+                    [
+                        picture(mine[k], f"{what} image of class {name}") if k < len(mine) else None
+                        for name, mine in zip(names, of_class, strict=True)
+                    ],
+                )
                 for k in range(count)
-            ]  # fmt: skip
+            ]
         caption = f"{artifacts.name}: what the generative models draw, beside real images"
         return sheets(caption, names, rows, across=max(_ACROSS, -(-len(names) // 2)) if len(names) > 10 else 10)
 

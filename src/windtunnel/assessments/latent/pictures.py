@@ -138,8 +138,11 @@ def _examples(artifacts: Artifacts, index: int, side: Side) -> tuple[Tensor, Ten
         keys = [f"{side}.{key}" for key in ("perturbed_inputs", "perturbed_predictions", "distances")]
     else:
         data = made(artifacts) if side == "generation" else artifacts.flat_tensors
-        keys = ["perturbed_inputs", "perturbed_predictions",
-                "distances" if side == "generation" else "perturbation_distance"]  # fmt: skip
+        keys = [
+            "perturbed_inputs",
+            "perturbed_predictions",
+            "distances" if side == "generation" else "perturbation_distance",
+        ]
     return data[keys[0]], data[keys[1]], data[keys[2]]
 
 

@@ -54,8 +54,10 @@ class VerdictSummaryVisualiser(Visualiser):
     def _verdicts(self, a: Artifacts) -> Scene:
         late, n = int(number({"timeouts": 0, **a.metrics}, "timeouts")), len(a.sample_names)
         labels = {"unknown": f"unknown, {late} out of time"} if late else {}
-        rows = [Bar(labels.get(name, name), number(a.metrics, f"{name}_rate"), role, limits(a.metrics, f"{name}_rate"))
-                for name, role in _ROLES.items()]  # fmt: skip
+        rows = [
+            Bar(labels.get(name, name), number(a.metrics, f"{name}_rate"), role, limits(a.metrics, f"{name}_rate"))
+            for name, role in _ROLES.items()
+        ]
         alt = "; ".join(f"{r.label} {r.value:.1%}" for r in rows)
         return bars(rows, f"share of {n} samples, 95 % intervals", alt, width=HALF)
 

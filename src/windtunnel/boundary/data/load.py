@@ -57,8 +57,11 @@ def convert(
     targets = assessed.targets if isinstance(assessed, Dataset) else _targets(assessed, names)
     chosen = select(len(targets), data.samples.n, data.samples.selection, selection_seed, targets)
     selection: dict[str, Json] = {
-        "of": len(targets), "n": len(chosen), "selection": data.samples.selection, "seed": selection_seed
-    }  # fmt: skip
+        "of": len(targets),
+        "n": len(chosen),
+        "selection": data.samples.selection,
+        "seed": selection_seed,
+    }
     result = _convert(assessed, data, names, chosen, view)
     result = replace(result, metadata={**result.metadata, "samples": selection})
     return result, None if train is None else _convert(train, data, names, torch.arange(len(train.inputs)), view)

@@ -141,12 +141,14 @@ def _tensors(file: Path, path: Path, made_by: str) -> Weights | None:
     tensors = list(weights.values())
     kernels = [tensor for tensor in tensors if tensor.ndim == 4]
     return Weights(
-        path, "state_dict", made_by,
+        path,
+        "state_dict",
+        made_by,
         parts=frozenset(name.partition(".")[0] for name in state),
         channels=int(kernels[0].shape[1]) if kernels and kernels[0].shape[1] in {1, 3} else None,
         classes=_classes(tensors),
         size=sum(tensor.numel() for tensor in tensors),
-    )  # fmt: skip
+    )
 
 
 def _classes(tensors: list[Tensor]) -> int | None:

@@ -211,8 +211,11 @@ def fit(
         )
     if generators.has_encoder:
         with torch.no_grad():
-            codes = _tried(lambda: generators.encode(dataset.inputs[:1].to(device), classes[:1]),
-                           f"generators: {source} does not encode", f"images have shape (N, {_x(shape)})")  # fmt: skip
+            codes = _tried(
+                lambda: generators.encode(dataset.inputs[:1].to(device), classes[:1]),
+                f"generators: {source} does not encode",
+                f"images have shape (N, {_x(shape)})",
+            )
         if tuple(codes.shape) != (1, model.latent_dim) or not codes.isfinite().all():
             raise IncompatibleError(
                 f"generators: {source} encodes one image to {'NaN or ' if not codes.isfinite().all() else ''}shape "

@@ -32,19 +32,22 @@ _NAMESPACES = {"aten", "prims", "quantized", "quantized_decomposed", "torchvisio
 # Of aten: it opens, and with shared=True writes, the file of its name.
 _NEVER = {"aten::from_file"}
 _HIGHER_ORDER = {"wrap_with_set_grad_enabled", "wrap_with_autocast", "cond"}
-_OPERATORS = {
-    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "abs", "eq", "ne", "lt", "le", "gt", "ge",
-    "and_", "or_", "xor", "not_", "invert", "lshift", "rshift", "getitem", "index",
-}  # fmt: skip
+_OPERATORS = frozenset(
+    """
+    add sub mul truediv floordiv mod pow neg pos abs eq ne lt le gt ge and_ or_ xor not_ invert lshift rshift
+    getitem index
+    """.split()
+)
 _MATH = {"ceil", "floor", "trunc", "sqrt", "log", "log2", "exp", "pow", "fabs", "prod"}
 # What symbolic sizes are written with: sympy's classes and torch's own, and names of symbols such as s77 and u0.
-_WORDS = {
-    "Symbol", "Integer", "Float", "Rational", "Add", "Mul", "Pow", "Max", "Min", "Mod", "Abs", "Eq", "Ne", "Equality",
-    "Unequality", "Gt", "Ge", "Lt", "Le", "StrictGreaterThan", "StrictLessThan", "GreaterThan", "LessThan", "And", "Or",
-    "Not", "true", "false", "oo", "int_oo", "zoo", "FloorDiv", "CleanDiv", "CeilDiv", "ModularIndexing", "PythonMod",
-    "Where", "IntTrueDiv", "FloatTrueDiv", "FloatPow", "PowByNatural", "TruncToInt", "TruncToFloat", "CeilToInt",
-    "FloorToInt", "RoundToInt", "ToFloat", "Identity", "One", "Zero", "NegativeOne", "Half", "Infinity",
-}  # fmt: skip
+_WORDS = frozenset(
+    """
+    Symbol Integer Float Rational Add Mul Pow Max Min Mod Abs Eq Ne Equality Unequality Gt Ge Lt Le
+    StrictGreaterThan StrictLessThan GreaterThan LessThan And Or Not true false oo int_oo zoo FloorDiv CleanDiv
+    CeilDiv ModularIndexing PythonMod Where IntTrueDiv FloatTrueDiv FloatPow PowByNatural TruncToInt TruncToFloat
+    CeilToInt FloorToInt RoundToInt ToFloat Identity One Zero NegativeOne Half Infinity
+    """.split()
+)
 _SYMBOL = re.compile(r"[a-z]{1,3}\d+")
 _PLAIN_NODES = (
     ast.Expression, ast.Call, ast.Name, ast.Load, ast.Constant, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp,

@@ -303,12 +303,14 @@ def orders(names: tuple[str, ...], logits: Tensor, targets: Tensor) -> Iterator[
     as_text = sorted(range(k), key=str)
     alphabetical = sorted(range(k), key=lambda i: names[i])
     listed = {
-        "labels began at 1 in training: is one class too many before the first, or one too few?": [(i - 1) % k for i in range(k)],
+        "labels began at 1 in training: is one class too many before the first, or one too few?": [
+            (i - 1) % k for i in range(k)
+        ],
         "labels were one higher: do they begin at 1 in the data?": [(i + 1) % k for i in range(k)],
         "classes were in the order of their numbers as text (0, 1, 10, 11, 2): were folders of training sorted so?": as_text,
         "classes were in alphabetical order: were they in training?": alphabetical,
         "classes were in the reverse order": list(range(k))[::-1],
-    }  # fmt: skip
+    }
     for hypothesis, order in listed.items():
         if order != list(range(k)):  # class `order[i]` of ours is what the model calls i
             yield hypothesis, torch.tensor(order)[predicted.clamp_min(0)].where(predicted >= 0, -1) == targets

@@ -91,9 +91,10 @@ def _attacks(evidence: Evidence, ball: PerturbationBall) -> list[Assessment]:
 def _broken(evidence: Evidence, ball: PerturbationBall) -> Tensor:
     """(N,) bool: misclassified at some stored input inside the ball, whoever found it."""
     perturbed = [
-        p for p in evidence.assessments if p.has("perturbed_inputs") and p.has("perturbed_predictions")
-        and not in_latent_space(p.artifacts)
-    ]  # fmt: skip
+        p
+        for p in evidence.assessments
+        if p.has("perturbed_inputs") and p.has("perturbed_predictions") and not in_latent_space(p.artifacts)
+    ]
     return evidence.union(perturbed, lambda p: examples_of(p.artifacts) & within(p.distance(ball.norm), ball.epsilon))
 
 

@@ -19,10 +19,12 @@ if TYPE_CHECKING:  # `leading` is asked by commands that should not wait for tor
     from windtunnel.records.artifacts import Artifacts
 
 # Of the classes of `certified` and `worst_case`; every class's own rate is in reports/summary/metadata.json.
-OF_CLASSES = (
-    "weakest_class_accuracy", "weakest_class_accuracy_ci_low", "weakest_class_accuracy_ci_high",
-    "class_gap", "class_gap_ci_low", "class_gap_ci_high",
-)  # fmt: skip
+OF_CLASSES = tuple(
+    """
+    weakest_class_accuracy weakest_class_accuracy_ci_low weakest_class_accuracy_ci_high class_gap class_gap_ci_low
+    class_gap_ci_high
+    """.split()
+)
 
 
 OF_SLICES = ("weakest_slice_accuracy", "weakest_slice_accuracy_ci_low", "weakest_slice_accuracy_ci_high")
@@ -95,8 +97,11 @@ def write_series(summary: Artifacts, assessments: Sequence[Artifacts], directory
     for layer in layers_of(metrics):
         budget = layer.budget if transformation_of(layer.norm) else f"{layer.norm} {layer.epsilon:.4g}"
         n = Basis.of_layer(layer).n
-        ends = {"certified_accuracy": (layer.certified, n), "worst_case_accuracy": (layer.worst_case, n),
-                "clean_accuracy": (rate(metrics, "clean_accuracy"), layer.n)}  # fmt: skip
+        ends = {
+            "certified_accuracy": (layer.certified, n),
+            "worst_case_accuracy": (layer.worst_case, n),
+            "clean_accuracy": (rate(metrics, "clean_accuracy"), layer.n),
+        }
         for end, (value, size) in ends.items():
             if value is not None:
                 # A bar has one name: bars of one name are stacked, and accuracies must not be added up.

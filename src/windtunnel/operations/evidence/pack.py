@@ -221,8 +221,11 @@ def model_card(run: Run, digests: Mapping[str, str], failures: Sequence[str] = (
     numbers = [*_published(run)]
     digest = origin.dataset_digest[:12]
     metrics = [number.as_metric() for number in numbers]
-    result = {"task": {"type": "image-classification"}, "dataset": {"type": digest, "name": f"assessed samples {digest}"},
-              "metrics": metrics}  # fmt: skip
+    result = {
+        "task": {"type": "image-classification"},
+        "dataset": {"type": digest, "name": f"assessed samples {digest}"},
+        "metrics": metrics,
+    }
     front = yaml_text({"model-index": [{"name": f"model {origin.model_digest[:12]}", "results": [result]}]}, plain=True)
     file = f"{SUMMARY}/{METADATA_FILE}"
     rows = [number.as_row() for number in numbers]

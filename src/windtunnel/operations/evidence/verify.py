@@ -43,7 +43,7 @@ def main(arguments: "list[str] | None" = None) -> int:
         line, wrong = check(options.pack, options.expect, options.key)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, MemoryError, EOFError,
             NotImplementedError, RuntimeError, zipfile.BadZipFile, zipfile.LargeZipFile, ImportError) as error:  # fmt: skip
-        text = " ".join(str(error).split())[:200] or "no reason options"
+        text = " ".join(str(error).split())[:200] or "no reason given"
         line, wrong = "", [f"cannot be checked: {type(error).__name__}: {text}"]
     text = "\n".join(wrong) or line
     print(text.encode("ascii", "backslashreplace").decode())

@@ -37,9 +37,12 @@ class Choice:
 def params_text(choice: Choice, up: Path) -> str:
     """params.yaml for a choice; `up` leads from the project's folder to where the paths of the choice begin."""
     template = Environment(
-        loader=PackageLoader("windtunnel.operations.project"), trim_blocks=True, lstrip_blocks=True,
-        keep_trailing_newline=True, autoescape=False,
-    ).get_template("params.yaml")  # fmt: skip
+        loader=PackageLoader("windtunnel.operations.project"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    ).get_template("params.yaml")
     model, data = choice.model, choice.data
     grey = data is not None and data.channels == 1 and (data.side is None or max(data.side) <= _DIGITS)
     epsilon = "0.1" if grey else "8/255"
@@ -48,15 +51,17 @@ def params_text(choice: Choice, up: Path) -> str:
         data=[(key, _scalar(value)) for key, value in _data(choice, up)],
         model=[(key, _scalar(value)) for key, value in _model(choice, up)],
         gradients=model is None or model.source not in {"function", "tflite"},
-        n=200, epsilon=epsilon,
-        epsilons=["0", "0.02", "0.05", "0.1", "0.2", "0.3"] if grey else ["0", "1/255", "2/255", "4/255", "8/255", "16/255"],
+        n=200,
+        epsilon=epsilon,
+        epsilons=["0", "0.02", "0.05", "0.1", "0.2", "0.3"]
+        if grey
+        else ["0", "1/255", "2/255", "4/255", "8/255", "16/255"],
         torchattacks=library_of("torchattacks", "attacks").is_installed,
-        bounds=model is not None and 0 < model.size <= _SMALL
-        and library_of("auto-LiRPA", "verification").is_installed,
+        bounds=model is not None and 0 < model.size <= _SMALL and library_of("auto-LiRPA", "verification").is_installed,
         upsample=side is not None and min(side) < _SMALLEST,
         title=_scalar(f"Robustness of {choice.experiment}"),
         tracking=_flow({"experiment": choice.experiment, **({"uri": choice.store} if choice.store else {})}),
-    )  # fmt: skip
+    )
 
 
 def notes(choice: Choice) -> list[str]:

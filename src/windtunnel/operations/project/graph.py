@@ -95,10 +95,12 @@ def _stage(name: str, desc: str, deps: list[str], params: list[str], outs: list[
 def _ending() -> dict[str, Stage]:
     """Return the stages that are made of all results."""
     summary = _stage(
-        "summary", "The sandwich, the worst case per sample, the headline metrics",
-        ["reports/data/assessed.pt", "reports/model", "reports/digests", "reports/sanity"], [],
+        "summary",
+        "The sandwich, the worst case per sample, the headline metrics",
+        ["reports/data/assessed.pt", "reports/model", "reports/digests", "reports/sanity"],
+        [],
         ["reports/summary", "reports/plots/summary"],
-    )  # fmt: skip
+    )
     outputs = [
         "reports/gate.json",
         "reports/metrics.json",

@@ -71,9 +71,11 @@ def _outside(folder: Path, path: Path) -> str:
 
 
 # Made by runs, and by commands that say nothing else, in the project's folder.
-_OF_RUNS = (
-    "reports", "champion", ".cache", "mlartifacts", "mlflow.db*", "dvc.lock*", "dvc_plots", "__pycache__", "report", "evidence.zip",
-)  # fmt: skip
+_OF_RUNS = tuple(
+    """
+    reports champion .cache mlartifacts mlflow.db* dvc.lock* dvc_plots __pycache__ report evidence.zip
+    """.split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +136,10 @@ def plan(folder: Path, params: str, graph: str, service: str | None = None) -> P
         if name.startswith("../") and name not in written and _read(_at(folder, name)) not in (None, content):
             raise UserError(f"init --ci: {_at(folder, name)} is there already, and was not made by windtunnel init")
     user_files = [
-        name for name, digest in written.items()
+        name
+        for name, digest in written.items()
         if name in files and (text := _read(_at(folder, name))) is not None and _digest(text) != digest
-    ]  # fmt: skip
+    ]
     files = {
         name: text for name, text in files.items() if name not in user_files and not (name == PARAMS and has_params)
     }
@@ -230,9 +233,12 @@ def removal(folder: Path) -> Removal:
     tops = {path.relative_to(folder).parts[0] for path in removable}
     made_dvc = "dvc" in record.makes and _is_as_dvc_made_it(folder)
     return Removal(
-        folder, tuple(removable), changed, (*beyond, *(_own_dvc(folder) if made_dvc else ())),
+        folder,
+        tuple(removable),
+        changed,
+        (*beyond, *(_own_dvc(folder) if made_dvc else ())),
         tuple(path for path in inside if path.name not in tops and path.name not in changed),
-    )  # fmt: skip
+    )
 
 
 def remove(removal_plan: Removal) -> None:

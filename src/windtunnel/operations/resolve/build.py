@@ -48,10 +48,12 @@ class Resolver:
         """Every stage, in the order of the pipeline."""
         p = self.params
         yield self._stage(
-            "prepare", {"data": _plain(p.data, "slices")}, dependencies.data_options(p.data) | dependencies.view_options(p.model),
+            "prepare",
+            {"data": _plain(p.data, "slices")},
+            dependencies.data_options(p.data) | dependencies.view_options(p.model),
             (*dependencies.data_code(p.data), *dependencies.view_code(p.model)),
             dependencies.data_files(p.data) | dependencies.view_files(p.model),
-        )  # fmt: skip
+        )
         yield self._stage("train", {"model": _plain(p.model)}, self.model_options, self.model_code, self._weights())
         yield self._clean()
         own_generators = {"generators.path": p.generators.path} if p.generators.path else {}
@@ -88,10 +90,7 @@ class Resolver:
         slices = {"data.slices": p.data.slices} if p.data.slices else {}
         yield self._stage("summary", all_params, self.model_options, (*self.model_code, *_TABLES), slices, draws=True)
         shown = ReportEntry(report=p.report, assessments=tuple(name for _, name, _ in entries(p)))
-        yield self._stage(
-            "report", _plain(shown), frozenset({"image files"}),
-            _TABLES, computes=False, draws=True,
-        )  # fmt: skip
+        yield self._stage("report", _plain(shown), frozenset({"image files"}), _TABLES, computes=False, draws=True)
         yield self._stage("gate", {"gate": _plain(p.gate)}, frozenset(), computes=False)
 
     def entry(self, stage: str, name: str) -> Resolved:

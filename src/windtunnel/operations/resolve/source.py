@@ -53,8 +53,10 @@ def _imports(node: ast.AST, package: str) -> Iterator[str]:
             module = ".".join([*base, *([node.module] if node.module else [])])
             if module != "__future__":
                 yield from (module, *(f"{module}.{alias.name}" for alias in node.names))
-        case ast.Call(func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"),
-                      args=[ast.Constant(value=str(module)), *_]):  # fmt: skip
+        case ast.Call(
+            func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"),
+            args=[ast.Constant(value=str(module)), *_],
+        ):
             yield module
     for child in ast.iter_child_nodes(node):
         yield from _imports(child, package)

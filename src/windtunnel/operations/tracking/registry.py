@@ -258,7 +258,9 @@ def _log_weights(model_id: str, directory: Path, shape: tuple[int, ...]) -> str:
             module = giving_logits(module, module(torch.from_numpy(example)))
         mlflow.pytorch.log_model(
             module,
-            model_id=model_id, input_example=example, serialization_format="pt2",
+            model_id=model_id,
+            input_example=example,
+            serialization_format="pt2",
             pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
-        )  # fmt: skip
+        )
     return model_id

@@ -101,7 +101,7 @@ def _not_the_same(kind: AssessmentKind, first: Run, run: Run) -> str:
             if name != "summary" and (metadata := read_metadata(path)).assessment_kind is kind
         }
         for side in (first, run)
-    )  # fmt: skip
+    )
     lines = [
         f"{', '.join(only)} only in {side.label}"
         for side, mine, other in ((first, of_first, of_second), (run, of_second, of_first))

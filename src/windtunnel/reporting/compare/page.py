@@ -83,11 +83,14 @@ def _against(base: Run, against: Against) -> Section:
     if rows:
         drawn = [
             Change(
-                pair.name, pair.table.difference, pair.interval, sure=p <= _LEVEL,
+                pair.name,
+                pair.table.difference,
+                pair.interval,
+                sure=p <= _LEVEL,
                 tip=f"{pair.name}: {pair.rates[0]:.1%} in {first}, {pair.rates[1]:.1%} in {second}, p {p:.2g}",
             )
             for pair, p in rows
-        ]  # fmt: skip
+        ]
         alt = "; ".join(f"{row.label} {100 * row.value:+.1f} points" for row in drawn)
         caption = f"{second} minus {first}, with 95 % intervals; grey where the difference is not significant"
         blocks.append(Chart(changes(drawn, "difference in accuracy, points", alt), caption))
@@ -110,8 +113,10 @@ def _curves(base: Run, other: Run, pairs: Sequence[Pair]) -> Iterator[Block]:
         ):
             continue
         xs = [float(p.at) for p in curve.points]
-        drawn = [Series(label, role, tuple((x, getattr(p, side)) for x, p in zip(xs, curve.points, strict=True)))
-                 for label, role, side in ((first, "clean", "first"), (second, "broken", "second"))]  # fmt: skip
+        drawn = [
+            Series(label, role, tuple((x, getattr(p, side)) for x, p in zip(xs, curve.points, strict=True)))
+            for label, role, side in ((first, "clean", "first"), (second, "broken", "second"))
+        ]
         worst = min(curve.points, key=lambda p: p.second - p.first)
         alt = f"Accuracy by {curve.axis}; the largest loss is {100 * (worst.second - worst.first):+.1f} points at {worst.at}."
         yield Chart(
@@ -184,9 +189,11 @@ def _flips(pair: Pair, first: str, second: str) -> Iterator[Block]:
         more = f"; the first {len(shown)} of {len(rows)}" if len(rows) > len(shown) else ""
         first_artifacts, two = pair.first.pictured, pair.second.pictured
         names = [pair.first.sample_names[i] for i in shown]
-        cells = [("clean", tuple(_clean(first_artifacts, places[0][i]) for i in shown)),
-                 (first, tuple(_perturbed(first_artifacts, places[0][i], first) for i in shown)),
-                 (second, tuple(_perturbed(two, places[1][i], second) for i in shown))]  # fmt: skip
+        cells = [
+            ("clean", tuple(_clean(first_artifacts, places[0][i]) for i in shown)),
+            (first, tuple(_perturbed(first_artifacts, places[0][i], first) for i in shown)),
+            (second, tuple(_perturbed(two, places[1][i], second) for i in shown)),
+        ]
         header = tuple(names)
         yield PictureGrid(
             f"{pair.name}, {change}: {len(rows)} sample{'s' if len(rows) > 1 else ''}{more}",

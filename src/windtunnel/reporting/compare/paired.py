@@ -107,8 +107,10 @@ def compare_assessment(
 
 def another_algorithm(first: Metadata, second: Metadata) -> str:
     """In which way two assessments under one name are of different algorithms; empty where only settings differ."""
-    parts = ({"library": m.library, "algorithm": m.algorithm, "objective": m.semantics.objective, "norm": m.semantics.norm}
-             for m in (first, second))  # fmt: skip
+    parts = (
+        {"library": m.library, "algorithm": m.algorithm, "objective": m.semantics.objective, "norm": m.semantics.norm}
+        for m in (first, second)
+    )
     first_parts, two = parts
     differs = next((key for key in first_parts if first_parts[key] != two[key]), None)
     return f"another {differs} ({first_parts[differs]} and {two[differs]})" if differs else ""

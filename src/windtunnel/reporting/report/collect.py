@@ -192,8 +192,10 @@ def _slim(artifacts: Artifacts) -> Artifacts:
 
 def _check_metadata(artifacts: Artifacts) -> None:
     if len(artifacts.sample_names) != len(artifacts.tensor("targets")):
-        raise UserError(f"{artifacts.directory}: metadata.json names {len(artifacts.sample_names)} samples, "
-                        f"robustness_data.pt holds {len(artifacts.tensor('targets'))}")  # fmt: skip
+        raise UserError(
+            f"{artifacts.directory}: metadata.json names {len(artifacts.sample_names)} samples, "
+            f"robustness_data.pt holds {len(artifacts.tensor('targets'))}"
+        )
 
 
 def _lacking_in_summary(summary: Artifacts) -> str:

@@ -279,8 +279,10 @@ def _samples(samples: SampleAppendix) -> Iterator[Flowable]:
         yield Paragraph(note, BODY)
     header = ("sample", "label", "status", "by", "distance")
     texts = [_in_short(row) for row in rows]
-    widths = [max([stringWidth(t, FONT, 6.4) for t in column] + [stringWidth(head, BOLD, 6.4)]) + 6
-              for head, column in zip(header, zip(*texts, strict=True), strict=True)]  # fmt: skip
+    widths = [
+        max([stringWidth(t, FONT, 6.4) for t in column] + [stringWidth(head, BOLD, 6.4)]) + 6
+        for head, column in zip(header, zip(*texts, strict=True), strict=True)
+    ]
     across = max(1, min(_MOST_COLUMNS, int((WIDTH + 8) // (sum(widths) + 8))))
     spare = (WIDTH - across * sum(widths)) / across
     per_page = 62 * across

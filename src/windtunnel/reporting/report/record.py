@@ -23,10 +23,12 @@ from windtunnel.records.result import Tensors
 from windtunnel.records.storage import DISTANCES, KEPT
 
 NOT_ASSESSED = 0  # no verdict has this code
-_OF_SUMMARY = (
-    "clean_inputs", "targets", "clean_predictions", "verdicts", "perturbed_inputs", "perturbed_predictions",
-    "perturbation_distance", "worst_by", "certified_verdicts", "certified_by", "sample_states", "drawn",
-)  # fmt: skip
+_OF_SUMMARY = tuple(
+    """
+    clean_inputs targets clean_predictions verdicts perturbed_inputs perturbed_predictions perturbation_distance
+    worst_by certified_verdicts certified_by sample_states drawn
+    """.split()
+)
 _KEPT = ("sample_names", "show_sample_names", "class_names", "hard_failures", "reproducibility", "state_codes")
 _HEADLINE = ("clean_accuracy", "worst_case_accuracy", "certified_accuracy", "robust_accuracy")
 

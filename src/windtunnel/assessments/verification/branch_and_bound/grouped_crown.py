@@ -105,10 +105,12 @@ class _SampleLayer:
         self, groups: list[Group], chosen: list[tuple[Tensor, Tensor]], iterations: int, rows: int, memory: int
     ) -> LinearSpecs:
         """Return the chosen rows of all groups, one after the other, with better slopes and planes."""
-        spec = torch.cat([
-            self._spec(group)[row].float() * (1 - 2 * side.float())[:, None]
-            for group, (side, row) in zip(groups, chosen, strict=True)
-        ])  # fmt: skip
+        spec = torch.cat(
+            [
+                self._spec(group)[row].float() * (1 - 2 * side.float())[:, None]
+                for group, (side, row) in zip(groups, chosen, strict=True)
+            ]
+        )
         starts = (self._bounded.start(self._j, part, self._sample.expand(len(part))) for part in spec.split(rows))
         return LinearSpecs.joined([improved(self._bounded, start, iterations, torch.inf, memory) for start in starts])
 

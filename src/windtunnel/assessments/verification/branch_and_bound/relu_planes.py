@@ -102,5 +102,7 @@ class OfReLUs(Fitted):
         by_weights = self._masked(self._corner.sub_(x[:, None]).mul_(-negative[:, :, None]))
         (g, mu, nu), (of_g, of_mu, of_nu) = self._now, self._adam
         self._now = (
-            of_g.step(g, by_weights), of_mu.step(mu, negative * self._ends[0]), of_nu.step(nu, negative * self._ends[1])
-        )  # fmt: skip
+            of_g.step(g, by_weights),
+            of_mu.step(mu, negative * self._ends[0]),
+            of_nu.step(nu, negative * self._ends[1]),
+        )

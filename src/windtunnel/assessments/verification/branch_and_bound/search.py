@@ -69,9 +69,11 @@ class BranchAndBoundSearch:
                 return
             query, bounds = self._query[selected], self._bound[selected]
             rows = replace(
-                self._queries.at(query), signs=self._signs[selected], alpha=self._alpha[selected].float(),
+                self._queries.at(query),
+                signs=self._signs[selected],
+                alpha=self._alpha[selected].float(),
                 beta=self._beta[selected],
-            )  # fmt: skip
+            )
             try:
                 self._keep(selected, invert=True)
                 self._split(rows, query, bounds, check)

@@ -62,11 +62,13 @@ def _search(step: str, radii: RadiusBounds, ledger: Ledger, task: VerificationTa
     work = _Radii(searcher, radius, radii)
     parts = groups(open_.nonzero().flatten(), device)
     for batch, result in each_batch(
-        [Batch(number, part, 0) for number, part in enumerate(parts)], work,
+        [Batch(number, part, 0) for number, part in enumerate(parts)],
+        work,
         name=f"{task.name} radius",
         checkpoint=task.checkpoint(ledger, step, "radius", radii.holds.tolist(), radii.broken.tolist()),
-        without=work.nothing, incidents=task.bounder.incidents,
-    ):  # fmt: skip
+        without=work.nothing,
+        incidents=task.bounder.incidents,
+    ):
         members = batch.indices
         radii.holds[members], radii.broken[members] = result["holds"], result["broken"]
         unfinished[members], short[members] = result["unfinished"], result["short"]

@@ -51,10 +51,13 @@ def search(step: str, ledger: Ledger, task: VerificationTask) -> None:
     parts = groups(indices, network.device)
     exhausted, undecidable, short = list[int](), list[int](), list[int]()
     for batch, result in each_batch(
-        [Batch(number, part, 0) for number, part in enumerate(parts)], work, name=f"{task.name} {step}",
-        checkpoint=task.checkpoint(ledger, step, indices.tolist()), without=work.nothing,
+        [Batch(number, part, 0) for number, part in enumerate(parts)],
+        work,
+        name=f"{task.name} {step}",
+        checkpoint=task.checkpoint(ledger, step, indices.tolist()),
+        without=work.nothing,
         incidents=task.bounder.incidents,
-    ):  # fmt: skip
+    ):
         members = batch.indices
         _enter(result, members, step, ledger)
         ledger.timed_out[members[result["late"]]] = True

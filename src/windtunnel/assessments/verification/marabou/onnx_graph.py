@@ -13,12 +13,11 @@ from windtunnel.core.errors import IncompatibleError
 
 # What the parser of Marabou 2.0.0 has a rule for.
 _READABLE = frozenset(
-    {
-        "Constant", "Identity", "Dropout", "Cast", "Reshape", "Flatten", "Transpose", "Unsqueeze", "Squeeze", "Gemm", "Sub",
-        "BatchNormalization", "Concat", "MaxPool", "Conv", "MatMul", "Mul", "Add", "Relu", "Sigmoid", "Split", "Tanh",
-        "LeakyRelu",
-    }
-)  # fmt: skip
+    """
+    Constant Identity Dropout Cast Reshape Flatten Transpose Unsqueeze Squeeze Gemm Sub BatchNormalization Concat
+    MaxPool Conv MatMul Mul Add Relu Sigmoid Split Tanh LeakyRelu
+    """.split()
+)
 _READS = "it reads linear layers, convolutions, ReLU, leaky ReLU, sigmoid, tanh, pooling and sums: use those there, or leave out marabou"
 _TAKEN_TO_PIECES = frozenset({"layer_norm", "group_norm", "instance_norm", "scaled_dot_product_attention"})
 # Where the largest value of a layer is below or above, Marabou's absolute tolerances (1e-5 and less) say nothing of it.
@@ -126,8 +125,11 @@ def check_layers(network: nn.Module) -> None:
 
 def check_operators(path: Path, network: nn.Module) -> None:
     """Raise IncompatibleError, with the operator and where `network` has it, for a graph that Marabou does not read."""
-    operator_names = {str(node.target): str(node.meta.get("operator", "")) for node in network.graph.nodes} \
-        if isinstance(network, fx.GraphModule) else {}  # fmt: skip
+    operator_names = (
+        {str(node.target): str(node.meta.get("operator", "")) for node in network.graph.nodes}
+        if isinstance(network, fx.GraphModule)
+        else {}
+    )
     graph = read_graph(path).graph
     constants = {tensor.name for tensor in graph.initializer}
     constants |= {node.output[0] for node in graph.node if node.op_type == "Constant"}

@@ -38,8 +38,12 @@ from windtunnel.registry.image_view import View, distinct
 
 _INDEX_BYTES = 2**25  # of an index of weights
 # Of a configuration: code of a repository's, kernels of the hub, and how weights were packed.
-_DROPPED = ("auto_map", "_attn_implementation", "_attn_implementation_internal", "attn_implementation",
-            "_experts_implementation", "quantization_config")  # fmt: skip
+_DROPPED = tuple(
+    """
+    auto_map _attn_implementation _attn_implementation_internal attn_implementation _experts_implementation
+    quantization_config
+    """.split()
+)
 
 
 class _HuggingFaceFile(OfLibrary):
@@ -73,8 +77,10 @@ def _keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
     network = _random(config, seed) if model.weights == RANDOM else _pretrained(model, config)
     facts: dict[str, Json] = {
         "config": json.loads(config.to_json_string(use_diff=False)),
-        "mean": mean, "std": std, "original": Path(model.path).name if model.path else str(model.name),
-    }  # fmt: skip
+        "mean": mean,
+        "std": std,
+        "original": Path(model.path).name if model.path else str(model.name),
+    }
     return keep_network(network, directory, model, _HuggingFaceFile, facts)
 
 
@@ -213,8 +219,12 @@ def _view(processor: Any, config: Any) -> View:
         offset = {"rescale_offset": False} if getattr(processor, "rescale_offset", None) else {}
         return _seen(processor, picture, **plain, **offset).float()
 
-    option_names = ("do_resize", "size", "crop_pct", "resample", "do_center_crop", "crop_size", "do_rescale", "rescale_factor",
-            "do_normalize", "image_mean", "image_std")  # fmt: skip
+    option_names = tuple(
+        """
+        do_resize size crop_pct resample do_center_crop crop_size do_rescale rescale_factor do_normalize image_mean
+        image_std
+        """.split()
+    )
     options = {name: value for name in option_names if (value := getattr(processor, name, None)) is not None}
     description = f"transformers {type(processor).__name__}: {' '.join(str(options).split())}"
     labels = dict(config.id2label)

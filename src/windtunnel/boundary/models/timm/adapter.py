@@ -71,9 +71,11 @@ def _keep(model: Model, name: str, directory: Path, seed: int) -> dict[str, Json
     facts: dict[str, Json] = {
         # A name on a hub stands for an architecture, which can be built without one.
         "name": str(_config(network).get("architecture") or name) if name.startswith(_HUB) else name,
-        "mean": list(config["mean"]), "std": list(config["std"]), "original": original,
+        "mean": list(config["mean"]),
+        "std": list(config["std"]),
+        "original": original,
         "num_classes": int(network.num_classes),  # type: ignore[arg-type]
-    }  # fmt: skip
+    }
     return keep_network(network, directory, model, _TimmFile, facts)
 
 

@@ -129,12 +129,15 @@ def budgets_table(inputs: ReportInputs) -> Table:
     """Tabulate both ends of the sandwich and the states of all samples at each budget, and who set them."""
     rows = tuple(
         (
-            layer.budget, str(layer.certified or "-"), str(layer.worst_case or "-"), str(layer.n_attacked),
+            layer.budget,
+            str(layer.certified or "-"),
+            str(layer.worst_case or "-"),
+            str(layer.n_attacked),
             *(str(layer.states.get(state, "-")) for state in ROLES),
             listed([*dict.fromkeys([*layer.attacked_by, *layer.certified_by])], 6),
         )
         for layer in layers(inputs.summary)
-    )  # fmt: skip
+    )
     header = ("budget", "certified", "worst case", "n", *(state.words for state in ROLES), "set by")
     title = "Both bounds of robust accuracy at each budget, over the n attacked samples, and the states of all samples"
     return Table(title, header, rows)

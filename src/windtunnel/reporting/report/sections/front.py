@@ -156,8 +156,11 @@ def _adapted(inputs: ReportInputs) -> Iterator[Candidate]:
 
 
 def _attacks(inputs: ReportInputs) -> list[Artifacts]:
-    return [a for a in inputs.assessments if "attack_success_rate" in a.metrics
-            and a.kind is AssessmentKind.EMPIRICAL_ATTACK]  # fmt: skip
+    return [
+        a
+        for a in inputs.assessments
+        if "attack_success_rate" in a.metrics and a.kind is AssessmentKind.EMPIRICAL_ATTACK
+    ]
 
 
 def _turned(a: Artifacts) -> tuple[int, int]:

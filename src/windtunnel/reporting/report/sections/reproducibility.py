@@ -41,8 +41,10 @@ def reproducibility_section(inputs: ReportInputs) -> Section:
 
 
 def _blocks(inputs: ReportInputs) -> Iterator[Block]:
-    yield Text("Everything here is computed from params.yaml, dvc.yaml and the locked environment by the first command, and this "
-               "report alone, from the files of the assessments, by the second.")  # fmt: skip
+    yield Text(
+        "Everything here is computed from params.yaml, dvc.yaml and the locked environment by the first command, and this "
+        "report alone, from the files of the assessments, by the second."
+    )
     yield Text("dvc repro", code=True)
     yield Text("windtunnel report", code=True)
     rows = [
@@ -66,8 +68,11 @@ def _blocks(inputs: ReportInputs) -> Iterator[Block]:
 
 def _runs(inputs: ReportInputs) -> Iterator[Block]:
     device = inputs.summary.metadata.provenance.device if inputs.summary else "cpu"
-    yield Table("What ran", ("assessment", "how", "randomness", "a second run"),
-                tuple((a.name, what_ran(a), *_again(a, device)) for a in inputs.assessments))  # fmt: skip
+    yield Table(
+        "What ran",
+        ("assessment", "how", "randomness", "a second run"),
+        tuple((a.name, what_ran(a), *_again(a, device)) for a in inputs.assessments),
+    )
 
 
 def _again(artifacts: Artifacts, device: str) -> tuple[str, str]:
