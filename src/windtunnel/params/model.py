@@ -80,8 +80,7 @@ class Head(Block):
     )
     output: Literal["logit", "probability"] | None = Field(
         None,
-        description="binary, multi_label: what an output is, logit by default, of source: function probability; a probability is "
-        "turned into its logit",
+        description="what an output is: logit by default, of source: function probability; probabilities are turned into logits",
     )
     threshold: Number = Field(
         0.5, gt=0, lt=1, description="binary, multi_label: the answer is yes above this probability"
@@ -105,8 +104,8 @@ class Head(Block):
     @model_validator(mode="after")
     def _check_keys(self) -> Head:
         allowed = {
-            "softmax": set(),
-            "top_k": {"top_k"},
+            "softmax": {"output"},
+            "top_k": {"top_k", "output"},
             "binary": {"output", "threshold"},
             "multi_label": {"output", "threshold", "labels", "label"},
         }[self.kind]
@@ -132,6 +131,9 @@ class Twin(Block):
     factory: str | None = Field(None, description="module:function that builds the torch module (state_dict)")
     kwargs: dict[str, Value] = Field(default_factory=dict, description="arguments of factory")
     preprocess: Preprocess = Field(default_factory=Preprocess, description="as model.preprocess")
+    output: Literal["logit", "probability"] | None = Field(
+        None, description="what its outputs are; where absent, what model.head.output says"
+    )
 
 
 class Interface(Block):
@@ -201,14 +203,16 @@ class Model(Block):
         """The twin as a model of its own; None where there is none."""
         if self.twin is None:
             return None
-        return Model.model_validate(
-            {**self.twin.model_dump(exclude_unset=True), "head": self.head, "time_limit": self.time_limit}
-        )
+        head = self.head.model_copy(update={"output": self.twin.output or self.head.output})
+        keys = self.twin.model_dump(exclude_unset=True, exclude={"output"})
+        return Model.model_validate({**keys, "head": head, "time_limit": self.time_limit})
 
     @model_validator(mode="after")
     def _check_source(self) -> Model:
         if self.interface != Interface() and self.source != "function":
             raise ValueError(f"interface: is of source: function; source: {self.source} calls nothing")
+        if self.source == "function" and self.head.kind in {"softmax", "top_k"} and self.head.output == "logit":
+            raise ValueError("head.output: logit: a function with an output a class returns probabilities; remove it")
         if self.twin and self.source in {"train", "function"}:
             raise ValueError(f"twin: stands in for a deployed file, and source: {self.source} has none")
         if self.source == "train" and not self.factory and self.preprocess != Preprocess():

@@ -114,6 +114,43 @@ def test_an_onnx_graph_carries_its_head_in_the_file(tmp_path, shape, sigmoid):
     assert "binary head" in found.source
 
 
+@pytest.mark.parametrize("head", [{"output": "probability"}, {"output": "probability", "top_k": 2}])
+def test_probabilities_of_classes_are_read_as_logits(tmp_path, head):
+    inner, inputs = network(4), data(classes=4)
+    logits = inner(inputs.inputs).detach()
+
+    class WithSoftmax(nn.Module):
+        def forward(self, x):
+            return inner(x / 20).softmax(1)
+
+    def classifier(module):
+        return fit(with_head(Loaded(module, TORCH, "digest", "net"), head_of(Model(head=head))), CPU, inputs)
+
+    assert torch.equal(classifier(nn.Sequential(*inner, nn.Softmax(1))).logits(inputs.inputs), logits)
+    inside = classifier(WithSoftmax()).logits(inputs.inputs)
+    torch.testing.assert_close(inside, inner(inputs.inputs / 20).log_softmax(1), atol=1e-4, rtol=1e-4)
+
+    for last in ([nn.Softmax(1)], [nn.Softmax(1), nn.Identity(), nn.Hardtanh(0, 1)]):  # the second hides that it is one
+        path = tmp_path / "m.onnx"
+        program = nn.Sequential(*inner, *last)
+        torch.onnx.export(
+            program, (inputs.inputs[:1],), path, dynamo=False, dynamic_axes={"input": {0: "n"}}, input_names=["input"]
+        )
+        model = Model(source="onnx", path=str(path), head=head)
+        import_model(model, None, 0, "cpu", tmp_path / "kept", assessed=inputs)
+        kept = load_classifier(tmp_path / "kept", "cpu", inputs, trust_of(model))
+        want = logits if len(last) == 1 else logits.softmax(1).clamp_min(1e-12).log()
+        torch.testing.assert_close(kept.logits(inputs.inputs), want, atol=1e-3, rtol=1e-3)
+
+
+def test_a_twin_may_give_logits_where_the_file_gives_probabilities():
+    twin = {"source": "onnx", "path": "x.onnx"}
+    model = Model(source="tflite", path="x.tflite", head={"output": "probability"}, twin={**twin, "output": "logit"})
+    assert head_of(model).output == "probability"
+    assert head_of(model.twin_model) is None
+    assert head_of(model.model_copy(update={"twin": type(model.twin)(**twin)}).twin_model).output == "probability"
+
+
 def test_a_named_output_of_an_onnx_graph_is_assessed(tmp_path):
     weight = onnx_file(tmp_path / "m.onnx", more=True)
     of = {"source": "onnx", "path": str(tmp_path / "m.onnx"), "head": "binary"}
@@ -182,6 +219,7 @@ def test_a_head_changes_the_digest_of_the_model(tmp_path):
 @pytest.mark.parametrize(
     ("head", "line"),
     [
+        ({"threshold": 0.3}, "threshold is no key of kind: softmax; output"),
         ({"kind": "binary", "top_k": 3}, "top_k is no key of kind: binary"),
         ({"kind": "top_k"}, "needs top_k"),
         ({"labels": ["a", "b"], "label": "c"}, "'c' is not one of labels"),
@@ -203,6 +241,12 @@ def test_stages_read_outputs_as_check_does(source, output):
     resolved = Model.model_validate(model.model_dump(mode="json"))  # names every key, with its default
     assert head_of(resolved) == head_of(model)
     assert head_of(model).output == (output or {"function": "probability", "state_dict": "logit"}[source])
+
+
+def test_a_function_with_an_output_a_class_returns_probabilities():
+    assert head_of(Model(source="function", head={"output": "probability"})) is None
+    with pytest.raises(ValidationError, match="returns probabilities"):
+        Model(source="function", head={"output": "logit"})
 
 
 def test_short_forms_of_a_head():

@@ -1,7 +1,7 @@
 """Put what `model.head` and `model.output` describe behind a model: as a module, or inside an ONNX graph.
 
-A binary head with output z, and one label of a multi-label head, become the two logits [0, z]. They are made by a linear
-layer, which every attack, bound and solver can handle.
+Probabilities become logits. A binary head with output z, and one label of a multi-label head, become the two logits [0, z].
+They are made by a linear layer, which every attack, bound and solver can handle.
 """
 
 from collections.abc import Mapping
@@ -18,14 +18,15 @@ from windtunnel.boundary.models.record import HeadRecord
 from windtunnel.core.errors import IncompatibleError, UserError, unknown_word
 from windtunnel.params.model import Model
 
+LEAST_OF_CLASSES = 1e-12  # among the probabilities of all classes, as of a predict function
 LEAST_PROBABILITY = 1e-7  # float32 has no probabilities between 1 - 6e-8 and 1
 _PREFIX = "windtunnel_head_"
 
 
 def head_of(model: Model) -> HeadRecord | None:
-    """Return the record of `model.head` and `model.output`; None for softmax on the only output."""
+    """Return the record of `model.head` and `model.output`; None for logits of softmax as the only output."""
     head = model.head
-    if head.kind == "softmax" and model.output is None:
+    if head.kind == "softmax" and model.output is None and (head.output != "probability" or model.source == "function"):
         return None
     default = "probability" if model.source == "function" else "logit"
     labels = head.labels or []
@@ -53,9 +54,10 @@ class Headed(nn.Module):
     def __init__(self, network: nn.Module, record: HeadRecord) -> None:
         super().__init__()
         self.output_name, self.outputs, self.kind = record.output_name, record.outputs, record.kind
-        self.is_probability = record.output == "probability" and record.outputs is not None
-        if self.is_probability and isinstance(network, nn.Sequential) and isinstance(network[-1], nn.Sigmoid):
-            network, self.is_probability = network[:-1], False  # its logit is exact where the probability rounds to 1
+        self.is_probability = record.output == "probability"
+        last = nn.Softmax if record.outputs is None else nn.Sigmoid
+        if self.is_probability and isinstance(network, nn.Sequential) and isinstance(network[-1], last):
+            network, self.is_probability = network[:-1], False  # logits are exact where a probability rounds to 1
         self.network = network
         self.twin: nn.Linear | None = None
         if record.outputs is not None:
@@ -75,6 +77,8 @@ class Headed(nn.Module):
         if not isinstance(outputs, Tensor):
             outputs = getattr(outputs, "logits", outputs)
         if self.twin is None:
+            if self.is_probability and isinstance(outputs, Tensor):
+                return outputs.clamp_min(LEAST_OF_CLASSES).log()
             return cast(Tensor, outputs)  # `fit` refuses what is no tensor
         if not isinstance(outputs, Tensor):
             raise IncompatibleError(
@@ -152,25 +156,27 @@ def adapt_outputs(path: Path, record: HeadRecord | None, output_name: str | None
         )
     if record is None:
         return None
-    if record.outputs is None and len(names) == 1:
+    changes_values = record.outputs is not None or record.output == "probability"
+    if not changes_values and len(names) == 1:
         return record.model_copy(update={"is_in_file": True})
     output = next(value for value in model.graph.output if output_name in (None, value.name))
-    if record.outputs is not None:
-        output = _append_twin(model, output, record)
-    else:
-        output = onnx.ValueInfoProto.FromString(output.SerializeToString())
+    output = onnx.ValueInfoProto.FromString(output.SerializeToString())  # a copy: clearing the list clears its members
+    if changes_values:
+        output = _append_logits(model, output, record)
     del model.graph.output[:]
     model.graph.output.append(output)
     onnx.save(model, str(path))
     return record.model_copy(update={"is_in_file": True})
 
 
-def _append_twin(model: onnx.ModelProto, output: onnx.ValueInfoProto, record: HeadRecord) -> onnx.ValueInfoProto:
-    """Append the linear layer that makes two logits of an output; return the new output."""
+def _append_logits(model: onnx.ModelProto, output: onnx.ValueInfoProto, record: HeadRecord) -> onnx.ValueInfoProto:
+    """Append what makes logits of probabilities, and of one output two logits; return the new output."""
     kind, dims = output.type.tensor_type.elem_type, output.type.tensor_type.shape.dim
     declared = [size.dim_value or None for size in dims][1:]
     outputs = record.outputs
-    if (declared and declared[-1] not in (None, outputs)) or len(declared) > 1 or (not declared and outputs != 1):
+    if outputs is not None and (
+        (declared and declared[-1] not in (None, outputs)) or len(declared) > 1 or (not declared and outputs != 1)
+    ):
         shape = tuple("?" if size is None else size for size in declared)
         raise IncompatibleError(
             f"model.head: {record.kind} reads {outputs} output{'s' * (outputs != 1)} a sample, the graph gives shape "
@@ -194,13 +200,19 @@ def _append_twin(model: onnx.ModelProto, output: onnx.ValueInfoProto, record: He
         return result
 
     makers = [node for node in model.graph.node if current in node.output]
-    if record.output == "probability" and makers and makers[0].op_type == "Sigmoid":
+    last = "Softmax" if outputs is None else "Sigmoid"
+    if record.output == "probability" and makers and makers[0].op_type == last:
         current, is_probability = makers[0].input[0], False  # exact where the probability rounds to 0 or 1
         model.graph.node.remove(makers[0])
     else:
         is_probability = record.output == "probability"
     if kind != TensorProto.FLOAT:
         current = add("Cast", (current,), to=TensorProto.FLOAT)
+    batch = (dims[0].dim_value or dims[0].dim_param or "batch") if dims else "batch"
+    if outputs is None:
+        if is_probability:
+            current = add("Log", (add("Clip", (current, np.array(LEAST_OF_CLASSES, np.float32))),))
+        return helper.make_tensor_value_info(current, TensorProto.FLOAT, [batch, *declared])
     if not declared:
         current = add("Reshape", (current, np.array([-1, 1], np.int64)))
     if is_probability:
@@ -210,5 +222,4 @@ def _append_twin(model: onnx.ModelProto, output: onnx.ValueInfoProto, record: He
         current = add("Sub", (add("Log", (clipped,)), add("Log", (rest,))))
     weight, bias = _weight_and_bias(record)
     result = add("Gemm", (current, weight, bias), transB=1)
-    batch = (dims[0].dim_value or dims[0].dim_param or "batch") if dims else "batch"
     return helper.make_tensor_value_info(result, TensorProto.FLOAT, [batch, 2])

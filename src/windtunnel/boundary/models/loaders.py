@@ -218,7 +218,9 @@ def with_head(loaded: Loaded, head: HeadRecord) -> Loaded:
     if isinstance(loaded.module, PredictFunction):
         loaded.module.head = Headed(nn.Identity(), head) if head.outputs is not None else None
         return replace(loaded, source=source, head=head)
-    changes_outputs = not head.is_in_file and (head.outputs is not None or head.output_name is not None)
+    changes_outputs = not head.is_in_file and (
+        head.outputs is not None or head.output_name is not None or head.output == "probability"
+    )
     module = Headed(loaded.module, head).eval() if changes_outputs else loaded.module
     return replace(loaded, module=module, source=source, head=head)
 

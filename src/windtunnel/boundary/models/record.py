@@ -51,7 +51,7 @@ class HeadRecord(Record):
     """`model.head` and `model.output`, as they are kept with the model."""
 
     kind: str
-    # what an output of a binary or multi-label head is: logit or probability
+    # what an output is: logit or probability
     output: str = "logit"
     # False if params.yaml leaves that to the default
     is_output_stated: bool = True
@@ -62,7 +62,7 @@ class HeadRecord(Record):
     column: int = 0
     # `model.output`
     output_name: str | None = None
-    # True if the kept file of an ONNX graph gives two logits already
+    # True if the kept file of an ONNX graph gives these logits already
     is_in_file: bool = False
 
     @property
@@ -86,7 +86,7 @@ class ModelRecord(Record):
     source: str
     # `model.preprocess`, where it changes anything. The kept file of an ONNX graph has it inside.
     preprocess: Steps | None = None
-    # `model.head`, where it is not softmax, and `model.output`
+    # `model.head`, where it is not softmax of logits, and `model.output`
     head: HeadRecord | None = None
     # of `model.twin`, where params.yaml names one
     twin: TwinAgreement | None = None
