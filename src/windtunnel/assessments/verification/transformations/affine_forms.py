@@ -68,37 +68,41 @@ class AffineForm:
         rest = (slope.abs() + error) * self.reach + error * self.centre.abs()
         return AffineForm(self.centre * middle, slopes, self.radius * middle.abs() + rest)
 
-    def relu(self, leak: float = 0.0) -> AffineForm:
-        """Return the form of x where it is positive, else leak x: its chord where the sign is open."""
-        reach = self.reach
-        low, high = self.centre - reach, self.centre + reach
+    def relaxed(self, relaxation: FormRelaxation) -> AffineForm:
+        """Return the form after a layer that the relaxation encloses."""
+        slopes = relaxation.select(self.slopes.flatten(0, 1))
+        return AffineForm(
+            relaxation.slope * relaxation.select(self.centre) + relaxation.offset,
+            slopes.view(*self.slopes.shape[:2], *slopes.shape[1:]) * relaxation.slope[:, None],
+            relaxation.slope.abs() * relaxation.select(self.radius) + relaxation.error,
+        )
+
+    def relu(self, leak: float = 0.0) -> FormRelaxation:
+        """Relax the values x where they are positive, else leak x: the chord where the sign is open."""
+        low, high = self.centre - self.reach, self.centre + self.reach
         open_ = (low < 0) & (high > 0)
         chord = (high - leak * low) / (high - low).clamp(min=1e-300)
         slope = torch.where(open_, chord, torch.where(low >= 0, torch.ones_like(low), leak))
         gap = torch.where(open_, (1 - slope) * high, 0.0)  # of the chord over the kink; below it where leak is above 1
-        return AffineForm(
-            slope * self.centre + gap / 2, self.slopes * slope[:, None], slope.abs() * self.radius + gap.abs() / 2
-        )
+        return FormRelaxation(slope, gap / 2, gap.abs() / 2)
 
-    def smooth(self, function: Callable[[Tensor], Tensor], derivative: Callable[[Tensor], Tensor]) -> AffineForm:
-        """Return the form of an increasing function whose derivative falls on both sides of 0."""
-        reach = self.reach
-        low, high = self.centre - reach, self.centre + reach
+    def smooth(self, function: Callable[[Tensor], Tensor], derivative: Callable[[Tensor], Tensor]) -> FormRelaxation:
+        """Relax an increasing function whose derivative falls on both sides of 0."""
+        low, high = self.centre - self.reach, self.centre + self.reach
         slope = torch.minimum(derivative(low), derivative(high))
         f_low, f_high = function(low), function(high)
         offset, error = (f_low + f_high - slope * (low + high)) / 2, (f_high - f_low - slope * (high - low)) / 2
-        return AffineForm(
-            slope * self.centre + offset, self.slopes * slope[:, None], slope * self.radius + error.clamp(min=0)
-        )
+        return FormRelaxation(slope, offset, error.clamp(min=0))
 
     def clamped(self) -> AffineForm:
         """Return the form of the values moved into [0, 1]."""
-        one_less = self.relu()
-        one_less = AffineForm(1 - one_less.centre, -one_less.slopes, one_less.radius).relu()
+        one_less = self.relaxed(self.relu())
+        one_less = AffineForm(1 - one_less.centre, -one_less.slopes, one_less.radius)
+        one_less = one_less.relaxed(one_less.relu())
         return AffineForm(1 - one_less.centre, -one_less.slopes, one_less.radius)
 
-    def max_pool(self, pool: nn.MaxPool2d) -> AffineForm:
-        """Return the form of the largest value of each window: the likely winner, or the box of the window where that is tighter."""
+    def max_pool(self, pool: nn.MaxPool2d) -> tuple[FormRelaxation, Tensor, Tensor]:
+        """Relax the largest value of each window: the likely winner, or the box of the window; and the ends of that box."""
         symbols = self.slopes.shape[1]
         centre = _windows(self.centre, pool, _OUTSIDE)  # (B, C, windows, h, w)
         slopes = _windows(self.slopes.flatten(0, 1), pool, 0.0)
@@ -106,18 +110,50 @@ class AffineForm:
         radius = _windows(self.radius, pool, 0.0)
         reach = slopes.abs().sum(1) + radius
         lowest, winner = (centre - reach).max(2, keepdim=True)
-        won_centre, won_radius = centre.gather(2, winner), radius.gather(2, winner)
         won_slopes = slopes.gather(3, winner[:, None].expand(-1, symbols, -1, -1, -1, -1))
-        ahead = centre - won_centre + (slopes - won_slopes).abs().sum(1) + radius + won_radius
+        ahead = (
+            centre - centre.gather(2, winner) + (slopes - won_slopes).abs().sum(1) + radius + radius.gather(2, winner)
+        )
         gap = ahead.scatter(2, winner, 0.0).amax(2).clamp(min=0)
         highest, lowest = (centre + reach).amax(2), lowest.squeeze(2)
-        won = AffineForm(won_centre.squeeze(2) + gap / 2, won_slopes.squeeze(3), won_radius.squeeze(2) + gap / 2)
-        is_box = (highest - lowest) / 2 < won.radius
+        is_box = highest - lowest < gap
+        offset, error = torch.where(is_box, (highest + lowest) / 2, gap / 2), torch.minimum(highest - lowest, gap) / 2
+        return FormRelaxation((~is_box).to(gap), offset, error, pool, winner), lowest, highest
+
+    def within(self, low: Tensor, high: Tensor) -> AffineForm:
+        """Return the form with the box from `low` to `high` in its place where that is tighter."""
+        is_box = (high - low) / 2 < self.radius
         return AffineForm(
-            torch.where(is_box, (highest + lowest) / 2, won.centre),
-            torch.where(is_box[:, None], 0.0, won.slopes),
-            torch.where(is_box, (highest - lowest) / 2, won.radius),
+            torch.where(is_box, (high + low) / 2, self.centre),
+            torch.where(is_box[:, None], 0.0, self.slopes),
+            torch.where(is_box, (high - low) / 2, self.radius),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FormRelaxation:
+    """Enclosure of a layer's values: slope * input + offset, to within `error`; each (B, ...).
+
+    Of a max pooling the input is that of the likely `winner` (B, C, 1, h, w) in each window of `pool`.
+    """
+
+    slope: Tensor
+    offset: Tensor
+    error: Tensor
+    pool: nn.MaxPool2d | None = None
+    winner: Tensor | None = None
+
+    def select(self, values: Tensor) -> Tensor:
+        """Return the input of each output; of values (B m, ...), m of each set."""
+        if self.pool is None or self.winner is None:
+            return values
+        winner = self.winner.repeat_interleave(len(values) // len(self.winner), 0)
+        return _windows(values, self.pool, 0.0).gather(2, winner).squeeze(2)
+
+    def at(self, rows: Tensor) -> FormRelaxation:
+        """Return the sets `rows` alone."""
+        winner = None if self.winner is None else self.winner[rows]
+        return FormRelaxation(self.slope[rows], self.offset[rows], self.error[rows], self.pool, winner)
 
 
 def _windows(values: Tensor, pool: nn.MaxPool2d, outside: float) -> Tensor:
@@ -165,32 +201,73 @@ class FormNetwork:
         )
 
     @torch.no_grad()
-    def margins(self, form: AffineForm, label: int) -> Tensor:
-        """Lower bounds (B, K - 1) of the label's logit minus each other one, over the images of a form (B, C, H, W)."""
+    def margins(self, form: AffineForm, label: int, threshold: float) -> Tensor:
+        """Return lower bounds (B, K - 1) of the label's logit minus each other one, over the images of a form (B, C, H, W).
+
+        Carried forwards, where the errors of a layer are gathered in an interval. Where a margin does not exceed the threshold,
+        margins are carried backwards too, so that every error counts by itself, as in a full zonotope.
+        """
         values: dict[fx.Node, AffineForm] = {}
+        relaxations: dict[fx.Node, FormRelaxation] = {}
         for node in self._graph.graph.nodes:
             if node.op == "placeholder":
                 values[node] = form
             elif node is self._last:
-                return self._bounded(values[node.args[0]], label)
+                break
             elif node.op == "call_module":
-                values[node] = _through(self._modules[str(node.target)], values[node.args[0]])
-            elif node.target in _MOVES:
-                move = partial(_moved, node)
-                values[node] = values[node.args[0]].linear(move, move, 0.0)
-            elif node.target is torch.ops.aten.cat.default:
-                values[node] = AffineForm.joined([values[part] for part in node.args[0]], *node.args[1:])
-            elif node.op == "call_function":
-                first, second = (values[argument] for argument in node.args[:2])
-                values[node] = first.plus(second, _SUMS[node.target])
-        raise AssertionError("a graph without an output")
+                values[node], relaxation = _through(self._modules[str(node.target)], values[node.args[0]])
+                if relaxation is not None:
+                    relaxations[node] = relaxation
+            else:
+                values[node] = _combined(node, values)
+        weight, offset = self._head_of(label)
+        last = values[self._last.args[0]].linear(lambda t: t @ weight.T, lambda t: t @ weight.abs().T, offset)
+        bounds = last.centre - last.reach
+        rows = (bounds.amin(1) <= threshold).nonzero().flatten()
+        if len(rows) and relaxations:
+            part = AffineForm(form.centre[rows], form.slopes[rows], form.radius[rows])
+            tightened = self._backwards(part, {node: r.at(rows) for node, r in relaxations.items()}, label)
+            bounds[rows] = bounds[rows].maximum(tightened)
+        return bounds
 
-    def _bounded(self, form: AffineForm, label: int) -> Tensor:
+    def _head_of(self, label: int) -> tuple[Tensor, Tensor]:
+        """Return weights (K - 1, F) and offsets (K - 1,) of the margins."""
         others = [k for k in range(self._head.out_features) if k != label]
-        weight = self._head.weight[label] - self._head.weight[others]
-        offset = self._head.bias[label] - self._head.bias[others]
-        result = form.linear(lambda t: t @ weight.T, lambda t: t @ weight.abs().T, offset)
-        return result.centre - result.reach
+        return self._head.weight[label] - self._head.weight[others], self._head.bias[label] - self._head.bias[others]
+
+    def _backwards(self, form: AffineForm, relaxations: dict[fx.Node, FormRelaxation], label: int) -> Tensor:
+        """Return lower bounds (B, K - 1) of the margins of the relaxed network: its value less what each error can take away."""
+        leaves, errors = [form.centre.clone().requires_grad_()], [form.radius]
+        values: dict[fx.Node, Tensor] = {}
+        with torch.enable_grad():
+            for node in self._graph.graph.nodes:
+                if node.op == "placeholder":
+                    values[node] = leaves[0]
+                elif node is self._last:
+                    break
+                elif node in relaxations:
+                    relaxation, inner = relaxations[node], values[node.args[0]]
+                    leaves.append(torch.zeros_like(relaxation.error).requires_grad_())
+                    errors.append(relaxation.error)
+                    values[node] = relaxation.slope * relaxation.select(inner) + relaxation.offset + leaves[-1]
+                elif node.op == "call_module":
+                    values[node] = self._modules[str(node.target)](values[node.args[0]])
+                else:
+                    arguments = fx.map_arg(node.args, lambda n: values[n])
+                    values[node] = node.target(*arguments)
+            weight, offset = self._head_of(label)
+            margins = values[self._last.args[0]] @ weight.T + offset
+        bounds = margins.detach().clone()
+        for k in range(bounds.shape[1]):
+            chosen = torch.zeros_like(bounds)
+            chosen[:, k] = 1
+            gradients = torch.autograd.grad(margins, leaves, chosen, retain_graph=True, allow_unused=True)
+            for gradient, error in zip(gradients, errors, strict=True):
+                if gradient is not None:
+                    bounds[:, k] -= (gradient.abs() * error).flatten(1).sum(1)
+            if gradients[0] is not None:
+                bounds[:, k] -= (gradients[0][:, None] * form.slopes).flatten(2).sum(2).abs().sum(1)
+        return bounds
 
 
 _SUMS: dict[object, float] = {
@@ -215,7 +292,6 @@ _KNOWN = (
     nn.Identity,
     nn.Sigmoid,
     nn.Tanh,
-    nn.Sequential,
     nn.BatchNorm1d,
     nn.BatchNorm2d,
     Affine,
@@ -238,8 +314,42 @@ def _moved(node: fx.Node, values: Tensor) -> Tensor:
     return moved
 
 
-def _through(module: nn.Module, form: AffineForm) -> AffineForm:
-    """Return the form after one layer."""
+def _combined(node: fx.Node, values: dict[fx.Node, AffineForm]) -> AffineForm:
+    """Return the form of a function of the graph that `_is_known`."""
+    if node.target in _MOVES:
+        move = partial(_moved, node)
+        return values[node.args[0]].linear(move, move, 0.0)  # type: ignore[index]
+    if node.target is torch.ops.aten.cat.default:
+        return AffineForm.joined([values[part] for part in node.args[0]], *node.args[1:])  # type: ignore[union-attr,arg-type,index]
+    first, second = (values[argument] for argument in node.args[:2])  # type: ignore[index]
+    return first.plus(second, _SUMS[node.target])
+
+
+def _through(module: nn.Module, form: AffineForm) -> tuple[AffineForm, FormRelaxation | None]:
+    """Return the form after one layer, and the relaxation of a layer that is not linear."""
+    if isinstance(module, nn.MaxPool2d):
+        relaxation, low, high = form.max_pool(module)
+        return form.relaxed(relaxation).within(low, high), relaxation
+    if (relaxed := _relaxation(module, form)) is not None:
+        return form.relaxed(relaxed), relaxed
+    return _linear(module, form), None
+
+
+def _relaxation(module: nn.Module, form: AffineForm) -> FormRelaxation | None:
+    """Return the relaxation of an activation; None for a linear layer."""
+    if isinstance(module, nn.ReLU):
+        return form.relu()
+    if isinstance(module, nn.LeakyReLU):
+        return form.relu(module.negative_slope)
+    if isinstance(module, nn.Sigmoid):
+        return form.smooth(torch.sigmoid, lambda x: torch.sigmoid(x) * torch.sigmoid(-x))
+    if isinstance(module, nn.Tanh):
+        return form.smooth(torch.tanh, lambda x: 1 - torch.tanh(x) ** 2)
+    return None
+
+
+def _linear(module: nn.Module, form: AffineForm) -> AffineForm:
+    """Return the form after a linear layer."""
     if isinstance(module, nn.Conv2d):
         offset = 0.0 if module.bias is None else module.bias[:, None, None]
         return form.linear(
@@ -250,20 +360,6 @@ def _through(module: nn.Module, form: AffineForm) -> AffineForm:
     if isinstance(module, nn.Linear):
         offset = 0.0 if module.bias is None else module.bias
         return form.linear(lambda t: t @ module.weight.T, lambda t: t @ module.weight.abs().T, offset)
-    if isinstance(module, nn.ReLU):
-        return form.relu()
-    if isinstance(module, nn.LeakyReLU):
-        return form.relu(module.negative_slope)
-    if isinstance(module, nn.MaxPool2d):
-        return form.max_pool(module)
-    if isinstance(module, nn.Sigmoid):
-        return form.smooth(torch.sigmoid, lambda x: torch.sigmoid(x) * torch.sigmoid(-x))
-    if isinstance(module, nn.Tanh):
-        return form.smooth(torch.tanh, lambda x: 1 - torch.tanh(x) ** 2)
-    if isinstance(module, nn.Sequential):
-        for inner in module:
-            form = _through(inner, form)
-        return form
     if isinstance(module, nn.Flatten):
         return form.linear(lambda t: t.flatten(1), lambda t: t.flatten(1), 0.0)
     if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | Affine):

@@ -243,7 +243,7 @@ class _SampleCertifier:
 
     def _margins(self, form: AffineForm, label: int) -> Tensor:
         """Lower bounds (B,) of the least margin over the sets of a form."""
-        return self.network.margins(form, label).amin(1)
+        return self.network.margins(form, label, self._threshold).amin(1)
 
     def _split(self, image: Tensor, label: int, late: float, example: tuple[Tensor, Tensor] | None) -> _SampleOutcome:
         """Bound parts of the region, those nearest to the identity first, and split what is not verified.
