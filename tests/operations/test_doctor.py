@@ -126,6 +126,22 @@ def test_a_torchvision_for_another_torch_is_named_and_replaced(monkeypatch):
     assert re.search(r"torchvision +99.0, unfit .*windtunnel doctor --install torchvision", said)
 
 
+def test_an_interpreter_on_which_nothing_was_run_is_untested_and_what_it_lacks_is_named(monkeypatch):
+    assert "untested" not in CliRunner().invoke(doctor, []).output
+    monkeypatch.setattr(operations.platform, "python_version_tuple", lambda: ("3", "14", "0"))
+    monkeypatch.setattr(operations.Companion, "has_wheel", property(lambda companion: companion.name != "Marabou"))
+    assert (
+        "! Python 3.14 is untested (tested: 3.11, 3.12, 3.13); no build for it: Marabou\n"
+        in CliRunner().invoke(doctor, []).output
+    )
+
+
+def test_the_interpreters_of_the_docs_are_those_that_are_called_tested():
+    table = (ROOT / "docs" / "install.md").read_text().partition("| everything but the solver |")[2].splitlines()[0]
+    assert table.count("yes") == len(operations.TESTED)
+    assert table.count("untested") == 1
+
+
 def test_a_name_that_is_none_is_answered_with_the_nearest():
     with pytest.raises(UserError, match="Did you mean 'torchattacks'"):
         chosen(["torchatacks"])

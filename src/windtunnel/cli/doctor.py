@@ -21,6 +21,7 @@ from windtunnel.operations.doctor import (
     run,
     shown,
     steps,
+    untested,
 )
 
 _COLUMNS = headings("package", "version", "enables", "to get it", typed=("package", "to get it"))
@@ -57,7 +58,7 @@ def doctor(*, names: tuple[str, ...], install: bool, yes: bool) -> None:
     mistakes += [] if shutil.which("git") else ["doctor: git is needed; DVC keeps its results beside a git repository"]
     if mistakes:
         raise UserError("\n".join(mistakes))
-    if reason := other_build():
+    for reason in filter(None, (other_build(), untested())):
         click.echo(f"! {reason}")
     if missing := chosen(()):
         click.echo(f"Everything works but what needs {', '.join(c.name for c in missing)}: windtunnel doctor --install")

@@ -26,6 +26,7 @@ from windtunnel.core.references import first_line
 from windtunnel.registry.plugins import Install, Library, ModelSource, families, libraries, model_source, model_sources
 
 PACKAGE = "windtunnel"
+TESTED = ("3.11", "3.12", "3.13")  # docs/install.md says what was run on each
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +206,17 @@ def run(step: InstallCommand) -> None:
 def shown(command: Iterable[str]) -> str:
     """Return a command as one types it."""
     return " ".join(f"'{part}'" if set(part) & set("<>;' ") else part for part in command)
+
+
+def untested() -> str:
+    """Return why this Python may lack something; empty where whole runs were tried on it."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    if python in TESTED:
+        return ""
+    without = ", ".join(companion.name for companion in companions() if not companion.has_wheel)
+    return f"Python {python} is untested (tested: {', '.join(TESTED)})" + (
+        f"; no build for it: {without}" if without else ""
+    )
 
 
 def machine() -> str:
