@@ -114,8 +114,8 @@ def _print_sandwich(summary: Metadata, rows: Mapping[str, Metadata], console: Co
         low, high = layer.certified_all.value if layer.certified_all else 0.0, layer.robust_accuracy_at_most
         between = f"{low:.1%} to {high:.1%}" if high is not None else "-"
         counts_of_states = (str(layer.states.get(state, "-")) for state in SampleState)
-        lines.append((_budget(ball), _text(layer.certified), _text(layer.worst_case), str(layer.n_certified), between,
-                      *counts_of_states, "the global budget" if i == 0 else ", ".join(names)))  # fmt: skip
+        numbers = (_text(layer.certified), _text(layer.worst_case), str(layer.n_certified), between, *counts_of_states)
+        lines.append((_budget(ball), *numbers, "the global budget" if i == 0 else ", ".join(names)))
         if layer.only_first:
             drawn = ", ".join(draw.key for draw in layer.draws)
             notes.append(f"{_budget(ball)}: {drawn} took the first samples, which is no unbiased estimate for all")
@@ -161,11 +161,11 @@ def _print_assessments(rows: Mapping[str, Metadata], console: Console) -> None:
         further = [k for k in leading(metadata.family) if k in metrics and k != key and name != "clean"]
         codes = sorted({caveat.code for caveat in metadata.caveats})
         group = "clean inputs" if name == "clean" else _budget(metadata.semantics.perturbation) or _suite(metadata)
-        groups.setdefault(group, []).append(
-            (name, f"{metadata.library} {metadata.algorithm}", str(len(metadata.kwargs.sample_names)),
-             _text(rate(metrics, key) if key else None), "failed: no result" if metadata.failure else leading_words(metadata),
-             ", ".join(f"{k} {_number(metrics[k])}" for k in further), ", ".join(codes))
-        )  # fmt: skip
+        algorithm, n = f"{metadata.library} {metadata.algorithm}", str(len(metadata.kwargs.sample_names))
+        meaning = "failed: no result" if metadata.failure else leading_words(metadata)
+        result, others = _text(rate(metrics, key) if key else None), (f"{k} {_number(metrics[k])}" for k in further)
+        row = (name, algorithm, n, result, meaning, ", ".join(others), ", ".join(codes))
+        groups.setdefault(group, []).append(row)
     print_table(console, _ASSESSMENTS, list(groups.items()))
 
 

@@ -50,8 +50,8 @@ def ui(ctx: click.Context, *, port: int, host: str, open_it: bool) -> None:
     if is_answering(root):
         raise UserError(f"ui: something is served on {root} already; choose another --port")
     click.echo(f"starting MLflow on {without_credentials(uri)} (about 20 s)")
-    command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port),
-               "--workers", "1", "--default-artifact-root", (main_root() / ARTIFACTS).as_uri()]  # fmt: skip
+    command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port)]
+    command += ["--workers", "1", "--default-artifact-root", (main_root() / ARTIFACTS).as_uri()]
     # A session of its own: MLflow's server starts processes, and all of them are to end with this one.
     # The store by the environment: everybody on the machine can read a command line, and an address may hold a password.
     server = subprocess.Popen(command, start_new_session=True, env={**os.environ, "MLFLOW_BACKEND_STORE_URI": uri})

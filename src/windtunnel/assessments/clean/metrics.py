@@ -102,17 +102,11 @@ def confusion_matrix(predictions: Tensor, targets: Tensor, num_classes: int) -> 
 
 def write_clean_series(clean: Artifacts, class_names: tuple[str, ...], directory: Path) -> None:
     """per_class_accuracy.csv, reliability.csv, and confusion.csv (a row a sample, as the confusion template reads it)."""
-    write_csv(directory / "per_class_accuracy.csv", ("class", "accuracy", "n"), [
-        {"class": line.label, "accuracy": line.accuracy, "n": line.n}
-        for line in table(tuple[ClassShare, ...], clean.metrics, "per_class")
-    ])  # fmt: skip
-    write_csv(directory / "reliability.csv", ("confidence", "accuracy", "count"), [
-        {"confidence": confidence, "accuracy": accuracy, "count": count}
-        for confidence, accuracy, count in table(ConfidenceBins, clean.metrics, "reliability").filled
-    ])  # fmt: skip
+    shares = table(tuple[ClassShare, ...], clean.metrics, "per_class")
+    rows = [{"class": share.label, "accuracy": share.accuracy, "n": share.n} for share in shares]
+    write_csv(directory / "per_class_accuracy.csv", ("class", "accuracy", "n"), rows)
+    header, bins = ("confidence", "accuracy", "count"), table(ConfidenceBins, clean.metrics, "reliability").filled
+    write_csv(directory / "reliability.csv", header, [dict(zip(header, row, strict=True)) for row in bins])
     pairs = zip(clean.tensor("targets").tolist(), clean.tensor("clean_predictions").tolist(), strict=True)
-    write_csv(
-        directory / "confusion.csv",
-        ("actual", "predicted"),
-        [{"actual": class_names[actual], "predicted": class_names[predicted]} for actual, predicted in pairs],
-    )
+    answers = [{"actual": class_names[actual], "predicted": class_names[predicted]} for actual, predicted in pairs]
+    write_csv(directory / "confusion.csv", ("actual", "predicted"), answers)

@@ -201,8 +201,8 @@ def _findings(
 ) -> Findings:
     """Examine one classifier. The seeds do not depend on `label`: all classifiers see the same noise and starts."""
     classifier, data = subject.classifier, subject.dataset
-    identity = [entry.model_dump(mode="json"), data.digest(), classifier.digest, str(classifier.device), subject.seed,
-                generators.digest]  # fmt: skip
+    identity: list[Json] = [entry.model_dump(mode="json"), data.digest(), classifier.digest, str(classifier.device)]
+    identity += [subject.seed, generators.digest]
     checkpoints = []
 
     def search(side: str, latents: Tensor, classes: Tensor) -> dict[str, Tensor]:
@@ -432,43 +432,44 @@ def _caveats(
     encoded = "lra" in metrics
     lra, clean = number({"lra": 1, **metrics}, "lra"), number(metrics, "clean_accuracy")
     if lra < clean - RECONSTRUCTION_GAP:
-        notes.append(Caveat("poor_reconstruction", (
+        text = (
             f"Accuracy on reconstructed images (LRA {lra:.1%}) is more than 5 points under clean accuracy ({clean:.1%}): the "
             f"metrics on reconstructions measure the generative model as much as the classifier."
-        )))  # fmt: skip
+        )
+        notes.append(Caveat("poor_reconstruction", text))
     norm = number({"code_norm": 1, **metrics}, "code_norm")
     if abs(norm - 1) > CODE_NORM_GAP:
-        notes.append(Caveat("codes_not_standard_normal", (
+        text = (
             f"Codes of real images have a mean scaled norm of {norm:.2f}, draws of N(0, I) of 1.00: what is said of generated images "
             f"is of codes that real images seldom have, and scaled norms on the two sides do not compare."
-        )))  # fmt: skip
+        )
+        notes.append(Caveat("codes_not_standard_normal", text))
     if encoded and uses_search(entry.encoding, generators):
         why = "was asked for" if generators.has_encoder else "is needed: the generative model has no encoder"
         notes.append(Caveat("codes_searched", f"Codes of real images are found by gradient search, which {why}."))
     if not encoded:
-        notes.append(Caveat("no_samples_encoded", (
+        text = (
             "No sample was encoded (samples: {n: 0}): there are metrics of generated images alone, and how well the generative "
             "model covers real ones was not measured."
-        )))  # fmt: skip
+        )
+        notes.append(Caveat("no_samples_encoded", text))
     lars, lags = (int(number({key: 0, **metrics}, key)) for key in ("lars_not_found", "lags_not_found"))
     if lars or lags:
-        notes.append(Caveat("not_found", (
+        text = (
             f"Within {entry.minimum.rho:g} no change of class was found for {lars} reconstructed and "
             f"{lags} generated images; the mean severities are over the others, so the true ones are larger."
-        )))  # fmt: skip
+        )
+        notes.append(Caveat("not_found", text))
     doubted = sum(int(side["unconfirmed"].sum()) for side in (findings.reconstruction, findings.generation))
     if doubted:
-        notes.append(
-            Caveat(
-                "unconfirmed",
-                (f"A second forward pass did not confirm {doubted} examples of the search; they count as not found."),
-            )
-        )
+        text = f"A second forward pass did not confirm {doubted} examples of the search; they count as not found."
+        notes.append(Caveat("unconfirmed", text))
     if depends_on_batch(subject.classifier, subject.dataset.inputs):
-        notes.append(Caveat("depends_on_batch", (
+        text = (
             "The classifier's scores for an image depend on what else is in the batch (batch statistics at inference): its "
             "predictions are not a function of the image, and one at a time would give other numbers."
-        )))  # fmt: skip
+        )
+        notes.append(Caveat("depends_on_batch", text))
     return notes
 
 

@@ -87,8 +87,8 @@ class DecidedByVisualiser(Visualiser):
         counts["not decided"] = len(artifacts.sample_names) - sum(counts.values())
         rows = [Bar(name, n, _role(name)) for name, n in counts.items() if n or name != "not decided"]
         alt = "Samples decided by each step: " + ", ".join(f"{r.label} {int(r.value)}" for r in rows)
-        return [bars(rows, "samples decided by each step, in the order of the cascade", alt, top=max(counts.values()),
-                     value_format=plain, axis_format=plain, width=HALF)]  # fmt: skip
+        label, top = "samples decided by each step, in the order of the cascade", max(counts.values())
+        return [bars(rows, label, alt, top=top, value_format=plain, axis_format=plain, width=HALF)]
 
 
 def _role(step: str) -> str:
@@ -247,8 +247,8 @@ def _sorted_margins(margins: list[float]) -> Scene:
     above = sum(v > 0 for v in margins)
     alt = f"Verified margins of {len(margins)} samples, sorted: {above} are above 0, which proves the sample."
     caption = f"verified margin; above 0 the sample is verified ({above} of {len(margins)})"
-    return ranks([("certified", caption, margins)], "smallest margin over the other classes", alt, max(0.0, *margins),
-                 min(0.0, *margins), (0.0, "verified above this line"))  # fmt: skip
+    series, line, top = [("certified", caption, margins)], (0.0, "verified above this line"), max(0.0, *margins)
+    return ranks(series, "smallest margin over the other classes", alt, top, min(0.0, *margins), line)
 
 
 @register

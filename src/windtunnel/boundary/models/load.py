@@ -257,8 +257,8 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
         )  # fmt: skip
     sample = dataset.inputs[:1].to(device)
     fed = sample.clone()
-    logits = _tried(module, fed, f"model: {loaded.source} does not take inputs of shape {shape}",
-                    "data.resize and data.channels change them", trust)  # fmt: skip
+    problem = f"model: {loaded.source} does not take inputs of shape {shape}"
+    logits = _tried(module, fed, problem, "data.resize and data.channels change them", trust)
     if not torch.equal(fed, sample):
         raise IncompatibleError(
             f"model: {loaded.source} changes its input in place, so what is measured is not what it was given; let its "
@@ -292,8 +292,9 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
             f"model: {loaded.source} gives NaN for sample {dataset.ids[0]}; no number can be computed for a model that answers "
             f"nothing: look for a division by zero, or for weights that became NaN in training"
         )
-    pair = _tried(module, sample.expand(2, *shape).contiguous(), f"model: {loaded.source} takes one sample and no batch",
-           "export it with dynamic_shapes=({0: torch.export.Dim('n')},), from an example of two samples", trust)  # fmt: skip
+    problem = f"model: {loaded.source} takes one sample and no batch"
+    cure = "export it with dynamic_shapes=({0: torch.export.Dim('n')},), from an example of two samples"
+    pair = _tried(module, sample.expand(2, *shape).contiguous(), problem, cure, trust)
     if not isinstance(pair, Tensor) or pair.shape != (2, logits.shape[1]):
         description = f"shape {tuple(pair.shape)}" if isinstance(pair, Tensor) else type(pair).__name__
         raise IncompatibleError(

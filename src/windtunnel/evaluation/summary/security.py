@@ -84,18 +84,15 @@ def _stored(
 ) -> SecurityCurve:
     low, high = f"{accuracy}_ci_low", f"{accuracy}_ci_high"
     x, y, bottom, top = (numbers(artifacts.metrics, key) for key in (epsilons, accuracy, low, high))
-    smoothed = of_a_smoothed_model(artifacts)
-    return SecurityCurve(
-        artifacts.name, region.norm, certified, x, y, bottom, top, _count(artifacts), x[-1], smoothed=smoothed,
-        out_of_time=_out_of_time(artifacts),
-    )  # fmt: skip
+    curve, smoothed = (x, y, bottom, top, _count(artifacts), x[-1]), of_a_smoothed_model(artifacts)
+    out_of_time = _out_of_time(artifacts)
+    return SecurityCurve(artifacts.name, region.norm, certified, *curve, smoothed=smoothed, out_of_time=out_of_time)
 
 
 def _point(artifacts: Artifacts, region: PerturbationBall, key: str, *, certified: bool) -> SecurityCurve:
     value, low, high = (number(artifacts.metrics, f"{key}{end}") for end in ("", "_ci_low", "_ci_high"))
-    at = region.epsilon
-    return SecurityCurve(artifacts.name, region.norm, certified, [at], [value], [low], [high], _count(artifacts), at,
-                         out_of_time=_out_of_time(artifacts))  # fmt: skip
+    point = ([region.epsilon], [value], [low], [high], _count(artifacts), region.epsilon)
+    return SecurityCurve(artifacts.name, region.norm, certified, *point, out_of_time=_out_of_time(artifacts))
 
 
 def _of_distances(artifacts: Artifacts, region: PerturbationBall) -> SecurityCurve:

@@ -122,8 +122,9 @@ def write_evidence(path: Path, key: Path | None = None, benchmark: str | None = 
     params, raw = load_params(), read_params(PARAMS_FILE)
     names = ["clean", *(name for _, name, _ in entries(params))]
     folders = {name: ROBUSTNESS / name for name in names} | {"summary": SUMMARY, "sanity": SANITY}
-    results = [METRICS, GATE, MODEL / MODEL_JSON, *(folder / METADATA_FILE for folder in folders.values()),
-               SUMMARY / OUTCOMES_FILE, *(REPORTS / f"report.{e}" for e in ("pdf", "html"))]  # fmt: skip
+    reports = [REPORTS / "report.pdf", REPORTS / "report.html"]
+    records = [folder / METADATA_FILE for folder in folders.values()]
+    results = [METRICS, GATE, MODEL / MODEL_JSON, *records, SUMMARY / OUTCOMES_FILE, *reports]
     if missing := [str(file) for file in (PARAMS_FILE, LOCK, *results) if not file.is_file()]:
         raise UserError(f"evidence: {', '.join(missing)}: no such file. Run dvc repro first")
     data = [folder / DATA_FILE for folder in folders.values() if (folder / DATA_FILE).is_file()]
@@ -229,9 +230,9 @@ def model_card(run: Run, digests: Mapping[str, str], failures: Sequence[str] = (
     front = yaml_text({"model-index": [{"name": f"model {origin.model_digest[:12]}", "results": [result]}]}, plain=True)
     file = f"{SUMMARY}/{METADATA_FILE}"
     rows = [number.as_row() for number in numbers]
-    lines = ["---", front.rstrip(), "---", "", "## Robustness", "",
-             "| metric | norm | epsilon | samples | value | 95 % interval |", "| --- | --- | --- | ---: | ---: | --- |",
-             *rows, "", f"Assessed by windtunnel; the numbers are in `{file}` (sha256 `{digests[file]}`).", ""]  # fmt: skip
+    head = ["| metric | norm | epsilon | samples | value | 95 % interval |", "| --- | --- | --- | ---: | ---: | --- |"]
+    origin_text = f"Assessed by windtunnel; the numbers are in `{file}` (sha256 `{digests[file]}`)."
+    lines = ["---", front.rstrip(), "---", "", "## Robustness", "", *head, *rows, "", origin_text, ""]
     return "\n".join(lines)
 
 

@@ -171,9 +171,9 @@ def read_state(layout: Layout = HERE, *, tensors: bool = True) -> State:
     metrics = flatten(read_block(layout.metrics))
     gate = read_gate(layout.gate)
     figures = sorted(layout.summary.glob("*.png"))
-    files = [layout.params, layout.metrics, layout.gate, layout.summary / METADATA_FILE, layout.summary / OUTCOMES_FILE,
-             layout.sanity / METADATA_FILE, layout.report / METADATA_FILE, layout.lock,
-             *(layout.reports / f"report.{e}" for e in ("pdf", "html")), *figures]  # fmt: skip
+    files = [layout.params, layout.metrics, layout.gate, layout.summary / METADATA_FILE, layout.summary / OUTCOMES_FILE]
+    files += [layout.sanity / METADATA_FILE, layout.report / METADATA_FILE, layout.lock]
+    files += [*(layout.reports / f"report.{e}" for e in ("pdf", "html")), *figures]
     digest = _digest(layout, [child.digest for child in children])
     failures = options_of_summary(summary).hard_failures
     caveats = [(m.name, c) for m in (summary, *(child.metadata for child in children)) for c in m.all_caveats]
