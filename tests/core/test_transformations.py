@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 import torch
+from scipy.ndimage import gaussian_filter
 from torch.nn.functional import affine_grid, grid_sample
 
 from windtunnel.core.contracts import Norm
@@ -54,7 +55,8 @@ def test_one_interpolation_is_that_of_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["rotation=10", "translation=2,gamma=0.2", "hue=90,saturation=0.5", "scale=0.1,shear=0.1", "patch=3"]
+    "text",
+    ["rotation=10", "translation=2,gamma=0.2", "hue=90,saturation=0.5", "scale=0.1,shear=0.1", "patch=3", "blur=1"],
 )
 def test_the_identity_changes_nothing(text: str) -> None:
     x, region = torch.rand(2, 3, 5, 5), _region(text)
@@ -67,6 +69,16 @@ def test_brightness_adds_and_contrast_multiplies_within_the_range() -> None:
     x = torch.tensor([0.0, 0.4, 0.9]).view(1, 1, 1, 3)
     values = transform(_region("brightness=0.5,contrast=0.5"), x, torch.tensor([[0.2, 1.5]], dtype=torch.float64))
     assert torch.allclose(values.flatten(), torch.tensor([0.2, 0.8, 1.0]))
+
+
+def test_a_blur_is_that_of_scipy_far_from_the_border() -> None:
+    image = torch.zeros(1, 1, 15, 17, dtype=torch.float64)
+    image[0, 0, 7, 8] = 1.0
+    blurred = transform(_region("blur=2"), image, torch.tensor([[1.2]], dtype=torch.float64))
+    expected = gaussian_filter(image[0, 0].numpy(), 1.2, truncate=8)
+    assert torch.allclose(blurred[0, 0], torch.from_numpy(expected), atol=1e-6)
+    ones = torch.ones(1, 1, 4, 5, dtype=torch.float64)
+    assert torch.allclose(transform(_region("blur=2"), ones, torch.tensor([[2.0]]).double()), ones)
 
 
 def test_a_red_pixel_turns_towards_green() -> None:
@@ -109,7 +121,7 @@ def test_parameters_are_named_with_their_units() -> None:
     ({"patch": 2.5}, "whole number of pixels"),
     ({"patch": 3, "rotation": 5}, "only change"),
     ({"rotation": 5, "norm": "Linf"}, "keep one"),
-    ({"rotation": 5, "scale": 0.1, "shear": 0.1, "gamma": 0.1, "contrast": 0.1}, "5 kinds of change"),
+    ({"rotation": 5, "scale": 0.1, "shear": 0.1, "gamma": 0.1, "hue": 10}, "5 kinds of change"),
 ])  # fmt: skip
 def test_a_region_that_cannot_be_is_refused(block: dict[str, object], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):

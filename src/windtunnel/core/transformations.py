@@ -39,7 +39,8 @@ class Kind:
 
     parameters: their names. identity: the value at which nothing changes. largest: of the range. unit: how a range is written.
     is_square: a square whose side is the range, at every place inside the image, or none. geometric: moves pixels.
-    usual: the least and the largest range that is usual, by which a range in a wrong unit is noticed.
+    usual: the least and the largest range that is usual, by which a range in a wrong unit is noticed. is_even: a parameter and its
+    negative make the same image, so that half of the range is all of it.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Kind:
     geometric: bool = False
     is_square: bool = False
     usual: tuple[float, float] = (0.0, float("inf"))
+    is_even: bool = False
 
 
 def _square(name: str, meaning: str) -> Kind:
@@ -84,6 +86,16 @@ KINDS: dict[str, Kind] = {
         ),
         Kind("scale", "factor, 1 less the range to 1 plus the range", ("scale",), 1.0, 0.99, "", True),
         Kind("shear", "factor: x moves by it times y", ("shear",), 0.0, 10.0, "", True),
+        Kind(
+            "blur",
+            "standard deviation in pixels of a Gaussian, 0 to the range",
+            ("blur",),
+            0.0,
+            1e4,
+            " px",
+            usual=(0.3, 1e4),
+            is_even=True,
+        ),
         Kind("brightness", "is added to every value", ("brightness",), 0.0, 1.0),
         Kind("contrast", "every value is multiplied by 1 less the range to 1 plus the range", ("contrast",), 1.0, 1.0),
         Kind("gamma", "exponent of every value, 1 less the range to 1 plus the range", ("gamma",), 1.0, 0.99),
@@ -113,8 +125,11 @@ class Transformation:
                 )
             if KINDS[name].is_square and (size != int(size) or len(ranges) > 1):
                 raise ValueError(f"{name}: is a whole number of pixels, and the only change of its region")
-        if not 1 <= len(ranges) <= MOST_KINDS:
-            raise ValueError(f"{len(ranges)} kinds of change; a region has 1 to {MOST_KINDS}")
+        changes = len(ranges) - ("contrast" in ranges and "brightness" in ranges)  # one change, as in DeepG
+        if not 1 <= changes <= MOST_KINDS:
+            raise ValueError(
+                f"{changes} kinds of change; a region has 1 to {MOST_KINDS}, of which contrast and brightness are one"
+            )
         return cls(tuple((name, float(ranges[name])) for name in KINDS if name in ranges))
 
     @property
@@ -165,6 +180,11 @@ class Transformation:
     def half_ranges(self) -> tuple[float, ...]:
         """The P half ranges."""
         return tuple(size for name, size in self.ranges for _ in KINDS[name].parameters)
+
+    @property
+    def is_even(self) -> tuple[bool, ...]:
+        """Return for each of the P parameters whether its negative makes the same image."""
+        return tuple(kind.is_even for kind in self.kinds for _ in kind.parameters)
 
     def covers(self, other: Transformation, own_epsilon: float, other_epsilon: float) -> bool:
         """Return True if this region at `own_epsilon` contains `other` at `other_epsilon`."""

@@ -2,7 +2,7 @@
 
 Pixel centres are the coordinates, the origin is the middle of the image, x points right and y up; what lies outside of the image is
 zero. All geometric changes of a region are one map and one bilinear interpolation: the image is scaled, sheared, rotated, then moved.
-Then come saturation, hue, contrast and brightness (value * contrast + brightness), and gamma; values are clamped to [0, 1].
+Then come blur, saturation, hue, contrast and brightness (value * contrast + brightness), and gamma; values are clamped to [0, 1].
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from windtunnel.core.transformations import OWNERS, Transformation
 
 Coordinate = TypeVar("Coordinate", bound=Any)  # Tensor, or an interval with the same arithmetic
 LEAST_POSITIVE = 1e-12  # smaller positive values count as this under gamma, whose gradient they would make infinite
+LEAST_SIGMA = 0.03  # of a blur: a smaller one changes no value
 LUMA = (0.299, 0.587, 0.114)  # Rec. 601, of red, green and blue
 
 
@@ -67,6 +68,9 @@ def transform(
     values = inputs.to(parameters.dtype)
     if any(kind.geometric for kind in transformation.kinds):
         values = _moved(values, p)
+    if "blur" in p:
+        for size in inputs.shape[2:]:  # the rows, then the columns
+            values = (blur_weights(p["blur"], size)[:, None] @ values).mT
     return coloured(values, {name: value[:, None] for name, value in p.items()}).to(inputs.dtype)
 
 
@@ -101,6 +105,13 @@ def _moved(values: Tensor, p: Mapping[str, Tensor]) -> Tensor:
     return upper * (1 - down) + lower * down
 
 
+def blur_weights(sigma: Tensor, size: int) -> Tensor:
+    """Weights (n, size, size) of a Gaussian between the pixels of a line, whose sum is 1 inside the image; sigma (n, 1, 1)."""
+    line = torch.arange(size, dtype=sigma.dtype, device=sigma.device)
+    squares = (line[:, None] - line) ** 2
+    return (-squares / (2 * sigma.abs().clamp(min=LEAST_SIGMA) ** 2)).softmax(-1)
+
+
 def coloured(values: Tensor, p: Mapping[str, Tensor]) -> Tensor:
     """Values (n, C, H, W) under the colour parameters (n, 1, 1, 1) that `p` has."""
     if "saturation" in p:
@@ -127,7 +138,8 @@ def clipped(transformation: Transformation, parameters: Tensor, epsilon: float) 
     if transformation.is_square:
         return parameters
     identity, half_ranges = unit_tensors(transformation, parameters.dtype)
-    reach = half_ranges * epsilon
+    reach, is_even = half_ranges * epsilon, torch.tensor(transformation.is_even)
+    parameters = torch.where(is_even, parameters.abs(), parameters)  # the same image
     return parameters.minimum(identity + reach).maximum(identity - reach)
 
 

@@ -96,6 +96,7 @@ class Ranges(Block):
     translation: Number | None = _range_of("translation")
     scale: Number | None = _range_of("scale")
     shear: Number | None = _range_of("shear")
+    blur: Number | None = _range_of("blur")
     brightness: Number | None = _range_of("brightness")
     contrast: Number | None = _range_of("contrast")
     gamma: Number | None = _range_of("gamma")

@@ -254,10 +254,14 @@ class _SampleCertifier:
         identity, half_ranges = unit_tensors(self.transformation, torch.float64)
         none, nowhere = torch.full_like(image, torch.nan), torch.full((p,), torch.nan)
         side = max(2, round(_FIRST_PARTS ** (1 / p)))
-        ticks = torch.linspace(-1, 1, side + 1, dtype=torch.float64) * self.epsilon
+        starts = [0.0 if is_even else -1.0 for is_even in self.transformation.is_even]
+        ticks = [torch.linspace(start, 1, side + 1, dtype=torch.float64) * self.epsilon for start in starts]
         corners = torch.cartesian_prod(*[torch.arange(side)] * p).view(-1, p)
         queue: list[tuple[float, list[float], Tensor, Tensor]] = [
-            (*_order(ticks[c], ticks[c + 1]), ticks[c], ticks[c + 1]) for c in corners
+            (*_order(low, high), low, high)
+            for low, high in (
+                [torch.stack([ticks[k][c + end] for k, c in enumerate(corner)]) for end in (0, 1)] for corner in corners
+            )
         ]
         heapq.heapify(queue)
         domains, least, stuck, decided_by = 0, float("inf"), float("inf"), 1 if example else 2

@@ -16,7 +16,15 @@ from torch import Tensor
 
 from windtunnel.assessments.verification.transformations.affine_forms import AffineForm
 from windtunnel.core.transformations import Transformation
-from windtunnel.core.transformed import LEAST_POSITIVE, LUMA, pixel_grid, source_of, transform
+from windtunnel.core.transformed import (
+    LEAST_POSITIVE,
+    LEAST_SIGMA,
+    LUMA,
+    blur_weights,
+    pixel_grid,
+    source_of,
+    transform,
+)
 
 MARGIN = 1e-7  # of pixel values: images are float32, and float64 rounds too
 _CELLS = 3  # cells of the pixel grid that a point may cross in each direction; beyond, the bounds are those of the whole image
@@ -73,6 +81,9 @@ def envelope(transformation: Transformation, image: Tensor, low: Tensor, high: T
         k = names.index(name)
         return k, middle[:, k], half[:, k]
 
+    if "blur" in names:
+        for size in image.shape[1:]:  # the rows, then the columns
+            form = _blur(form, *of("blur"), size)
     if "saturation" in names:
         weights = form.centre.new_tensor(LUMA).expand(3, 3)
         grey = _mixed(form, weights)
@@ -93,6 +104,50 @@ def envelope(transformation: Transformation, image: Tensor, low: Tensor, high: T
     if "gamma" in names:
         form = _gamma(form, *of("gamma"))
     return AffineForm(form.centre, form.slopes, form.radius + MARGIN)
+
+
+def _blur(form: AffineForm, symbol: int, middle: Tensor, half: Tensor, size: int) -> AffineForm:
+    """Return the form blurred along its rows, and turned, so that its columns are next."""
+    kernel, slope, error = _kernels(middle, half, size)
+
+    def mixed(weights: Tensor, values: Tensor) -> Tensor:
+        return torch.einsum("bij,b...jw->b...wi", weights, values)
+
+    slopes, reach = mixed(kernel, form.slopes), form.reach
+    slopes[:, symbol] += mixed(slope, form.centre)
+    rest = mixed(slope.abs() + error, reach) + mixed(error, form.centre.abs())
+    return AffineForm(mixed(kernel, form.centre), slopes, mixed(kernel, form.radius) + rest)
+
+
+def _kernels(middle: Tensor, half: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(kernel, slope, error), (B, size, size): the weights of a blur are kernel + slope e, to within `error`.
+
+    With u = 1 / (2 sigma^2) a weight w at distance d has dw/du = w (E - d^2), where E, the mean of the squares of the distances,
+    falls with u: a weight is least at an end, and largest at an end or between, where E = d^2. So its derivative is enclosed; where
+    the hull of the weights is tighter, that is taken.
+    """
+    low, high = middle - half, middle + half
+    nearest = torch.maximum(low, -high)  # to 0, which lies between where it is negative
+    ends = [t.clamp(min=LEAST_SIGMA)[:, None, None] for t in (nearest, torch.maximum(low.abs(), high.abs()))]
+    line = torch.arange(size).to(middle)
+    squares = (line[:, None] - line) ** 2
+    first, last = (blur_weights(end, size) for end in ends)
+    least_mean, largest_mean = ((weights * squares).sum(-1, keepdim=True) for weights in (first, last))
+    rise = (largest_mean - squares).clamp(min=0) * (0.5 / ends[0] ** 2 - 0.5 / ends[1] ** 2)
+    between = torch.where(squares >= largest_mean, last, (last * rise.exp()).clamp(max=1))
+    weights = TensorInterval(torch.minimum(first, last), torch.where(squares <= least_mean, first, between))
+    inverse = TensorInterval(ends[1] ** -3, ends[0] ** -3)
+    derivative = weights * TensorInterval(squares - largest_mean, squares - least_mean) * inverse
+    step = half[:, None, None]
+    error = (derivative.high - derivative.low) / 2 * step
+    is_box = ((weights.high - weights.low) / 2 <= error) | (nearest < LEAST_SIGMA)[:, None, None]
+    slope = (derivative.low + derivative.high) / 2 * step * middle.sign()[:, None, None]
+    centre = blur_weights(middle[:, None, None], size)
+    return (
+        torch.where(is_box, (weights.low + weights.high) / 2, centre),
+        torch.where(is_box, 0.0, slope),
+        torch.where(is_box, (weights.high - weights.low) / 2, error) + 1e-12,
+    )
 
 
 def _mixed(form: AffineForm, weights: Tensor) -> AffineForm:
