@@ -53,16 +53,27 @@ def assess(
 
         result = windtunnel.assess(model, x, y, budget="Linf 8/255", attacks=["pgd", "standard"], verify="cascade")
 
-    model: a torch module from float32 (n, C, H, W) in [0, 1] to logits (n, K), normalisation inside; it is copied, and never
-    changed. Or a function from such an array to probabilities (n, K): black-box attacks alone.
-    x: images (n, C, H, W) or (n, H, W) in [0, 1] or uint8, or tabular (n, F). y: integers or names, (n,); without it the
-    model's own predictions are the reference, and a caveat says so. budget: a norm and an epsilon, or the block of
-    params.yaml. attacks, queries, sweeps, verify, corrupt: an algorithm's name, several of them, or entries by name as in
-    params.yaml; among attacks also a function of your own (docs/attacks.md). sanity: the profile of the checks (stored,
-    standard, full) or the block of params.yaml, None for none. train: the training split, for checks of leakage. seed: every unit of work
-    derives its own from it.
+    Args:
+        model: torch module from float32 (n, C, H, W) in [0, 1] to logits (n, K), normalisation inside; it is copied, and never
+            changed. Or a function from such an array to probabilities (n, K), for black-box attacks alone.
+        x: images (n, C, H, W) or (n, H, W) in [0, 1] or uint8, or tabular (n, F).
+        y: integers or names, (n,). Without it the model's own predictions are the reference, and a caveat says so.
+        budget: norm and epsilon such as "Linf 8/255", or the block of params.yaml.
+        attacks: an algorithm's name, several of them, or entries by name as in params.yaml; also a function of your own
+            (docs/how-to/own-attack.md).
+        queries: query-counted attacks, given as `attacks` are.
+        sweeps: attacks over a grid of epsilons.
+        verify: verifiers.
+        corrupt: corruption suites.
+        sanity: profile of the checks (stored, standard, full), or the block of params.yaml; None for none.
+        class_names: a name for each class.
+        train: images and labels of the training split, for checks of leakage.
+        seed: run seed; every unit of work derives its own from it.
+        device: cpu, cuda, mps, or auto.
 
-    Raises UserError, in one line and before anything is computed, for what cannot be run.
+    Raises:
+        UserError: For what cannot be run, in one line, before anything is computed.
+
     """
     return _assess(
         model,
