@@ -66,12 +66,12 @@ def missing_of_pipeline(module: str) -> UserError:
     return UserError(f"{module} is not installed, which this needs; pip install 'windtunnel[pipeline]' installs it")
 
 
-def unknown_word(where: str, unknown: str, allowed: Iterable[str], *, what: str = "known") -> str:
-    """Return the one line for a word that is not among the allowed ones, with the nearest of them."""
+def unknown_word(where: str, unknown: str, allowed: Iterable[str], *, what: str = "known", most: int = 12) -> str:
+    """Return the line for a word that is not among the allowed ones, with the nearest of them and `most` of all."""
     choices = list(allowed)
     near = nearest(unknown[:200], choices)
     hint = f" Did you mean '{near}'?" if near else ""
-    listed = ", ".join(choices[:12]) + (f", ... ({len(choices)} in all)" if len(choices) > 12 else "")
+    listed = ", ".join(choices[:most]) + (f", ... ({len(choices)} in all)" if len(choices) > most else "")
     return f"{where}: {shown(unknown)} is not {what}.{hint} Allowed: {listed or '(nothing)'}"
 
 

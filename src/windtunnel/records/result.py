@@ -18,7 +18,9 @@ Tensors = dict[str, "Tensor | dict[str, Tensor]"]
 def tensor_in(data: Mapping[str, Tensor | dict[str, Tensor]], key: str) -> Tensor:
     """Return the tensor under `key`. Raises KeyError, with the names that there are, where there is none."""
     if key not in data:
-        raise KeyError(unknown_word("tensor", str(key), sorted(data), what="a tensor of this assessment"))
+        raise KeyError(
+            unknown_word("tensor", str(key), sorted(data), what="a tensor of this assessment", most=len(data))
+        )
     value = data[key]
     if not isinstance(value, Tensor):
         raise KeyError(f"'{key}' holds tensors by name and is none")
