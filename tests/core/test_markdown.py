@@ -2,7 +2,7 @@
 
 import pytest
 
-from windtunnel.core.markdown import escape
+from windtunnel.core.markdown import escape, with_code
 from windtunnel.evaluation.gate.table import markdown
 from windtunnel.records.gate import Decision, GateResult
 
@@ -27,3 +27,12 @@ def test_a_hard_failure_with_markup_in_a_name_is_text_in_the_comment():
     assert "](z)" not in text.replace("\\](z)", "")
     assert "@team" not in text
     assert not any(row.startswith("# ") for row in text.splitlines())
+
+
+def test_code_is_split_from_text_and_single_backticks_stay():
+    assert with_code("each batch is seeded from `seed`: another") == [
+        ("each batch is seeded from ", False),
+        ("seed", True),
+        (": another", False),
+    ]
+    assert with_code("a ` alone") == [("a ` alone", False)]

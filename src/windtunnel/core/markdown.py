@@ -7,6 +7,13 @@ import re
 # Underscores inside a word and brackets without a link behind them are text already, and stay legible.
 _MARKUP = re.compile(r"[\\`*<>|~]|(?<!\w)_|_(?!\w)|\](?=[(\[:])|!(?=\[)")
 
+_CODE = re.compile(r"`([^`\n]+)`")
+
+
+def with_code(text: str) -> list[tuple[str, bool]]:
+    """Split text at its `code`: (part, True if it stands between backticks), without the backticks."""
+    return [(part, i % 2 == 1) for i, part in enumerate(_CODE.split(text)) if part]
+
 
 def escape(text: str) -> str:
     """Return `text` on one line, with everything escaped that Markdown, HTML or a mention (`@name`) begins with."""

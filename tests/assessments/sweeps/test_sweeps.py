@@ -241,7 +241,7 @@ def test_the_sizes_of_the_groups_stand_in_the_figure_and_the_terminal(blobs, tmp
     shown = str([getattr(scene, "marks", scene) for scene in (drawn if isinstance(drawn, list | tuple) else [drawn])])
     for size in sizes:
         assert size in printed
-        assert f"{size}, mean" in shown
+        assert f"{size}: mean" in shown
 
 
 def test_every_algorithm_of_the_catalogue_can_be_swept(digits_subject):

@@ -1,7 +1,9 @@
 // Run by test_browser.py in the page of a report; each returns what it finds wrong.
+// A drawing for another size of screen is in the page, but not shown.
+const shownDrawings = () => [...document.querySelectorAll('svg')].filter((svg) => svg.getClientRects().length);
 const overlaps = () => {
 const bad = [];
-for (const svg of document.querySelectorAll('svg')) {
+for (const svg of shownDrawings()) {
   const boxes = [...svg.querySelectorAll('text')].filter((t) => t.textContent.trim()).map((t) => [t.textContent, t.getBBox()]);
   for (let i = 0; i < boxes.length; i++) for (let j = i + 1; j < boxes.length; j++) {
     const [a, b] = [boxes[i][1], boxes[j][1]];
@@ -24,7 +26,7 @@ for (const e of document.querySelectorAll('body *')) {
   const found = ratio(parse(style.color), ground(e));
   if (found < (large ? 3 : 4.5)) bad.push([e.tagName, e.className, e.textContent.trim().slice(0, 30), found.toFixed(2)]);
 }
-for (const svg of document.querySelectorAll('svg')) {
+for (const svg of shownDrawings()) {
   const rects = [...svg.querySelectorAll('rect')].map((r) => [r.getBBox(), parse(getComputedStyle(r).fill)]);
   for (const t of svg.querySelectorAll('text')) {
     if (!t.textContent.trim()) continue;

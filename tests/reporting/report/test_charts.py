@@ -1,12 +1,24 @@
 """The drawings: what stands where, that shares add up, and that nothing leaves the canvas."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from windtunnel.assessments.figures.axes import Axes, ticks
-from windtunnel.assessments.figures.plots import Bar, Series, bars, columns, lines, matrix
-from windtunnel.assessments.figures.scene import PALETTE, Dot, Label, Line, Rect
+from windtunnel.assessments.figures.plots import Bar, Series, bars, binned, columns, lines, matrix
+from windtunnel.assessments.figures.scene import (
+    ATTACK_CURVES,
+    PALETTE,
+    Dot,
+    Label,
+    Line,
+    Rect,
+    contrast,
+    curve_colour,
+    text_width,
+)
 from windtunnel.core.sample_states import SampleState
 from windtunnel.evaluation.summary.sandwich_figure import ROLES, BudgetBar, sandwich
 from windtunnel.records.metadata import Rate
@@ -74,3 +86,35 @@ def test_every_kind_of_chart_stays_on_its_canvas_and_speaks_for_itself():
 def test_hover_text_holds_the_value_and_its_interval():
     scene = bars([Bar("pgd", 0.5, "broken", (0.4, 0.6))], "accuracy", "words")
     assert "pgd: 50.0% [40.0%, 60.0%]" in [m.tip for m in scene.marks if isinstance(m, Rect)]
+
+
+@given(
+    st.integers(1, 500), st.lists(st.integers(0, 60), min_size=1, max_size=60), st.integers(2, 25), st.integers(-3, 2)
+)
+def test_bins_follow_the_grid_of_the_values(step, places, most, power):
+    """Counts of queries, changed values and epsilons of a sweep: each bin holds the same number of possible values."""
+    values = [(7 + place * step) * 10.0**power for place in places]
+    counts, (low, high) = binned(values, most)
+    assert sum(counts) == len(values)
+    assert len(counts) <= most
+    width = (high - low) / len(counts)
+    grid = math.gcd(*(place - min(places) for place in places)) * step or width / 10.0**power
+    assert round(width / 10.0**power / grid, 3) % 1 == 0
+    assert all(low < value < high for value in values)
+    assert counts[0] > 0
+    assert counts[-1] > 0
+
+
+def test_no_two_curves_of_a_chart_share_a_colour():
+    colours = [curve_colour(ATTACK_CURVES, i) for i in range(40)]
+    assert len(set(colours)) == 40
+    assert all(contrast(c, PALETTE["paper"][k]) >= 3 for c in colours[len(ATTACK_CURVES) :] for k in (0, 1))
+
+
+def test_a_long_label_of_an_axis_stays_on_the_page():
+    label = "top-1 accuracy per class at the median epsilon, 0.1, 95 % intervals"
+    scene = bars([Bar("class 0", 0.5, "broken")], label, "alt", width=312)
+    mark = next(m for m in scene.marks if isinstance(m, Label) and m.text == label)
+    half = text_width(label, mark.size) / 2
+    assert mark.x - half >= 0
+    assert mark.x + half <= scene.width

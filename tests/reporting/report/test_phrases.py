@@ -92,11 +92,12 @@ def test_a_curve_that_ran_out_of_time_is_no_finding():
 
 
 def test_every_curve_of_a_chart_has_a_colour_of_its_own():
-    from windtunnel.assessments.figures.scene import PALETTE
-    from windtunnel.evaluation.summary.security_figure import _ATTACKED, _CERTIFIED
+    from windtunnel.assessments.figures.scene import ATTACK_CURVES, CERTIFICATE_CURVES, PALETTE
+    from windtunnel.evaluation.summary.security_figure import _ENDS
 
+    ends = [role for _, _, role in _ENDS]
     for theme in (0, 1):
-        colours = [PALETTE[role][theme] for role in (*_ATTACKED, *_CERTIFIED)]
+        colours = [PALETTE[role][theme] for role in (*ATTACK_CURVES, *CERTIFICATE_CURVES, *ends)]
         assert len(set(colours)) == len(colours)
 
 

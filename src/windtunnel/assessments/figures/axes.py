@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from windtunnel.assessments.figures.scene import Label, Line, Mark
+from windtunnel.assessments.figures.scene import Label, Line, Mark, text_width
 
 Format = Callable[[float], str]
 WIDTH = 480.0
@@ -74,7 +74,11 @@ class Axes:
                     Label(self.left - 5, y + 3, y_format(value), "soft", 9, "end"),
                 ]
         marks.append(Line(((self.left, self.top), (self.left, self.bottom), (self.right, self.bottom)), "soft", 0.8))
-        marks.append(Label((self.left + self.right) / 2, self.bottom + 28, x_label, "soft", 9, "middle"))
+        room = self.right + 6  # a long label is set smaller, and beside the middle rather than beyond the page
+        size = min(9.0, max(7.0, 9 * room / max(1.0, text_width(x_label, 9))))
+        half = text_width(x_label, size) / 2
+        middle = max(4 + half, min((self.left + self.right) / 2, 4 + room - half))
+        marks.append(Label(middle, self.bottom + 28, x_label, "soft", size, "middle"))
         if y_label:
             marks.append(Label(4, self.top - 8, y_label, "soft", 9))
         return marks

@@ -19,6 +19,7 @@ from windtunnel.assessments.figures.scene import (
     legend,
     text_width,
     whisker,
+    wrapped,
 )
 
 Interval = tuple[float, float]
@@ -143,6 +144,29 @@ def lines(
     entries = list(dict.fromkeys((curve.colour, curve.label) for curve in series if curve.label and curve.named))
     key, height = legend(entries, axes.left, axes.bottom + 38, axes.right - axes.left)
     return Scene(width, axes.bottom + 40 + height, (*marks, *key), alt)
+
+
+def binned(values: Sequence[float], most: int) -> tuple[list[float], Interval]:
+    """Count values in equal bins that follow their grid, so that no bin is empty or full by the binning alone.
+
+    Args:
+        values: finite, at least one; multiples of a step where they are counts, or epsilons of a sweep.
+        most: bins at most.
+
+    Returns:
+        The counts, and both ends: each bin is a whole number of steps, with the values inside it.
+
+    """
+    unit = 10.0 ** (math.floor(math.log10(max(map(abs, values)) or 1.0)) - 6)
+    places = [round(value / unit) for value in values]
+    low = min(places)
+    step = math.gcd(*(offset - low for offset in places)) or round(1 / unit)
+    width = step * -(-((max(places) - low) // step + 1) // most)
+    counts = [0.0] * ((max(places) - low) // width + 1)
+    for offset in places:
+        counts[(offset - low) // width] += 1
+    start = low - step / 2
+    return counts, (start * unit, (start + width * len(counts)) * unit)
 
 
 def columns(
@@ -353,8 +377,14 @@ def matrix(
     for j, name in enumerate(header):
         shown = clipped(name, max(1, int((cell - 3) / 5.4)))
         marks.append(Label(label_width + (j + 0.5) * cell, bottom + 12, shown, "ink", 9, "middle"))
-    marks.append(Label(label_width + len(header) * cell / 2, bottom + 27, x_label, "soft", 9, "middle"))
-    return Scene(min(width, label_width + cell * len(header) + 10), bottom + 34, tuple(marks), alt)
+    page = min(width, label_width + cell * len(header) + 10)
+    parts = wrapped(x_label, page - 12)
+    middle = label_width + len(header) * cell / 2
+    for k, part in enumerate(parts):
+        half = text_width(part, 9) / 2
+        x = max(4 + half, min(middle, page - 4 - half))
+        marks.append(Label(x, bottom + 27 + 12 * k, part, "soft", 9, "middle"))
+    return Scene(page, bottom + 22 + 12 * len(parts), tuple(marks), alt)
 
 
 def histogram(

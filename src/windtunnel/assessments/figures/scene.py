@@ -4,7 +4,8 @@ Coordinates are in points, y downwards. A colour is a role of PALETTE (which has
 `tip` is what a reader sees on hovering over a mark, or on stepping to it with the keyboard.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from colorsys import hls_to_rgb
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -60,6 +61,20 @@ def contrast(first: str, other: str) -> float:
 def ink_on(colour: str) -> str:
     """White or black, whichever reads better on a colour #rrggbb."""
     return max("#ffffff", "#000000", key=lambda ink: contrast(ink, colour))
+
+
+ATTACK_CURVES = ("broken", "attack-2", "attack-3", "attack-4", "attack-5", "attack-6")
+CERTIFICATE_CURVES = ("certified", "certificate-2", "certificate-3", "certificate-4")
+_GOLDEN = 0.618034  # turns of the hue from one colour to the next, which never repeat
+
+
+def curve_colour(roles: Sequence[str], i: int) -> str:
+    """Return the colour of curve `i` of a chart, of no other: a role, and beyond the roles one that is legible on white and on dark."""
+    if i < len(roles):
+        return roles[i]
+    shades = (hls_to_rgb(i * _GOLDEN % 1, 0.9 - step / 100, 0.65) for step in range(80))
+    colours = ("#" + "".join(f"{round(255 * part):02x}" for part in shade) for shade in shades)
+    return next(colour for colour in colours if contrast(colour, PALETTE["paper"][0]) >= 4.5)
 
 
 # The words on a filled mark: `on-broken` on `broken`.

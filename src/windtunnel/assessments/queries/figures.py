@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from windtunnel.assessments.attacks.figures import NOT_IMAGES
 from windtunnel.assessments.figures.axes import plain
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
-from windtunnel.assessments.figures.plots import Series, columns, lines
+from windtunnel.assessments.figures.plots import Series, binned, columns, lines
+from windtunnel.assessments.figures.scene import ATTACK_CURVES, curve_colour
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.core.transformations import epsilon_text
 from windtunnel.records.metadata import number, numbers
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 NO_QUERIES = "No query counts on disk: this assessment is not one of `queries`."
 _BINS = 20
-_COLOURS = ("broken", "attack-2", "attack-3", "attack-4", "attack-5", "attack-6")
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class SuccessCurvesVisualiser(Visualiser):
         """One chart."""
         if not self.assessments:
             raise NothingToDraw(NO_QUERIES)
-        curves = [_curve(a, _label(a), _COLOURS[i % len(_COLOURS)]) for i, a in enumerate(self.assessments)]
+        curves = [_curve(a, _label(a), curve_colour(ATTACK_CURVES, i)) for i, a in enumerate(self.assessments)]
         if not (drawn := [curve for curve in curves if curve.points]):
             raise NothingToDraw("No sample was left to attack.")
         return [_success(drawn)]
@@ -125,13 +125,10 @@ class QueryHistogramsVisualiser(_QueryVisualiser):
 
 
 def _histogram(artifacts: Artifacts, key: str, title: str) -> Scene:
-    import numpy as np
-
     values, median = numbers(artifacts.metrics, f"{key}_succ"), number(artifacts.metrics, f"{key}_succ_median")
-    edges = (min(0.0, *values), max(*values, 1e-9))
-    counts, _ = np.histogram(values, bins=_BINS, range=edges)
-    alt = f"{title} of {len(values)} samples: median {plain(median)}, largest {plain(edges[1])}."
-    return columns(counts.tolist(), edges, f"{title}; median {plain(median)}", alt, "broken")
+    counts, edges = binned(values, _BINS)
+    alt = f"{title} of {len(values)} samples: median {plain(median)}, largest {plain(max(values))}."
+    return columns(counts, edges, f"{title}; median {plain(median)}", alt, "broken")
 
 
 @register

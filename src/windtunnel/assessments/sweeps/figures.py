@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from windtunnel.assessments.figures.axes import HALF, plain
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
-from windtunnel.assessments.figures.plots import Bar, Series, bars, columns, lines
+from windtunnel.assessments.figures.plots import Bar, Series, bars, binned, columns, lines
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.transformations import budget_text, transformation_of
 from windtunnel.records.metadata import number, numbers
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from windtunnel.records.artifacts import Artifacts
 
 NO_SWEEP = "No epsilons on disk: this assessment is not a sweep."
-_MOST_CLASSES, _MOST_POINTS = 40, 1000
+_MOST_CLASSES, _MOST_POINTS, _BINS = 40, 1000, 12
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,14 @@ class CriticalEpsilonVisualiser(_SweepVisualiser):
 
     def draw_sweep(self, artifacts: Artifacts) -> Drawing:
         """Return a column per bin, and one for what never flips."""
-        survivors = int((~artifacts.tensor("critical_epsilon").isfinite()).sum())
+        critical = artifacts.tensor("critical_epsilon")
+        flipped = critical[critical.isfinite()].tolist()
+        survivors = len(critical) - len(flipped)
         largest = numbers(artifacts.metrics, "epsilons")[-1]
         alt = f"Smallest epsilon that flips each prediction, up to {plain(largest)}; {survivors} samples never flip."
-        return columns(
-            numbers(artifacts.metrics, "critical_epsilon_histogram"), (0, largest), "critical epsilon", alt, "broken",
-            ("never flips at these epsilons", survivors, "unknown"),
-        )  # fmt: skip
+        counts, edges = binned(flipped, _BINS) if flipped else ([0.0], (0.0, largest))
+        never = ("never flips at these epsilons", survivors, "unknown")
+        return columns(counts, edges, "critical epsilon", alt, "broken", never)
 
 
 @register
@@ -102,14 +103,14 @@ class ConfidenceVisualiser(_SweepVisualiser):
         pairs = [(float(critical[i]), float(confidence[i])) for i in places]
         flips = tuple((x, y) for x, y in pairs if x <= largest)
         never = tuple((1.06 * largest, y) for x, y in pairs if not x <= largest)
+        groups = "".join(_groups(artifacts))
         series = [
-            Series("flips", "broken", flips, line=False),
+            Series(f"flips{groups}", "broken", flips, line=False),
             Series("never flips at these epsilons", "certified", never, line=False),
         ]
         subset_note = f" {_MOST_POINTS} of {n} samples are drawn." if len(pairs) < n else ""
         alt = "Clean confidence against critical epsilon; top left is confidently wrong soonest."
-        groups = "".join(_groups(artifacts))
-        return lines([s for s in series if s.points], f"critical epsilon.{groups}" if groups else "critical epsilon",
+        return lines([s for s in series if s.points], "critical epsilon",
                      "clean confidence (max softmax)", alt + subset_note + groups, (0, 1.1 * largest), (0, 1.02))  # fmt: skip
 
 
@@ -118,7 +119,7 @@ def _groups(artifacts: Artifacts) -> Iterator[str]:
     for group, what in (("earliest", "flip earliest"), ("longest", "last longest")):
         if f"confidence_{group}" in artifacts.metrics and f"n_{group}" in artifacts.metrics:
             sure = number(artifacts.metrics, f"confidence_{group}")
-            yield f" {artifacts.metrics[f'n_{group}']} {what}, mean {sure:.1%}."
+            yield f"; {artifacts.metrics[f'n_{group}']} {what}: mean confidence {sure:.1%}"
 
 
 @register

@@ -6,7 +6,19 @@ from typing import ClassVar
 
 from windtunnel.assessments.figures.axes import WIDTH, percent
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
-from windtunnel.assessments.figures.scene import Dot, Label, Line, Mark, Rect, Scene, hatch, legend, text_width, whisker
+from windtunnel.assessments.figures.scene import (
+    Dot,
+    Label,
+    Line,
+    Mark,
+    Rect,
+    Scene,
+    hatch,
+    legend,
+    text_width,
+    whisker,
+    wrapped,
+)
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.sample_states import SampleState
 from windtunnel.records.artifacts import Artifacts
@@ -37,11 +49,11 @@ class BudgetBar:
     drawn: str = ""
 
 
-def sandwich(layers: Sequence[BudgetBar]) -> Scene:
+def sandwich(layers: Sequence[BudgetBar], page: float = WIDTH) -> Scene:
     """Draw a bar per budget; the whisker below it is the interval of certified accuracy, the one above of the worst case."""
     step, bar, top = 44.0, 22.0, 8.0
     x_left = 14 + max(text_width(text, 10) for layer in layers for text in (layer.budget, layer.drawn))
-    width = WIDTH - x_left - 14
+    width = page - x_left - 14
     marks: list[Mark] = []
     for i, layer in enumerate(layers):
         y, x = top + i * step + 7, x_left
@@ -70,11 +82,12 @@ def sandwich(layers: Sequence[BudgetBar]) -> Scene:
     for tick in (0, 0.25, 0.5, 0.75, 1):
         marks.append(Line(((x_left + tick * width, bottom - 4), (x_left + tick * width, bottom)), "soft", 0.8))
         marks.append(Label(x_left + tick * width, bottom + 10, percent(tick), "soft", 8.5, "middle"))
-    key, height = legend([(role, state.meaning) for state, role in ROLES.items()], 8, bottom + 22, WIDTH - 8)
+    key, height = legend([(role, state.meaning) for state, role in ROLES.items()], 8, bottom + 22, page - 8)
     note = "Bars: all samples. Whiskers: 95 % intervals, of worst-case accuracy above a bar, of certified accuracy below it"
     partial = ", over the attacked samples." if any(layer.drawn for layer in layers) else "."
-    marks.append(Label(8, bottom + 22 + height + 8, note + partial, "soft", 8.5))
-    return Scene(WIDTH, bottom + height + 36, (*marks, *key), _in_words(layers))
+    parts = wrapped(note + partial, page - 12, 8.5)
+    marks += [Label(8, bottom + height + 30 + 11 * k, part, "soft", 8.5) for k, part in enumerate(parts)]
+    return Scene(page, bottom + height + 25 + 11 * len(parts), (*marks, *key), _in_words(layers))
 
 
 def _in_words(layers: Sequence[BudgetBar]) -> str:

@@ -8,20 +8,18 @@ from typing import ClassVar
 from windtunnel.assessments.figures.axes import plain
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
 from windtunnel.assessments.figures.plots import Series, lines
-from windtunnel.assessments.figures.scene import Scene
+from windtunnel.assessments.figures.scene import ATTACK_CURVES, CERTIFICATE_CURVES, Scene, curve_colour
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.evaluation.summary.security import SecurityCurve, read_curves
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.metadata import Rate
 from windtunnel.records.sandwich import Layer, layers_in
 
-_ATTACKED = ("broken", "attack-2", "attack-3", "attack-4", "attack-5", "attack-6")
-_CERTIFIED = ("certified", "certificate-2", "certificate-3", "certificate-4")
 # An end of the sandwich at one budget.
 End = Callable[[Layer], Rate | None]
 WORST_CASE: End = attrgetter("worst_case")
 CERTIFIED: End = attrgetter("certified")
-_ENDS = ((WORST_CASE, "worst case of all assessments", "ink"), (CERTIFIED, "certified by any", "clean"))
+_ENDS = ((WORST_CASE, "worst case of all assessments", "ink"), (CERTIFIED, "certified by any", "soft"))
 
 
 def security_charts(
@@ -48,8 +46,7 @@ def _series(curve: SecurityCurve, i: int, n: int) -> Iterator[Series]:
     title += " (of the smoothed model)" if curve.smoothed else ""
     title += f", n = {curve.samples}" if curve.samples != n else ""
     title += f", at least: {curve.out_of_time} samples out of time" if curve.out_of_time else ""
-    colours = _CERTIFIED if curve.certified else _ATTACKED
-    colour = colours[i % len(colours)]
+    colour = curve_colour(CERTIFICATE_CURVES if curve.certified else ATTACK_CURVES, i)
     points = tuple(zip(curve.epsilons, curve.accuracy, strict=True))
     if curve.steps:
         corners = ((x, y) for (_, y), (x, _) in zip(points, points[1:], strict=False))

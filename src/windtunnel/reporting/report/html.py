@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from windtunnel.assessments.figures.axes import HALF
 from windtunnel.assessments.figures.pictures import data_uri
 from windtunnel.assessments.figures.scene import PALETTE
+from windtunnel.core.markdown import with_code
 from windtunnel.records.files import replacing
 from windtunnel.reporting.report.model import ReportContent, SampleAppendix
 
@@ -30,6 +31,7 @@ def render_html(report: ReportContent, path: Path) -> None:
         trim_blocks=True,
     )
     environment.filters |= {
+        "code": _code,
         "data_uri": data_uri,
         "kind": lambda value: type(value).__name__,
         "paint": lambda colour: f"var(--{colour})" if colour in PALETTE else colour,
@@ -49,6 +51,12 @@ def render_html(report: ReportContent, path: Path) -> None:
     )
     with replacing(path) as temporary:
         temporary.write_text(page, encoding="utf-8")
+
+
+def _code(text: str) -> Markup:
+    """Return text with what stands between backticks as <code>; all of it is escaped."""
+    tagged = (Markup("<code>{}</code>").format(part) if is_code else escape(part) for part, is_code in with_code(text))
+    return Markup("").join(tagged)
 
 
 def _template(environment: Environment, name: str) -> str:

@@ -49,10 +49,11 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawing in vectors, with what it shows in words."""
+    """A drawing in vectors, with what it shows in words. `narrow`: the same for the screen of a phone, where it is another."""
 
     scene: Scene
     caption: str
+    narrow: Scene | None = None
 
 
 Block: TypeAlias = Text | Highlight | Table | Figure | Chart | PictureGrid

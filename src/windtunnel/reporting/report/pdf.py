@@ -48,6 +48,7 @@ from windtunnel.reporting.report.pdf_parts import (
     chart_parts,
     colour,
     finding_part,
+    markup,
     paired_charts,
     register_fonts,
     style,
@@ -157,7 +158,7 @@ def _story(report: ReportContent) -> Iterator[Flowable]:
         last += 1
     yield Paragraph(f"{last}  Glossary", _H1)
     for word, meaning in report.glossary:
-        yield Paragraph(f"<b>{escape(word)}</b>: {escape(meaning)}", _LINE)
+        yield Paragraph(f"<b>{escape(word)}</b>: {markup(meaning)}", _LINE)
     yield Paragraph(_NO_TAGS, style("tags", 7.4, "soft", spaceBefore=6))
 
 
@@ -168,7 +169,7 @@ def _front(report: ReportContent) -> Iterator[Flowable]:
     facts = "".join(f"  ·  {escape(what)} {escape(value)}" for what, value in front.facts)
     yield Paragraph(f"{escape(front.subtitle)}<font size=7.4>{facts}</font>", _SUB)
     yield from map(finding_part, front.alarms)
-    yield Paragraph(escape(front.statement), _STATEMENT)
+    yield Paragraph(markup(front.statement), _STATEMENT)
     if front.tiles:
         yield _tiles(front.tiles)
         yield Spacer(1, 5)
@@ -180,7 +181,7 @@ def _front(report: ReportContent) -> Iterator[Flowable]:
     for title, findings in (("What did most damage", front.findings), ("What limits these numbers", front.caveats)):
         if findings:
             yield Paragraph(title, _HEAD)
-            yield from (Paragraph(escape(finding.text), _BULLET, bulletText="•") for finding in findings)
+            yield from (Paragraph(markup(finding.text), _BULLET, bulletText="•") for finding in findings)
     yield Spacer(1, 8)
     yield _sign_off()
 

@@ -25,6 +25,7 @@ from reportlab.platypus import Table as PdfTable
 from windtunnel.assessments.figures.pictures import Picture, PictureGrid
 from windtunnel.assessments.figures.scene import PALETTE, Area, Dot, Label, Line, Mark, Rect, Scene
 from windtunnel.assessments.figures.split import split_scene
+from windtunnel.core.markdown import with_code
 from windtunnel.reporting.report.model import Block, Chart, Figure, Highlight, Table, Text
 
 WIDTH = A4[0] - 36 * mm
@@ -57,6 +58,12 @@ def register_fonts() -> None:
     # Drawings start in this font: the default of the library is one that no PDF embeds.
     shapes.STATE_DEFAULTS["fontName"] = FONT
     pdfmetrics.registerFontFamily(FONT, normal=FONT, bold=BOLD, italic=FONT, boldItalic=BOLD)
+
+
+def markup(text: str) -> str:
+    """Return text as reportlab's markup: escaped, with what stands between backticks in the font of code."""
+    parts = ((escape(part), is_code) for part, is_code in with_code(text))
+    return "".join(f'<font name="{MONO}">{part}</font>' if is_code else part for part, is_code in parts)
 
 
 def style(name: str, size: float, role: str = "ink", **more: object) -> ParagraphStyle:
@@ -100,7 +107,7 @@ def block_parts(block: Block) -> list[Flowable]:
 
 def finding_part(finding: Highlight) -> Flowable:
     """Return a sentence in a box with a coloured edge."""
-    text = escape(finding.text)
+    text = markup(finding.text)
     box = PdfTable(
         [[Paragraph(f"<b>{text}</b>" if finding.severity == "invalid" else text, BODY)]],
         colWidths=[WIDTH],
@@ -120,7 +127,7 @@ def table_parts(table: Table) -> list[Flowable]:
     if not table.rows:
         return []
     rows = [[Paragraph(escape(cell), HEAD) for cell in table.header]]
-    rows += [[Paragraph(escape(cell), CELL) for cell in row] for row in table.rows]
+    rows += [[Paragraph(markup(cell), CELL) for cell in row] for row in table.rows]
     drawn = PdfTable(rows, colWidths=_column_widths(table), repeatRows=1, splitInRow=1)
     head_row = ("BACKGROUND", (0, 0), (-1, 0), colour("card"))
     drawn.setStyle(cells(2, 2.5, 4, ("LINEBELOW", *ALL, 0.4, colour("line")), head_row))
@@ -248,7 +255,7 @@ def _picture(picture: Picture | None, side: float) -> object:
 
 
 def _text_parts(text: Text) -> list[Flowable]:
-    return [Paragraph(escape(text.text), CODE if text.code else BODY)]
+    return [Paragraph(escape(text.text), CODE) if text.code else Paragraph(markup(text.text), BODY)]
 
 
 _PARTS: dict[type[Block], Callable[..., list[Flowable]]] = {

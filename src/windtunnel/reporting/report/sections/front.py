@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from windtunnel.assessments.figures.axes import HALF
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.core.medians import median
@@ -101,7 +102,8 @@ def _sandwich_chart(summary: Artifacts | None) -> Chart | None:
     if summary is None:
         return None
     alt = f"The robustness sandwich: the state of the {summary.metrics['n_samples']} samples at each budget."
-    return Chart(sandwich(budget_bars(summary)), alt)
+    layers_shown = budget_bars(summary)
+    return Chart(sandwich(layers_shown), alt, sandwich(layers_shown, HALF))
 
 
 def _findings(inputs: ReportInputs) -> tuple[Highlight, ...]:
