@@ -136,7 +136,7 @@ def check_compatibility(
     from windtunnel.boundary.data.slices import read_slices
     from windtunnel.boundary.models.load import preview_classifier
     from windtunnel.boundary.models.views import view_of
-    from windtunnel.cli.needs import needs_of, print_estimate
+    from windtunnel.cli.needs import needs_of, print_estimate, print_queries
     from windtunnel.cli.seen import SECONDS
     from windtunnel.core.dataset import too_many
 
@@ -177,9 +177,11 @@ def check_compatibility(
     mistakes += _transfer_mistakes(params, assessed)
     if mistakes and params.model.source == "function":
         return mistakes, None, None  # before a query that may cost money
+    queries_of_run = print_queries(params, assessed, console) if params.model.source == "function" else []
     failures, look = check_model(params, classifier, assessed, console, queries, wider)
     mistakes += failures
     refused, needs = needs_of(params, classifier, assessed, train, console)
+    needs = needs.model_copy(update={"queries": queries_of_run})
     mistakes += refused
     if measurement.estimate and not mistakes:
         needs = print_estimate(params, classifier, assessed, train, console, needs, measurement)

@@ -13,7 +13,8 @@ from rich.markup import escape
 from windtunnel.cli.tables import headings, print_table
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
-from windtunnel.reporting.answers import EstimateAnswer, PlanAnswer, RoomAnswer
+from windtunnel.registry.plugins import families
+from windtunnel.reporting.answers import EstimateAnswer, PlanAnswer, QueriesAnswer, RoomAnswer
 
 if TYPE_CHECKING:
     from windtunnel.core.classifier import Classifier
@@ -25,6 +26,9 @@ _COLUMNS = headings(
     "entry", "samples", "tried", "time", "memory", "disk", "not measured", typed=("entry",), right=_NUMBERS
 )
 _PLAN = headings("entry", "samples", "widest interval", "time", typed=("entry",), right=_NUMBERS)
+_QUERIES = headings(
+    "stage or entry", "samples", "at most", "price", typed=("stage or entry",), right=("samples", "at most", "price")
+)
 _LONG = 60.0  # seconds from which more workers are worth their start
 
 
@@ -38,6 +42,32 @@ class Measurement:
 
 
 NO_ESTIMATE = Measurement()
+
+
+def print_queries(params: Params, assessed: Dataset, console: Console) -> list[QueriesAnswer]:
+    """Print and return the most queries that each stage of a run sends to a Python predict, and what they cost at model.price."""
+    shape, n_samples = tuple(assessed.inputs.shape[1:]), len(assessed)
+    answers = [QueriesAnswer(name="clean", samples=n_samples, most=n_samples)]
+    for family, name, entry in entries(params):
+        n, most_rows = min(entry.samples.n or n_samples, n_samples), families()[family].most_rows
+        answers.append(
+            QueriesAnswer(name=f"{family}.{name}", samples=n, most=most_rows()(entry, shape, n) if most_rows else None)
+        )
+    if params.sanity.profile != "stored":
+        answers.append(QueriesAnswer(name="sanity", samples=n_samples, most=params.sanity.queries))
+    total = sum(answer.most or 0 for answer in answers)
+
+    def cells(most: int | None) -> tuple[str, ...]:
+        price = f"{most * params.model.price:,.2f}" if params.model.price and most is not None else ""
+        return ("no limit" if most is None else f"{most:,}", price)
+
+    rows = [(answer.name, str(answer.samples), *cells(answer.most)) for answer in answers]
+    print_table(console, _QUERIES, [("", [*rows, ("all of them", "", *cells(total))])], title="queries of a whole run")
+    if unbounded := [answer.name for answer in answers if answer.most is None]:
+        names = escape(", ".join(unbounded))
+        advice = "max_queries of an entry of `queries` sets one"
+        console.print(f"[yellow]![/yellow] without a limit, and not in the sum: {names}; {advice}", soft_wrap=True)
+    return answers
 
 
 def needs_of(

@@ -188,6 +188,10 @@ class Model(Block):
     interface: Interface = Field(
         default_factory=Interface, description="function: batch size, rate and retries of its calls"
     )
+    price: Annotated[Number, Field(gt=0)] | None = Field(
+        None,
+        description="function: price of a query (a sample), in any currency; windtunnel check prints what a run may cost",
+    )
     uri: str | None = Field(None, description="models:/name@alias or runs:/id/model")
     sha256: str | None = Field(None, description="refuse weights with another digest")
     allow_pickle: bool = Field(
@@ -211,6 +215,8 @@ class Model(Block):
     def _check_source(self) -> Model:
         if self.interface != Interface() and self.source != "function":
             raise ValueError(f"interface: is of source: function; source: {self.source} calls nothing")
+        if self.price is not None and self.source != "function":
+            raise ValueError(f"price: is of source: function; source: {self.source} costs nothing")
         if self.source == "function" and self.head.kind in {"softmax", "top_k"} and self.head.output == "logit":
             raise ValueError("head.output: logit: a function with an output a class returns probabilities; remove it")
         if self.twin and self.source in {"train", "function"}:

@@ -68,7 +68,8 @@ class Family:
     that stands for an assessment where one alone is shown, in words; without it that of its kind (records.headline_metric).
     plot: x, y and title of the series that `finish` writes to reports/plots/<stage>/<entry>.csv, as DVC draws it; None for none.
     generators: whether its entries read the generative models of the stage `generators`. results: about how many results of all
-    its samples an entry leaves on the disk, one where absent.
+    its samples an entry leaves on the disk, one where absent. most_rows: (entry, shape of an image, samples) -> the most rows that
+    it sends to the model, None where no number is sure; None for a family that cannot say.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Family:
     plot: Mapping[str, str] | None = None
     generators: bool = False
     results: Lazy[Callable[[Any], int]] | None = None
+    most_rows: Lazy[Callable[[Any, tuple[int, ...], int], int | None]] | None = None
 
     @property
     def modules(self) -> tuple[str, ...]:

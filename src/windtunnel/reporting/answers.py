@@ -102,6 +102,14 @@ class PlanAnswer(BaseModel):
     seconds: float = Field(description="for these samples, over the workers there are")
 
 
+class QueriesAnswer(BaseModel):
+    """Queries of one stage or entry to a Python predict."""
+
+    name: str
+    samples: int
+    most: int | None = Field(description="upper bound; null where none is set")
+
+
 class RoomAnswer(BaseModel):
     """Resources that the run needs on this machine."""
 
@@ -111,6 +119,7 @@ class RoomAnswer(BaseModel):
     seconds: float | None = Field(description="of all entries one after the other; null without --estimate")
     entries: list[EstimateAnswer] = Field(description="empty without --estimate")
     plan: list[PlanAnswer] = Field([], description="empty without --minutes and --width")
+    queries: list[QueriesAnswer] = Field([], description="empty unless model.source is function")
 
 
 class CheckAnswer(Answer):

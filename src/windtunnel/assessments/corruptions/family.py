@@ -24,5 +24,6 @@ FAMILY = Family(
     ),
     headline=("corrupted_accuracy", "mean_corruption_error", "mce", "relative_mce"),
     results=Lazy("windtunnel.assessments.corruptions.table:results"),
+    most_rows=Lazy("windtunnel.assessments.corruptions.table:most_rows"),
     plot={"x": "severity", "y": "accuracy", "title": "Severity curve: ${key}"},
 )

@@ -74,3 +74,8 @@ def common_of(library: str, names: Iterable[str]) -> frozenset[str]:
 def results(entry: CorruptionEntry) -> int:
     """Return how many results an entry leaves: each corruption at each severity, and the suite."""
     return len(corruptions_of(entry, "corruptions")) * len(entry.severities) + 1
+
+
+def most_rows(entry: CorruptionEntry, shape: tuple[int, ...], n_samples: int) -> int:
+    """Return how many rows the model is sent: each result once, and the images that were resized there and back."""
+    return (results(entry) + 1) * n_samples

@@ -14,5 +14,6 @@ FAMILY = Family(
     reported=Lazy("windtunnel.assessments.queries.reported:REPORTED"),
     figures="windtunnel.assessments.queries.figures",
     visualisers=("SuccessAgainstQueriesVisualiser", "QueryHistogramsVisualiser", "QueryGalleryVisualiser"),
+    most_rows=Lazy("windtunnel.assessments.queries.settings:most_rows"),
     headline=("adversarial_accuracy", "attack_success_rate", "queries_succ_mean"),
 )

@@ -63,6 +63,17 @@ def limit_of(where: str, entry: QueryEntry, shape: tuple[int, ...], attacked: in
     return min(1 + share, entry.max_queries or 1 + share)
 
 
+def most_rows(entry: QueryEntry, shape: tuple[int, ...], n_samples: int) -> int | None:
+    """Return the most rows that an entry sends to the model for `n_samples` images of `shape` (C, H, W); None where no limit is set."""
+    limits = [] if entry.max_queries is None else [entry.max_queries * n_samples]
+    if entry.total_queries is not None:
+        limits.append(entry.total_queries + n_samples)  # the checks of the clean images are not of the total
+    if library_row(entry) is None:
+        search = search_of("queries", entry, shape)
+        limits.append((1 + search.steps * search.width) * n_samples)
+    return min(limits, default=None)
+
+
 def region_of(where: str, entry: QueryEntry, search: SearchAlgorithm) -> PerturbationBudget:
     """Return the region of one of our algorithms: what the entry says, and no bound where it says nothing.
 
