@@ -22,7 +22,7 @@ from benchmarks.gallery.honest import digits, models, trained
 from benchmarks.gallery.liars import SIMPLE, composed
 from benchmarks.gallery.truth import gradient_of
 from windtunnel.assessments.attacks.assess import assess
-from windtunnel.core.contracts import Norm, Verdict
+from windtunnel.core.contracts import Norm
 from windtunnel.core.criterion import SOFTMAX
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
@@ -116,8 +116,7 @@ def main() -> None:
         entry = AttackEntry(library="windtunnel", algorithm="adaptive", params={"standard": not options.alone})
         result = assess("it", entry, BUDGET, fresh)
         seconds = time.perf_counter() - started
-        record, is_broken = result.kwargs["adaptive"], result.data["verdicts"] == Verdict.ATTACK_SUCCEEDED
-        examples = torch.where(is_broken[:, None, None, None], result.data["perturbed_inputs"], subject.dataset.inputs)
+        record, examples = result.kwargs["adaptive"], result.data["perturbed_inputs"]
         left = [
             100 * record["accuracy_before"],
             accuracy(subject, examples),

@@ -66,7 +66,7 @@ def project(tmp_path, monkeypatch):
 
 def test_what_was_flagged_is_answered_by_attacks_that_break_what_the_others_left(project):
     said = project.run("windtunnel", "strengthen", "--only", "D15", both=False)
-    added = {"black_box_linf_0_1", "bpda_linf_0_1", "transfer_linf_0_1"}
+    added = {"adaptive_linf_0_1", "black_box_linf_0_1", "bpda_linf_0_1", "transfer_linf_0_1"}
     text = Path("params.yaml").read_text()
     assert "# of digits" in text
     assert "# finds nothing" in text

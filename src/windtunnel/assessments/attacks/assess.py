@@ -92,7 +92,7 @@ def assess(
     attack = _attack_of(name, entry, budget, subject, prior or {})
     state = BestResults.start(subject, attack.aims, attack.before, attack.budget.norm)
     calls = attack.search(state)
-    fresh = fresh_metrics(subject, state.perturbed, state.succeeded & state.attacked)
+    fresh = fresh_metrics(subject, state.perturbed, state.attacked)
     data = {
         **_data(subject, state, attack.aims),
         **_parameters(attack.budget.norm, state),
@@ -215,8 +215,10 @@ class PreparedAttack:
             aims = None if self.aims is None else self.aims[batch.indices]
             perturbed, parameters = result["perturbed"], result.get("parameters")
             evaluation = evaluate(judge, run.row, run.settings.budget, clean, perturbed, labels, aims, parameters)
-            state.update(index, batch.indices, evaluation, result["forwards"], result["backwards"])
             losses = judge.criterion.margin_loss(evaluation.logits, labels)
+            # A mean over draws is lower at an example that breaks only some of them than at the clean input.
+            worst = None if judge is self.subject.classifier else losses
+            state.update(index, batch.indices, evaluation, result["forwards"], result["backwards"], worst)
             margins[batch.indices] = torch.where(
                 evaluation.succeeded, losses.clamp(min=torch.finfo(losses.dtype).tiny), losses.clamp(max=0)
             )
@@ -350,6 +352,7 @@ class BestResults:
     tried: Tensor
     parameters: Tensor
     incidents: Incidents
+    losses: Tensor
 
     @classmethod
     def start(cls, subject: Subject, aims: Tensor | None, before: Prior, norm: Norm) -> BestResults:
@@ -372,6 +375,7 @@ class BestResults:
             tried=flags[3],
             parameters=before.parameters.clone(),
             incidents=Incidents(),
+            losses=torch.full((n,), -torch.inf),
         )
 
     @property
@@ -384,10 +388,24 @@ class BestResults:
         """Indices of the samples that are attacked and not broken yet."""
         return (self.attacked & ~self.succeeded).nonzero().flatten()
 
-    def update(self, index: int, indices: Tensor, evaluation: Evaluation, forwards: Tensor, backwards: Tensor) -> None:
-        """Take over what is new: the first try of a sample, a success, or a nearer example that meets the objective."""
+    def update(
+        self,
+        index: int,
+        indices: Tensor,
+        evaluation: Evaluation,
+        forwards: Tensor,
+        backwards: Tensor,
+        losses: Tensor | None = None,
+    ) -> None:
+        """Take over what is new: the first try of a sample, a success, or a nearer example that meets the objective.
+
+        losses: margin losses, float (n,); where they are given, the example with the largest stays, of those that succeed.
+        """
         closer = evaluation.reached & (~self.reached[indices] | (evaluation.distances < self.distances[indices]))
         better = ~self.tried[indices] | evaluation.succeeded | closer
+        if losses is not None:
+            better = (losses > self.losses[indices]) & (evaluation.succeeded | ~self.succeeded[indices])
+            self.losses[indices] = torch.where(better, losses, self.losses[indices])
         chosen = indices[better]
         self.perturbed[chosen] = evaluation.perturbed[better]
         self.logits[chosen] = evaluation.logits[better]

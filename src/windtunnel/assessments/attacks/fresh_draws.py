@@ -30,13 +30,13 @@ def is_random(classifier: Classifier, inputs: Tensor) -> bool:
     return differs(first, second)
 
 
-def fresh_metrics(subject: Subject, examples: Tensor, succeeded: Tensor) -> dict[str, Json]:
+def fresh_metrics(subject: Subject, examples: Tensor, attacked: Tensor) -> dict[str, Json]:
     """Return the accuracy on stored examples under fresh draws; empty for a model that gives the same logits twice.
 
     Args:
         subject: The model and its samples.
-        examples: float32 (N, ...), the stored examples; the clean input counts where an attack did not succeed.
-        succeeded: bool (N,), whether the example broke its sample.
+        examples: float32 (N, ...), the stored examples; one that broke nothing in the search may break some draws.
+        attacked: bool (N,), whether the sample was attacked; else its clean input counts.
 
     Returns:
         `fresh_accuracy`: mean over `DRAWS` calls, with the Wilson interval of N samples; samples that were misclassified
@@ -47,13 +47,13 @@ def fresh_metrics(subject: Subject, examples: Tensor, succeeded: Tensor) -> dict
     data, classifier = subject.dataset, subject.classifier
     if not len(data) or not is_random(classifier, data.inputs):
         return {}
-    broken = succeeded.nonzero().flatten()
+    moved = attacked.nonzero().flatten()
     right = torch.zeros(DRAWS, len(data), dtype=torch.bool)
     for i, answers in enumerate(right):
         with seeded(derive_seed(subject.seed, "fresh draws", i)):
             answers[:] = subject.clean_correct & _is_right(classifier, data.inputs, data.targets)
-            if len(broken):
-                answers[broken] = _is_right(classifier, examples[broken], data.targets[broken])
+            if len(moved):
+                answers[moved] = _is_right(classifier, examples[moved], data.targets[moved])
     total, n = float(right.double().mean(0).sum()), len(data)
     return {
         **BinomialRate(total, n, *binomial_interval(total, n)).metrics("fresh_accuracy"),

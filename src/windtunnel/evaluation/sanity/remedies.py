@@ -42,13 +42,15 @@ KINDS: dict[str, Make] = {  # kind: entry under a norm at an epsilon
     "black_box": lambda norm, epsilon: {"library": "torchattacks", "algorithm": "Square", "budget": {"steps": 2000}},
     "bpda": lambda norm, epsilon: {**_pgd(norm, epsilon), "invoker": f"{STANDINS}:bpda"},
     "transfer": lambda norm, epsilon: {**_pgd(norm, epsilon, 20), "invoker": f"{STANDINS}:transfer"},
+    "adaptive": lambda norm, epsilon: {"library": "windtunnel", "algorithm": "adaptive", "params": {"standard": False}},
     "eot": lambda norm, epsilon: {**_pgd(norm, epsilon, 20), "eot": 20},
 }  # fmt: skip
-MASKED = ("black_box", "bpda", "transfer")
+MASKED = ("adaptive", "black_box", "bpda", "transfer")
 REMEDIES: dict[str, tuple[str, ...]] = {
-    "A2": ("eot",), "A12": MASKED, "A13": MASKED, "A14": MASKED, "A24": MASKED,
+    "A2": ("adaptive", "eot"), "A12": MASKED, "A13": MASKED, "A14": MASKED, "A24": MASKED,
     "C1": ("other_loss", *MASKED), "C3": MASKED, "C4": ("more_steps",), "C7": MASKED, "C8": MASKED,
-    "C9": MASKED, "C11": MASKED, "C12": ("more_steps",), "C13": ("eot", "black_box"), "C14": ("other_loss",), "C15": ("eot",),
+    "C9": MASKED,
+    "C11": MASKED, "C12": ("more_steps",), "C13": ("adaptive", "eot", "black_box"), "C14": ("other_loss",), "C15": ("adaptive", "eot"),
     "C18": ("more_steps",), "C20": ("black_box",), "C24": MASKED,
     "D1": ("more_steps",), "D2": ("more_steps",), "D3": ("more_steps",), "D4": ("more_steps",), "D5": ("more_steps",),
     "D6": ("more_steps",), "D13": ("more_steps",),
@@ -101,4 +103,4 @@ def _entry(kind: str, region: tuple[str, float], budget: Budget) -> Remedy:
     differs: dict[str, Json] = (
         {} if (norm, epsilon) == (budget.norm.value, budget.epsilon) else {"norm": norm, "epsilon": epsilon}
     )
-    return {**settings, "budget": {**differs, **settings["budget"]}}
+    return {**settings, "budget": {**differs, **settings.get("budget", {})}}

@@ -349,7 +349,8 @@ def standard_protocol(evidence: Evidence, limit: float) -> CheckResult:
 def adaptive_evaluation(evidence: Evidence, limit: float) -> CheckResult:
     """Standard attacks know nothing of a purifier, a detector or a quantiser.
 
-    Flags where A12, A13 or A14 flag and params do not say that the attacks are adaptive (`sanity.adaptive: true`).
+    Flags where A12, A13 or A14 flag, no attack is `algorithm: adaptive`, and params do not say that the attacks adapt
+    (`sanity.adaptive: true`).
     """
     signs = []
     for name, look, bound in (
@@ -362,7 +363,8 @@ def adaptive_evaluation(evidence: Evidence, limit: float) -> CheckResult:
                 signs.append(name)
         except NotApplicable:
             continue
-    flagged = bool(signs) and not evidence.params.sanity.adaptive
+    adapts = any(entry.algorithm == "adaptive" for entry in evidence.params.attacks.values())
+    flagged = bool(signs) and not adapts and not evidence.params.sanity.adaptive
     return CheckResult(flagged, len(signs), reason=f"signs of a defence: {', '.join(signs)}")
 
 

@@ -16,6 +16,8 @@ from windtunnel.assessments.attacks.adaptive.obstacles import SAMPLES, Diagnosis
 from windtunnel.assessments.attacks.adaptive.search import (
     BOUNDARY,
     CHANGING,
+    DEEPER,
+    DEEPER_STEPS,
     STUDENTS,
     Configuration,
     Outcome,
@@ -25,7 +27,7 @@ from windtunnel.assessments.attacks.adaptive.search import (
     probe_of,
     remedies_for,
 )
-from windtunnel.assessments.attacks.adaptive.surrogates import FreshCopies, GradientRemedy
+from windtunnel.assessments.attacks.adaptive.surrogates import FreshCopies, GradientRemedy, Remedied
 from windtunnel.assessments.attacks.fresh_draws import DRAWS
 from windtunnel.assessments.attacks.gradients import MeanOverDraws
 from windtunnel.assessments.attacks.plan import PlannedAttack
@@ -64,27 +66,33 @@ def adapt(attack: PreparedAttack, state: BestResults, launch: Launch) -> Outcome
         launch(run, state.living, attack.subject.classifier)
     diagnosis = _with_weak_gradients(diagnosis, state, attack.runs)
     n_standard, before, passes_before = len(attack.runs), _accuracy(attack, state), state.passes
-    _search(attack, diagnosis, state, launch)
+    failed_remedies = _search(attack, diagnosis, state, launch)
     winners = state.broken_by[state.broken_by >= n_standard]
     winner = attack.runs[int(winners.mode().values)].name if len(winners) else ""
     share = (state.passes - passes_before) / max(1.0, state.passes)
-    return Outcome(diagnosis, before, _accuracy(attack, state), winner, share)
+    return Outcome(diagnosis, before, _accuracy(attack, state), winner, share, tuple(failed_remedies))
 
 
 def adapted_run(where: str, configuration: Configuration, budget: PerturbationBudget) -> PlannedAttack:
     """Return the run of a configuration."""
     row = ROWS[configuration.library, configuration.algorithm]
+    if configuration.algorithm in DEEPER.values():
+        steps = configuration.steps
+        budget = replace(budget, steps=steps, step_size=2.5 * (budget.epsilon or 0.0) / steps)
     return PlannedAttack(
         configuration.name, row, settle(where, row, configuration.params, budget), configuration.remedy
     )
 
 
-def _search(attack: PreparedAttack, diagnosis: Diagnosis, state: BestResults, launch: Launch) -> None:
+def _search(attack: PreparedAttack, diagnosis: Diagnosis, state: BestResults, launch: Launch) -> list[str]:
+    """Attack with the remedies; return why those failed under which the model raises."""
     judge = _judge(attack.subject.classifier, diagnosis)
     unbroken = state.living if judge is attack.subject.classifier else _unconfirmed(attack, state, judge)
     if not len(unbroken) or not diagnosis.obstacles:
-        return
-    remedies = remedies_for(diagnosis, _element_epsilon(attack), may_rewrite=attack.entry.adapt is None)
+        return []
+    proposed = remedies_for(diagnosis, _element_epsilon(attack), may_rewrite=attack.entry.adapt is None)
+    errors = {remedy: _error_under(attack, remedy, unbroken[:2]) for remedy in proposed}
+    remedies = [remedy for remedy in proposed if not errors[remedy]]
     where, classes = f"attacks.{attack.name}", attack.subject.classifier.num_classes
     passes = settle(where, attack.row, attack.entry.params, attack.budget).effective["passes"]
     allowance = int(str(passes)) * len(unbroken)
@@ -109,6 +117,24 @@ def _search(attack: PreparedAttack, diagnosis: Diagnosis, state: BestResults, la
         rest = unbroken[is_robust[unbroken]]
         if len(rest) and configuration.passes <= allowance / len(rest):
             attempt(configuration, rest)
+    if diagnosis.has(ObstacleKind.RANDOM) and ranked:
+        deeper = replace(ranked[0], algorithm=DEEPER[attack.budget.norm], steps=DEEPER_STEPS, restarts=1)
+        if deeper.passes <= allowance / len(unbroken):
+            attempt(deeper, unbroken)
+    return [f"{remedy.name}: {error}" for remedy, error in errors.items() if error]
+
+
+def _error_under(attack: PreparedAttack, remedy: GradientRemedy, indices: Tensor) -> str:
+    """Return what the model raises under a remedy, in a line; empty for nothing. Surrogates change what its own code meets."""
+    data, classifier = attack.subject.dataset, attack.subject.classifier
+    point = data.inputs[indices].to(classifier.device).requires_grad_()
+    labels = data.targets[indices].to(classifier.device)
+    try:
+        logits = Remedied(attack.model, remedy)(point)
+        torch.autograd.grad(classifier.criterion.loss(logits.float(), labels).sum(), point)
+    except Exception as error:  # whatever the user's forward pass raises
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
+    return ""
 
 
 def _diagnosed(attack: PreparedAttack, state: BestResults) -> Diagnosis:

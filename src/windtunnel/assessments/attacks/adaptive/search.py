@@ -11,7 +11,7 @@ from torch import Tensor
 
 from windtunnel.assessments.attacks.adaptive.obstacles import Diagnosis, ObstacleKind
 from windtunnel.assessments.attacks.adaptive.surrogates import GradientRemedy
-from windtunnel.core.contracts import Json
+from windtunnel.core.contracts import Json, Norm
 from windtunnel.core.medians import median
 
 PROBED = 12  # survivors on which candidates are compared
@@ -19,6 +19,9 @@ RUNGS = (8, 20, 50)  # steps of the candidates, halved between rungs
 STEPS = 100  # of the winner on the rest
 DESIRED_MARGIN = 5.0  # of rescaled logits
 NOISE_DRAWS = 8
+# APGD ends where a sample is just broken, which many draws of a random model then get right; PGD goes on.
+DEEPER = {Norm.LINF: "PGD", Norm.L2: "PGDL2"}
+DEEPER_STEPS = 40
 _BOUNDARY, _QUERIES = "HopSkipJumpAttack", 150  # queries at most for one estimate of a direction
 
 _OPERATIONS = (
@@ -62,6 +65,8 @@ class Configuration:
         """Return it in words, as reports show it."""
         if self.algorithm == _BOUNDARY:
             return f"boundary search by {_BOUNDARY}, {self.steps} steps"
+        if self.algorithm in DEEPER.values():
+            return f"PGD, {self.steps} steps, {self.remedy.name}"
         attack = "APGD-T" if self.algorithm == "APGDT" else f"APGD-{self.loss.upper()}"
         return f"{attack}, {self.steps} steps, {self.remedy.name}"
 
@@ -70,6 +75,8 @@ class Configuration:
         """Return the arguments of the library's attack."""
         if self.algorithm == _BOUNDARY:
             return {"steps": self.steps, "max_gradient_eval_steps": _QUERIES}
+        if self.algorithm in DEEPER.values():  # whose steps are the budget's
+            return {}
         common: dict[str, int | str] = {"steps": self.steps, "n_restarts": self.restarts}
         return common if self.algorithm == "APGDT" else {**common, "loss": self.loss}
 
@@ -197,7 +204,8 @@ def finals(ranked: list[Configuration], num_classes: int) -> Iterator[Configurat
 class Outcome:
     """Result of adapting: the diagnosis, the share of all samples that stands before and after it, the configuration that broke most.
 
-    share_of_passes: of the entry's passes, the share that adapting took after the attacks of standard.
+    share_of_passes: of the entry's passes, the share that adapting took after the attacks of standard. failed_remedies: those
+    under which the model raises, with the error.
     """
 
     diagnosis: Diagnosis
@@ -205,6 +213,7 @@ class Outcome:
     after: float
     winner: str
     share_of_passes: float = 0.0
+    failed_remedies: tuple[str, ...] = ()
 
     def sentence(self) -> str:
         """Return the result in a sentence for the first page."""
@@ -225,6 +234,7 @@ class Outcome:
             "accuracy_after": self.after,
             "winner": self.winner,
             "share_of_passes": self.share_of_passes,
+            **({"failed_remedies": list(self.failed_remedies)} if self.failed_remedies else {}),
             "sentence": self.sentence(),
         }
 

@@ -266,7 +266,9 @@ class Surrogates(CountingMode):
             return _IgnoredHook()
         if name == "_set_grad_enabled" and self.remedy.operations and not args[0]:
             return None
-        if name in ("grad", "backward"):
+        if own_name == "requires_grad_" and self.remedy.operations and args[0].requires_grad:
+            args[0].retain_grad()  # a detached copy, which is one no longer, and whose `grad` the model reads
+        if own_name in ("grad", "backward"):
             kwargs = {**kwargs, "retain_graph": True}  # the outer gradient passes the same graph again
         if name in _LEAVING:
             return func(*tree_map(_detached, args), **tree_map(_detached, kwargs))
@@ -301,7 +303,7 @@ class Surrogates(CountingMode):
         """Apply what the remedy says of this position of the pass."""
         remedy = self.remedy
         if remedy.finite and isinstance(result, Tensor) and result.requires_grad:
-            result.register_hook(lambda gradient: gradient.nan_to_num(0.0, 0.0, 0.0))
+            result.register_hook(lambda gradient: None if gradient is None else gradient.nan_to_num(0.0, 0.0, 0.0))
         if (self.is_nested or not self.is_counted) and name != "custom":
             return result
         if self.position in remedy.saturated and isinstance(result, Tensor) and args and isinstance(args[0], Tensor):
