@@ -16,9 +16,13 @@ from windtunnel.cli.check import check
 from windtunnel.cli.gate import gate
 from windtunnel.cli.sanity import sanity
 from windtunnel.cli.show import show
-from windtunnel.operations import live_checks
+from windtunnel.evaluation.gate.sequential import SequentialGate
+from windtunnel.operations import live_checks, sequential
+from windtunnel.params.results import Gate
 from windtunnel.records.files import write_json
 from windtunnel.records.findings import FindingRecord, Status
+from windtunnel.records.gate import Decision
+from windtunnel.records.outcomes import OutcomeRecord, Outcomes
 from windtunnel.reporting.answers import ANSWERS, ShowAnswer, compare_answer
 from windtunnel.reporting.compare.comparison import compare_runs
 from windtunnel.reporting.compare.runs import Run
@@ -84,6 +88,31 @@ def test_each_command_answers_with_its_format(run):
     assert decision["decision"] == "failed"
     assert decision["conditions"][1]["reason"] == "0.2 below the floor"
     assert checks["asked_now"][0]["reason"] == "not committed: x"
+
+
+@pytest.mark.parametrize(("held", "early", "code"), [(1, True, 0), (0, True, 10), (0.5, False, 10)])
+def test_a_sequential_gate_answers_with_its_confidence_sequences(monkeypatch, held, early, code):
+    def batches(_):
+        state = SequentialGate(Gate(minimum={"clean/accuracy": 0.5}), None)
+        for first in (0, 50):
+            names = tuple(str(first + i) for i in range(50))
+            row = Outcomes("p", ("01" if held == 0.5 else str(held) * 2) * 25)
+            decision = state.add(OutcomeRecord("m", names, {"clean/accuracy": row}))
+            yield state, decision or (None if early or not first else Decision.FAILED), not early and first > 0
+            if decision:
+                return
+
+    monkeypatch.setattr(sequential, "run_sequential_gate", batches)
+    said = answer(gate, "--sequential", code=code)
+    assert (said["is_early"], said["exit_code"]) == (early, code)
+    assert said["n"] == said["steps"][-1][0]["n"] == 50 * len(said["steps"])
+    widths = [step[0]["interval"][1] - step[0]["interval"][0] for step in said["steps"]]
+    assert widths == sorted(widths, reverse=True)
+    lines = CliRunner().invoke(gate, ["--sequential"]).output.splitlines()
+    assert len(lines) == len(said["steps"]) + 1
+    for line, (condition,) in zip(lines, said["steps"], strict=False):
+        low, high = condition["interval"]
+        assert f"n {condition['n']:5d}  clean/accuracy  {condition['value']:.3f} [{low:.3f}, {high:.3f}]" in line
 
 
 def test_one_record_has_one_count_wherever_it_is_shown(run):

@@ -13,7 +13,7 @@ from windtunnel.cli.output import OutputFile
 from windtunnel.core.errors import INFRASTRUCTURE, UserError
 from windtunnel.evaluation.gate.table import COLUMNS, champion_line, markdown, rows, sentence
 from windtunnel.records.findings import read_findings
-from windtunnel.records.gate import EXIT_CODE, ConditionStatus, Decision, GateResult, read_gate
+from windtunnel.records.gate import ConditionStatus, Decision, GateResult, read_gate
 from windtunnel.records.layout import GATE, HERE, SANITY
 
 _COLOURS = {ConditionStatus.HOLDS.value: "green", ConditionStatus.NOT_APPLICABLE.value: "bright_black"}
@@ -57,11 +57,9 @@ def gate(
       windtunnel repro clean && windtunnel gate --sequential
     """  # noqa: D301
     if sequential:
-        if as_markdown or as_json or junit or sarif:
-            raise click.UsageError(
-                "--sequential prints a table alone; leave out --markdown, --json, --junit and --sarif"
-            )
-        ctx.exit(_sequential(batch))
+        if as_markdown or junit or sarif:
+            raise click.UsageError("--sequential prints lines or --json; leave out --markdown, --junit and --sarif")
+        ctx.exit(_sequential(batch, as_json=as_json))
     try:
         result = read_gate(GATE)
         if junit:
@@ -86,23 +84,29 @@ def gate(
     ctx.exit(result.exit_code)
 
 
-def _sequential(batch: int) -> int:
+def _sequential(batch: int, *, as_json: bool) -> int:
     """Print the confidence sequence of each condition after each batch, and the decision; return its exit code."""
     from windtunnel.operations.sequential import run_sequential_gate
+    from windtunnel.reporting.answers import sequential_answer, sequential_step
 
-    decision, by_rule, n = Decision.FAILED, False, 0
+    decision, by_rule, steps = Decision.FAILED, False, []
     for state, decided, by_rule in run_sequential_gate(batch):  # noqa: B007  used after the loop
-        n = max(condition.passing.n for condition in state.conditions)
-        for condition in state.conditions:
+        steps.append(sequential_step(state))
+        decision = decided or decision
+        for condition in [] if as_json else steps[-1]:
             low, high = condition.interval
             click.echo(
-                f"n {n:5d}  {condition.title}  {condition.value:.3f} [{low:.3f}, {high:.3f}]  "
+                f"n {condition.n:5d}  {condition.name}  {condition.value:.3f} [{low:.3f}, {high:.3f}]  "
                 f"at least {condition.threshold:g}: {_IN_WORDS[condition.holds]}"
             )
-        decision = decided or decision
-    rule = f"undecided after {n} samples; by the rule for all samples: " if by_rule else f"decided after {n} samples: "
-    click.echo(f"gate: {rule}{decision.value}. No sanity check was run.")
-    return EXIT_CODE[decision]
+    answer = sequential_answer(decision, steps, is_early=not by_rule)
+    rule = (
+        f"undecided after {answer.n} samples; by the rule for all samples"
+        if by_rule
+        else f"decided after {answer.n} samples"
+    )
+    click.echo(answer.text() if as_json else f"gate: {rule}: {decision.value}. No sanity check was run.")
+    return answer.exit_code
 
 
 _IN_WORDS = {True: "holds", False: "fails", None: "undecided"}

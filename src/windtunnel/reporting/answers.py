@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from windtunnel.records.findings import FindingRecord, counts, overall
-from windtunnel.records.gate import Condition, Decision, GateResult, gate_json
+from windtunnel.records.gate import EXIT_CODE, Condition, Decision, GateResult, gate_json
 from windtunnel.records.metadata import Metadata
 from windtunnel.records.outcomes import Origin
 from windtunnel.reporting.compare.comparison import Comparison
+
+if TYPE_CHECKING:
+    from windtunnel.evaluation.gate.sequential import SequentialGate
 
 
 class Answer(BaseModel):
@@ -43,6 +46,28 @@ class GateAnswer(Answer):
     conditions: list[Condition]
     hard_failures: list[str]
     champion: Origin | None = Field(description="the champion it was compared with; null for none")
+
+
+class SequentialConditionAnswer(BaseModel):
+    """One condition after one batch of `windtunnel gate --sequential`."""
+
+    name: str = Field(description="metric, followed by `vs champion` for a difference to the champion")
+    n: int = Field(description="samples so far")
+    value: float = Field(description="their mean")
+    threshold: float
+    interval: tuple[float, float] = Field(description="95 % confidence sequence")
+    holds: bool | None = Field(description="null while undecided")
+
+
+class SequentialGateAnswer(Answer):
+    """`windtunnel gate --sequential --json`."""
+
+    format: Literal["windtunnel.gate_sequential/1"] = "windtunnel.gate_sequential/1"
+    decision: Decision
+    exit_code: int
+    n: int = Field(description="samples that were assessed")
+    is_early: bool = Field(description="false where the rule for all samples decided, at the largest n")
+    steps: list[list[SequentialConditionAnswer]] = Field(description="the conditions after each batch")
 
 
 class SanityAnswer(Answer):
@@ -189,12 +214,44 @@ class CompareAnswer(Answer):
     against: list[AgainstAnswer]
 
 
-ANSWERS: tuple[type[Answer], ...] = (ShowAnswer, GateAnswer, SanityAnswer, CheckAnswer, CompareAnswer)
+ANSWERS: tuple[type[Answer], ...] = (
+    ShowAnswer,
+    GateAnswer,
+    SequentialGateAnswer,
+    SanityAnswer,
+    CheckAnswer,
+    CompareAnswer,
+)
 
 
 def gate_answer(result: GateResult) -> GateAnswer:
     """Return the decision of the gate."""
     return GateAnswer.model_validate(gate_json(result))
+
+
+def sequential_step(gate: SequentialGate) -> list[SequentialConditionAnswer]:
+    """Return the conditions of a sequential gate as they are now."""
+    return [
+        SequentialConditionAnswer(
+            name=condition.title,
+            n=condition.passing.n,
+            value=condition.value,
+            threshold=condition.threshold,
+            interval=condition.interval,
+            holds=condition.holds,
+        )
+        for condition in gate.conditions
+    ]
+
+
+def sequential_answer(
+    decision: Decision, steps: Sequence[list[SequentialConditionAnswer]], *, is_early: bool
+) -> SequentialGateAnswer:
+    """Return the decision of a sequential gate with its confidence sequences."""
+    n = max(condition.n for condition in steps[-1])
+    return SequentialGateAnswer(
+        decision=decision, exit_code=EXIT_CODE[decision], n=n, is_early=is_early, steps=[*steps]
+    )
 
 
 def sanity_answer(recorded: Iterable[FindingRecord], asked_now: Iterable[FindingRecord]) -> SanityAnswer:
