@@ -46,7 +46,9 @@ REGIONS: dict[str, int] = {  # the channels of its images
 }  # fmt: skip
 SETTINGS: tuple[dict[str, float], ...] = (
     {"rotation": 10}, {"rotation": 30}, {"translation": 1}, {"scale": 0.1}, {"shear": 0.1}, {"blur": 1}, {"brightness": 0.1},
-    {"contrast": 0.3}, {"gamma": 0.3}, {"rotation": 5, "brightness": 0.05}, {"occlusion": 5}, {"patch": 2}, {"patch": 3},
+    {"contrast": 0.3}, {"gamma": 0.3}, {"rotation": 5, "brightness": 0.05}, {"translation": 2},
+    {"rotation": 5, "scale": 0.05, "contrast": 0.05, "brightness": 0.01}, {"rotation": 2, "scale": 0.02, "shear": 0.02,
+    "contrast": 0.02, "brightness": 0.001}, {"occlusion": 5}, {"patch": 2}, {"patch": 3},
 )  # fmt: skip
 _PROOF = {"library": "transformations", "algorithm": "branch-and-bound"}
 _MANY = 2000  # images of a grid that are computed together
