@@ -1,4 +1,4 @@
-"""The pictures of docs/images, made from the current run: the report and the sample browser, desktop and phone, light and dark.
+"""The pictures of docs/images, made from the current run: report, sample browser and a sample, desktop and phone, light and dark.
 
 python benchmarks/screenshots.py [--reports reports] [--output docs/images]
 """
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 from benchmarks.browser import chromium, resize
+from windtunnel.core.sample_states import SampleState
+from windtunnel.records.artifacts import read_artifacts
 from windtunnel.reporting.compare.runs import run_in
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.html import render_html
@@ -38,7 +40,9 @@ def main() -> None:
         page = Path(scratch) / "report.html"
         render_html(build_report(given.reports, dated=True), page)
         list(write_site([run_in(given.reports, "run")], Path(scratch) / "view"))
-        for name, address in (("report", page), ("view", Path(scratch) / "view" / "index.html")):
+        view = (Path(scratch) / "view" / "index.html").as_uri()
+        pages = {"report": page.as_uri(), "view": view, "sample": f"{view}#sample={_broken_sample(given.reports)}"}
+        for name, address in pages.items():
             for screen, size in SCREENS.items():
                 for theme in THEMES:
                     path = given.output / f"{name}-{screen}-{theme}.png"
@@ -46,16 +50,21 @@ def main() -> None:
                     print(path)
 
 
-def picture(driver: Chrome, page: Path, size: tuple[int, int], theme: str) -> bytes:
+def _broken_sample(reports: Path) -> str:
+    """Name the first sample of which an adversarial example is known."""
+    summary = read_artifacts(reports / "summary")
+    return summary.sample_names[int((summary.tensor("sample_states") == SampleState.BROKEN.code).nonzero()[0])]
+
+
+def picture(driver: Chrome, page: str, size: tuple[int, int], theme: str) -> bytes:
     """The first screen of a page as PNG of 256 colours, which keeps the repository small."""
     resize(driver, *size)
     driver.execute_cdp_cmd(
         "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": theme}]}
     )
-    driver.get(page.as_uri())
-    if page.name == "index.html" and size[0] > 500:
-        driver.execute_script("document.querySelector('.row').click()")
-    time.sleep(0.5)  # pictures of the sheets are decoded
+    driver.get("about:blank")  # another fragment alone would load no page
+    driver.get(page)
+    time.sleep(1)  # pictures of the sheets are decoded
     shot = driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})["data"]
     small = Image.open(io.BytesIO(base64.b64decode(shot))).convert("RGB").quantize(256, dither=Image.Dither.NONE)
     buffer = io.BytesIO()
