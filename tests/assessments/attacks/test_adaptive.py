@@ -267,8 +267,14 @@ def test_adaptive_breaks_a_rounding_network_and_says_how(digits_subject: Subject
     assert bool((predictions != result.data["targets"][broken]).all())
     stored = write_artifacts(result, tmp_path / "it", hidden, started=0.0)
     assert [line for line, _ in front._adapted(SimpleNamespace(assessments=[stored]))] == [f"it: {record['sentence']}"]
-    _, table = obstacle_tables(stored)
+    _, table, advice = obstacle_tables(stored)
     assert table.rows[0][0] == "rounding"
+    assert record["lines"]["adapt"] in advice.text
+    plain, through = (
+        attacks.assess("it", AttackEntry(library="torchattacks", algorithm="FGSM", **lines), BUDGET, hidden).metrics
+        for lines in ({}, record["lines"])
+    )
+    assert through["adversarial_accuracy"] < plain["adversarial_accuracy"]
 
 
 def test_params_are_checked_before_anything_runs(digits_subject: Subject) -> None:

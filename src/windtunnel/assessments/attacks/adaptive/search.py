@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.attacks.adaptive.obstacles import Diagnosis, ObstacleKind
-from windtunnel.assessments.attacks.adaptive.surrogates import GradientRemedy
+from windtunnel.assessments.attacks.adaptive.surrogates import GradientRemedy, straight_through
 from windtunnel.core.contracts import Json, Norm
 from windtunnel.core.medians import median
 
@@ -43,6 +43,7 @@ _MISLEADING = (
 )
 
 
+STRAIGHT_THROUGH = f"{straight_through.__module__}:{straight_through.__name__}"
 STUDENTS = [
     GradientRemedy("gradient of a distilled student", student="gradient"),
     GradientRemedy("transfer from a distilled student", student="logits"),
@@ -226,6 +227,16 @@ class Outcome:
             return f"{self.before:.1%} under the attacks of standard, and no adapted attack broke more; obstacle: {reason}{more}."
         return f"{self.before:.1%} under the attacks of standard; {self.after:.1%} after adapting to it ({self.winner}): {reason}{more}."
 
+    def lines(self) -> dict[str, Json]:
+        """Return options of an attack by gradients that answer the obstacles, as in params.yaml; empty where none does."""
+        is_stopped = self.diagnosis.has(
+            *_OPERATIONS, ObstacleKind.CUSTOM_BACKWARD, ObstacleKind.GRADIENT_HOOK, ObstacleKind.GRADIENT_NOT_FINITE
+        )
+        return {
+            **({"adapt": STRAIGHT_THROUGH} if is_stopped else {}),
+            **({"eot": self.diagnosis.draws} if self.diagnosis.draws > 1 else {}),
+        }
+
     def record(self) -> dict[str, Json]:
         """Return it as it is written to metadata.json."""
         return {
@@ -234,6 +245,7 @@ class Outcome:
             "accuracy_after": self.after,
             "winner": self.winner,
             "share_of_passes": self.share_of_passes,
+            **({"lines": lines} if (lines := self.lines()) else {}),
             **({"failed_remedies": list(self.failed_remedies)} if self.failed_remedies else {}),
             "sentence": self.sentence(),
         }

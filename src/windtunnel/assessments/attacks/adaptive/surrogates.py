@@ -179,6 +179,11 @@ class Remedied(nn.Module):
         return torch.where(agree[:, None], inner.to(output.dtype), attach(output, inner))
 
 
+def straight_through(model: nn.Module) -> nn.Module:
+    """Return the model with surrogates for what stops its gradient, for `adapt` of any attack by gradients."""
+    return Remedied(model, GradientRemedy("straight-through surrogates", operations=True, custom=True, finite=True))
+
+
 class FreshCopies(nn.Module):
     """A model that keeps state, as it was: every call is of a fresh copy."""
 

@@ -54,6 +54,9 @@ def obstacle_tables(artifacts: Artifacts) -> Iterator[Block]:
     )
     if rows:
         yield Table(f"What hides gradients from {artifacts.name}", ("obstacle", "layer", "operation", "evidence"), rows)
+    if lines := record.get("lines"):
+        options = ", ".join(f"{key}: {value}" for key, value in lines.items())
+        yield Text(f"To attack through it with an attack of your own, add to its entry in params.yaml: {options}")
 
 
 def _further_figures(artifacts: Artifacts, inputs: ReportInputs, options: Options) -> Iterator[Block]:
