@@ -147,6 +147,8 @@ class OnnxNetwork(nn.Module):
             result = OPERATORS[step.operator].function(step.attributes, *arguments)
             if step.operator == "ConstantOfShape":
                 result = result.to(x.device)
+            elif step.operator == "Cast" and result.dtype in {torch.float32, torch.float64}:
+                result = result.to(x.dtype)  # the module may run in float64
             values.update(zip(step.outputs, result if isinstance(result, tuple) else (result,), strict=False))
             for name in step.last:
                 del values[name]
@@ -440,7 +442,7 @@ class _Reader:
             return name, producers.get(name)
 
         for step in self.steps:
-            if step.operator not in {"Transpose", "Conv"} or not isinstance(step.inputs[0], Name):
+            if step.operator not in {"Transpose", "Conv", "Sign"} or not isinstance(step.inputs[0], Name):
                 continue
             name, before = source(step.inputs[0].name)
             if step.operator == "Transpose" and before is not None and before.operator == "Transpose":
@@ -451,6 +453,8 @@ class _Reader:
                     step.attributes = {**step.attributes, "perm": joined}
                     if joined == sorted(joined):
                         step.operator = "Identity"
+            elif step.operator == "Sign" and before is not None and (inner := self._binarised(before, producers)):
+                step.operator, step.inputs, step.attributes = "Binarise", (inner,), {"operator": "Binarise"}
             elif step.operator == "Conv" and before is not None and before.operator == "Pad":
                 pads = _spatial_pads(before, self.values[name].tensors[0].ndim)
                 if pads and step.attributes.get("auto_pad", "NOTSET") in {"NOTSET", "VALID"}:
@@ -459,6 +463,18 @@ class _Reader:
                     both = [a + b for a, b in zip(own_pads, pads, strict=True)]
                     step.attributes = {**step.attributes, "pads": both, "auto_pad": "NOTSET"}
                     step.inputs = (before.inputs[0], *step.inputs[1:])
+
+    def _binarised(self, step: GraphStep, producers: Mapping[str, GraphStep]) -> Name | None:
+        """Return x of sign(x) + c with 0 < c < 1, whose sign is 1 from x = 0 on and -1 below, as larq writes it."""
+        if step.operator != "Add":
+            return None
+        for value, constant in (step.inputs, step.inputs[::-1]):
+            if isinstance(value, Name) and isinstance(constant, Name) and constant.is_constant:
+                sign, shift = producers.get(value.name), self.constants[constant.name]
+                if sign is not None and sign.operator == "Sign" and bool(((shift > 0) & (shift < 1)).all()):
+                    assert isinstance(sign.inputs[0], Name)
+                    return sign.inputs[0]
+        return None
 
 
 def _spatial_pads(step: GraphStep, rank: int) -> list[int] | None:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import has_torch_function
 
 Attributes = dict[str, Any]
 _DTYPES = {
@@ -59,12 +60,26 @@ def _elementwise(**functions: Callable[..., Tensor]) -> None:
 _elementwise(
     Abs=torch.abs, Neg=torch.neg, Exp=torch.exp, Log=torch.log, Sqrt=torch.sqrt, Reciprocal=torch.reciprocal, Erf=torch.erf,
     Sin=torch.sin, Cos=torch.cos, Tan=torch.tan, Atan=torch.atan, Sigmoid=torch.sigmoid, Tanh=torch.tanh, Relu=torch.relu,
-    Floor=torch.floor, Ceil=torch.ceil, Round=torch.round, Sign=torch.sign, Not=torch.logical_not, Softplus=F.softplus,
+    Not=torch.logical_not, Softplus=F.softplus,
     Softsign=F.softsign, HardSwish=F.hardswish, Mish=F.mish, IsNaN=torch.isnan, Add=torch.add, Sub=torch.sub, Mul=torch.mul,
     Pow=torch.pow, Equal=torch.eq, Less=torch.lt, Greater=torch.gt, LessOrEqual=torch.le, GreaterOrEqual=torch.ge,
     And=torch.logical_and, Or=torch.logical_or, Xor=torch.logical_xor, Where=torch.where, PRelu=lambda x, slope: _prelu(x, slope),
 )  # fmt: skip
 _row("Identity", "Dropout", static=(1, 2))(lambda attributes, x, *_: x)
+
+
+@_row("Sign", "Binarise", "Round", "Floor", "Ceil")
+def _jump(attributes: Attributes, x: Tensor) -> Tensor:
+    """Jumps have no gradient: attacks pass straight through them."""
+    functions: dict[str, Callable[[Tensor], Tensor]] = {
+        "Sign": torch.sign,
+        "Round": torch.round,
+        "Floor": torch.floor,
+        "Ceil": torch.ceil,
+        "Binarise": lambda z: torch.where(z >= 0, torch.ones_like(z), -torch.ones_like(z)),
+    }
+    result = functions[attributes["operator"]](x)
+    return _straight_through(result, x) if x.requires_grad and not has_torch_function((x,)) else result
 
 
 @_row("Div")

@@ -69,6 +69,23 @@ class Pool(Choice):
         return nn.functional.max_pool2d(z, 2)
 
 
+class Sign(Choice):
+    """Three cases: 1, -1, and 0 where z is 0 as well."""
+
+    def options(self, z: Tensor) -> Tensor:
+        return torch.stack([torch.ones_like(z), -torch.ones_like(z), torch.zeros_like(z)], -1).flatten(1, -2)
+
+    def plain(self, z: Tensor) -> Tensor:
+        return z.sign()
+
+    def forward(self, z: Tensor) -> Tensor:
+        picked = super().forward(z)
+        if self.fixed is not None:
+            above, below = (torch.tensor(self.fixed) != 1).to(z), (torch.tensor(self.fixed) != 0).to(z)
+            self.slack = torch.cat([-z.flatten(1) * above, z.flatten(1) * below], 1)
+        return picked
+
+
 class Residual(nn.Module):
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -101,6 +118,10 @@ NETWORKS = {
     "leaky": lambda: nn.Sequential(
         nn.Flatten(), nn.Linear(16, 4), Leaky(0.2), nn.Linear(4, 3), Leaky(-0.3), nn.Linear(3, 3)
     ),
+    "signs": lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 3), Sign(), nn.Linear(3, 2), Sign(), nn.Linear(2, 3)),
+    "sign and kinks": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(16, 2), Leaky(), nn.Linear(2, 2), Sign(), nn.Linear(2, 3), Leaky(), nn.Linear(3, 3)
+    ),
 }
 
 
@@ -118,7 +139,7 @@ def exact_margin(module: nn.Module, low: Tensor, high: Tensor, target: int) -> f
     module = module.double()
     module(low[None].double())
     choices = [part for part in module.modules() if isinstance(part, Choice)]
-    cases = [4 if isinstance(part, Pool) else 2 for part in choices]
+    cases = [4 if isinstance(part, Pool) else 3 if isinstance(part, Sign) else 2 for part in choices]
     limits = np.stack([low.flatten().numpy(), high.flatten().numpy()], 1).astype(np.float64)
     basis = torch.cat([torch.zeros(1, low.numel()), torch.eye(low.numel())]).view(-1, *low.shape).double()
     smallest = np.inf

@@ -30,6 +30,15 @@ class Kink:
 
 
 @dataclass(frozen=True, slots=True)
+class Jump:
+    """1 where z >= 0, else 0; within the float32 error bound of 0 either, see `rounding_errors`."""
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """Return the activation of z."""
+        return (z >= 0).to(z)
+
+
+@dataclass(frozen=True, slots=True)
 class Smooth:
     """A twice differentiable activation of one number; curvature: an upper bound of the second derivative's size."""
 
@@ -51,10 +60,10 @@ class Observed:
         return z
 
 
-Activation = Kink | Smooth | Observed
+Activation = Kink | Jump | Smooth | Observed
 Apply = Callable[[Activation, Tensor], Tensor]
 
-RELU = Kink(torch.zeros((), dtype=torch.float64))
+RELU, STEP = Kink(torch.zeros((), dtype=torch.float64)), Jump()
 # Of windows of four, see `maxpool_bounds`: ReLUs that decide between the winners of their pairs, and the differences across pairs.
 # Where a ReLU
 # of the largest number follows, that ReLU, and the numbers themselves.
@@ -68,13 +77,14 @@ def gelu_tanh(z: Tensor) -> Tensor:
 
 
 # The largest size of the second derivative, rounded up: sigmoid 1/(6 sqrt 3), tanh 4/(3 sqrt 3), GELU 2 phi(0) (its tanh
-# approximation stays below 0.82), SiLU 1/2, softplus 1/4.
+# approximation stays below 0.82), SiLU 1/2, softplus 1/4, ELU 1.
 SIGMOID = Smooth("sigmoid", torch.sigmoid, 0.0963)
 TANH = Smooth("tanh", torch.tanh, 0.7699)
 GELU = Smooth("gelu", F.gelu, 0.7979)
 GELU_TANH = Smooth("gelu, tanh approximation", gelu_tanh, 0.82)
 SILU = Smooth("silu", F.silu, 0.5001)
 SOFTPLUS = Smooth("softplus", F.softplus, 0.2501)
+ELU = Smooth("elu", F.elu, 1.0)
 
 
 def _prelu(apply: Apply, z: Tensor, weight: Tensor) -> Tensor:
@@ -223,6 +233,16 @@ def _smooth(activation: Smooth) -> Callable[..., Tensor]:
     return rewritten
 
 
+def _where(apply: Apply, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return torch.where(condition, a, b) if condition.dtype is torch.bool else b + condition * (a - b)
+
+
+def _elu(apply: Apply, z: Tensor, alpha: float = 1.0, *scales: float, **others: object) -> Tensor:
+    if not math.isclose(alpha, 1.0) or any(not math.isclose(scale, 1.0) for scale in scales):
+        raise NotImplementedError("elu with another alpha or scale than 1")
+    return apply(ELU, z)
+
+
 def _softplus(apply: Apply, z: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     if not math.isclose(beta, 1.0):
         raise NotImplementedError("softplus with another beta than 1")
@@ -250,9 +270,17 @@ REWRITES: dict[str, Callable[..., Tensor]] = {
     "amax": _amax,
     "max_pool2d": _max_pool2d,
     "adaptive_max_pool2d": _adaptive_max_pool2d,
+    "sign": lambda apply, z: apply(STEP, z) - apply(STEP, -z),  # 0 where both are 1
+    "ge": lambda apply, a, b: apply(STEP, a - b),
+    "gt": lambda apply, a, b: 1 - apply(STEP, b - a),
+    "le": lambda apply, a, b: apply(STEP, b - a),
+    "lt": lambda apply, a, b: 1 - apply(STEP, a - b),
+    "where": _where,
+    "logical_not": lambda apply, z: 1 - z,
     "sigmoid": _smooth(SIGMOID),
     "tanh": _smooth(TANH),
     "silu": _smooth(SILU),
     "gelu": lambda apply, z, *, approximate="none": apply(GELU if approximate == "none" else GELU_TANH, z),
     "softplus": _softplus,
+    "elu": _elu,
 }

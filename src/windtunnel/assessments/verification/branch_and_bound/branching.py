@@ -30,7 +30,11 @@ def scores(
     negative = a.clamp(max=0)
     cost = -negative * k.offset
     estimate = (torch.maximum(bias * (k.up - 1) * a, bias * (k.up - least) * a) - cost).abs()
-    missed = a * (torch.maximum(inputs, least * inputs) - outputs)
+    values = torch.maximum(inputs, least * inputs)
+    if k.jumps is not None:
+        values = torch.where(k.jumps.which, (inputs >= 0).to(inputs), values)
+        cost, estimate = (torch.where(k.jumps.which, a.abs(), score) for score in (cost, estimate))
+    missed = a * (values - outputs)
     shut = 1 - k.open
     return [score * k.open - shut for score in (cost, estimate, missed.clamp(min=0))]
 
@@ -64,6 +68,8 @@ def children(rows: LinearSpecs, column: Tensor, gain: Tensor) -> LinearSpecs:
 def slope_gain(relaxation: Relaxation, back: BackwardBound, row: Tensor, column: Tensor) -> Tensor:
     """By how much the coefficients at (row, column) grow from the least to the largest lower slope."""
     rise = relaxation.kinks.rise
+    if (jumps := relaxation.kinks.jumps) is not None:
+        rise = rise.masked_fill(jumps.which, 0.0)
     rise = rise[0, column] if len(rise) == 1 else rise[row, column]
     return rise * back.coefficients[row, column].clamp(min=0)
 

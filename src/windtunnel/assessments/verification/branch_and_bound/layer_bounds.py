@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.verification.branch_and_bound.activations import Kink, Observed, Smooth
+from windtunnel.assessments.verification.branch_and_bound.activations import Jump, Kink, Observed, Smooth
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.relaxations import Lines, smooth_lines
 from windtunnel.assessments.verification.regions import BallRegions
@@ -19,6 +19,7 @@ class LayerBounds:
 
     def __init__(self, network: Network, region: BallRegions) -> None:
         self.network, self.region = network, region
+        self._errors = network.jump_errors(torch.maximum(region.low.abs(), region.high.abs()).amax(0))
         self.low: list[Tensor] = []
         self.up: list[Tensor] = []
         self.units: list[Tensor] = []
@@ -29,25 +30,35 @@ class LayerBounds:
 
     def add(self, low: Tensor, up: Tensor) -> None:
         """Bounds of the next layer, in float64 and as they were computed."""
-        low, up = _with_room(low, up)
+        low, up = self._with_room(len(self.low), low, up)
         self.low.append(low)
         self.up.append(up)
         self._refresh()
 
     def tighten(self, j: int, low: Tensor, up: Tensor) -> None:
         """Other bounds of layer j, of which the tighter counts; given as `add` takes them. The columns are others afterwards."""
-        low, up = _with_room(low, up)
+        low, up = self._with_room(j, low, up)
         self.low[j] = torch.maximum(self.low[j], low)
         self.up[j] = torch.minimum(self.up[j], up)
         self._refresh()
+
+    def _with_room(self, j: int, low: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+        """Bounds with a little room for the rounding that made them, and before a jump for that of the network itself."""
+        slack = 1e-9 * (1 + torch.maximum(low.abs(), up.abs())) + self._errors.get(j, 0.0)
+        return low - slack, up + slack
 
     def _refresh(self) -> None:
         self._fixed.clear()
         self.units, self.slices, end = [], [], 0
         no_neurons = torch.empty(0, dtype=torch.int64, device=self.network.device)
         parts: list[list[Tensor]] = [[], [], []]
+        errors = list[Tensor]()
         for layer, low, up in zip(self.network.layers, self.low, self.up, strict=False):
             units = ((low < 0) & (up > 0)).any(0).nonzero().flatten() if layer.splits else no_neurons
+            if isinstance(layer.activation, Jump):
+                units = torch.arange(
+                    layer.size, device=low.device
+                )  # those that are stable take 0 or 1, which is no slope
             self.units.append(units)
             self.slices.append(slice(end, end := end + len(units)))
             parts[0].append(low[:, units])
@@ -55,9 +66,23 @@ class LayerBounds:
             if isinstance(layer.activation, Kink):
                 slope = layer.activation.slope.to(low).expand(1, *layer.shape).reshape(-1)
                 parts[2].append(slope[units][None])
+            elif isinstance(layer.activation, Jump):
+                parts[2].append(torch.zeros_like(low[:1]))
+            errors.append(self._errors.get(len(errors), torch.full_like(low[0], -1.0))[units][None])
         empty = torch.empty(len(self.region), 0, dtype=torch.float64, device=self.network.device)
         low, up, least = (torch.cat(p, 1) if p else empty[: 1 if k == 2 else None] for k, p in enumerate(parts))
         self._at_columns = (low, up, least)
+        # (1, C): the error bounds of jumps, negative at other columns; None where there are no jumps.
+        self._errors_at_columns = torch.cat(errors, 1) if self._errors and errors else None
+
+    @property
+    def has_jumps(self) -> bool:
+        """Return whether some layer jumps."""
+        return bool(self._errors)
+
+    def error(self, column: int) -> float:
+        """Return by how much the input of a column may be off where it jumps; 0 for a kink."""
+        return 0.0 if self._errors_at_columns is None else max(0.0, float(self._errors_at_columns[0, column]))
 
     def below(self, node: int) -> int:
         """Return how many columns lie below `node`."""
@@ -88,6 +113,8 @@ class LayerBounds:
         low, up = self.low[j][sample], self.up[j][sample]
         if isinstance(activation, Observed):
             return low, up
+        if isinstance(activation, Jump):
+            return activation(low), activation(up)
         if isinstance(activation, Kink):
             # Convex: least at an end or at the kink, which a negative slope makes the bottom.
             ends = [activation(z.view(shape)).flatten(1) for z in (low, up, low.clamp(min=0).minimum(up))]
@@ -105,7 +132,7 @@ class LayerBounds:
         """Return the slopes or lines of layer j for all n samples, remembered until bounds change."""
         if (j, dtype) not in self._fixed:
             activation, low, up = self.network.layers[j].activation, self.low[j], self.up[j]
-            if isinstance(activation, Observed):
+            if isinstance(activation, Observed | Jump):
                 self._fixed[j, dtype] = low.new_zeros(len(low), 1, dtype=dtype)
             elif isinstance(activation, Smooth):
                 self._fixed[j, dtype] = smooth_lines(activation, low, up).to(dtype)
@@ -113,9 +140,3 @@ class LayerBounds:
                 slope = activation.slope.to(low).expand(1, *self.network.layers[j].shape).reshape(1, -1)
                 self._fixed[j, dtype] = torch.where(low >= 0, 1.0, slope).to(dtype)
         return self._fixed[j, dtype]
-
-
-def _with_room(low: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-    """Bounds with a little room for the rounding that made them."""
-    slack = 1e-9 * (1 + torch.maximum(low.abs(), up.abs()))
-    return low - slack, up + slack

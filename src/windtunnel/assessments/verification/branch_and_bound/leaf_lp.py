@@ -39,6 +39,10 @@ def leaf_bound(bounded: Bounded, row: LinearSpecs, goal: float) -> tuple[float, 
     solved = linprog(cost, a, b, bounds=limits, method="highs")
     if solved.status == 0:
         beta = _multipliers(row, columns, solved.ineqlin.marginals)
+        errors = np.array([bounded.error(int(column)) for column in columns])
+        if errors.any():  # the optimum may lie beyond a jump: a counter-example does not
+            inside = linprog(cost, a, b - 2 * errors, bounds=limits, method="highs")
+            solved = inside if inside.status == 0 else solved
         return max(crown_bound, float(bounded.value(row.with_multipliers(row.alpha, beta)))), torch.from_numpy(solved.x)
     if solved.status == 2:  # empty: the multipliers of the least violation prove it, scaled up
         wide = np.c_[a, -np.ones(len(a))]
@@ -69,4 +73,5 @@ def _constraint(bounded: Bounded, row: LinearSpecs, column: int) -> tuple[np.nda
     spec = torch.zeros(1, bounded.network.layers[j].size, device=row.spec.device)
     spec[0, unit] = -float(row.signs[0, column])
     part = LinearSpecs(j, spec, row.sample, row.signs[:, :below], row.alpha[:, :below], row.beta[:, :below])
-    return _affine(bounded, part)
+    gradient, constant = _affine(bounded, part)
+    return gradient, constant - bounded.error(column)

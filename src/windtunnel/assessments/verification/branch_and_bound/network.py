@@ -21,6 +21,7 @@ from windtunnel.assessments.verification.branch_and_bound.activations import (
     OF_LARGEST,
     REWRITES,
     Activation,
+    Jump,
     Kink,
     Smooth,
     relu_of_largest,
@@ -32,8 +33,10 @@ from windtunnel.assessments.verification.branch_and_bound.relu_maxpool_fusion im
     joined,
     name_of,
 )
+from windtunnel.assessments.verification.branch_and_bound.rounding_errors import RoundingErrors, jump_error
 from windtunnel.core.errors import IncompatibleError
 
+_LIPSCHITZ = 1.13  # of the smooth activations, the steepest of which is GELU
 _KEPT = 2 * 8 * 256  # rows that are kept recorded, times the bytes of a number
 _FINAL = {"softmax", "log_softmax"}  # at the end of a network they change no order: the logits before them are bounded
 
@@ -50,7 +53,7 @@ class PreactivationLayer:
     @property
     def splits(self) -> bool:
         """Return whether its units can be split into two linear cases."""
-        return isinstance(self.activation, Kink)
+        return isinstance(self.activation, Kink | Jump)
 
     @property
     def decides_windows(self) -> bool:
@@ -262,6 +265,30 @@ class Network:
         result = self.run(x, lambda j, z: self._activations[j](z))
         assert result is not None
         return result
+
+    @torch.no_grad()
+    def jump_errors(self, largest: Tensor) -> dict[int, Tensor]:
+        """Return by how much float32 may be off before each layer of jumps, float64 (size,); largest: of the input, (d,)."""
+        errors, index = dict[int, Tensor](), 0
+        if not any(isinstance(layer.activation, Jump) for layer in self.layers):
+            return errors
+
+        def follow(activation: Activation, z: Tensor) -> Tensor:
+            nonlocal index
+            index += 1
+            if isinstance(activation, Jump):
+                errors[index - 1] = jump_error(z)
+                return torch.stack([torch.ones_like(z[0]), *torch.zeros_like(z[1:])])
+            if isinstance(activation, Kink):
+                return z * activation.slope.to(z).abs().clamp(min=1)
+            return z * _LIPSCHITZ
+
+        x = largest.new_zeros(3, len(largest))
+        x[0] = largest
+        x[1] = 2.0**-24 * largest
+        with RoundingErrors(), _Replacing(follow, self._varies, self._joined):
+            self._modules[torch.float64](x.view(3, *self.input_shape))
+        return errors
 
     def inputs_of_activations(self, x: Tensor) -> Tensor:
         """(m, units): the inputs of all activations at x (m, *input_shape), in the order they run."""

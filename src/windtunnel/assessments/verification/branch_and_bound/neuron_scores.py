@@ -95,6 +95,8 @@ class _Gain:
         relaxation = self._bounded.relaxation(rows, torch.float32)
         back, k = self._bounded.backward(rows, relaxation, torch.float32), relaxation.kinks
         lost = -back.coefficients.clamp(max=0) * k.open
+        if k.jumps is not None:
+            lost = lost.masked_fill(k.jumps.which, 0.0)
         for windows in self._bounded.windows_below(rows.start):
             windows.credit(lost, rows.sample, self.of_layer)
         for side, slope in enumerate((k.up, 1 - k.up)):

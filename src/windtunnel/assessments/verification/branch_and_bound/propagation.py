@@ -21,7 +21,7 @@ from windtunnel.assessments.verification.branch_and_bound.maxpool_planes import 
     pieces_of,
 )
 from windtunnel.assessments.verification.branch_and_bound.network import Network, gather
-from windtunnel.assessments.verification.branch_and_bound.relaxations import Kinks, Lines, kinks
+from windtunnel.assessments.verification.branch_and_bound.relaxations import Kinks, Lines, kinks, with_jumps
 from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs
 from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.contracts import Norm
@@ -151,6 +151,8 @@ class Bounded(LayerBounds):
         if not is_single:
             fixed = [f.at(rows.sample) if isinstance(f, Lines) else f[rows.sample] for f in fixed]
         relaxed = kinks(low, up, least)
+        if self._errors_at_columns is not None:
+            relaxed = with_jumps(relaxed, low, up, self._errors_at_columns[:, :count].to(dtype))
         for windows in self.windows_below(rows.start):
             windows.apply_maxpool_bounds(relaxed, rows.signs, None if is_single else rows.sample)
         return Relaxation(fixed, relaxed, split)
@@ -233,10 +235,15 @@ class Bounded(LayerBounds):
                     constant, negative = constant + total(offset, j, units), negative - (bent - flat)
                     pending[0] = carried if pending[0] is None else pending[0] + carried
                 constant = constant + total(negative * k.offset[:, at], j, units)
+                if k.jumps is not None:
+                    positive = coefficients_in.clamp(min=0)
+                    constant = constant + total(positive * k.jumps.low_offset[:, at], j, units)
                 new = new + negative * k.up[:, at]
                 split = relaxation.split[j]
                 if split is not None:
                     places, all_ = split
+                    if k.jumps is not None:  # where a jump is split its input may be off
+                        constant = constant - rows.beta[:, all_].to(dtype) @ k.jumps.error[0, all_]
                     new.index_add_(
                         1,
                         places,
@@ -259,6 +266,8 @@ class Bounded(LayerBounds):
         is_lower = back.coefficients.sign().add_(1).mul_(0.5)
         slope = torch.lerp(k.up, k.base + k.rise * rows.alpha.to(x), is_lower)
         offset = k.offset * (1 - is_lower)
+        if k.jumps is not None:
+            offset = offset + k.jumps.low_offset * is_lower
         inputs: list[Tensor] = []
         outputs: list[Tensor] = []
 

@@ -5,7 +5,7 @@ Sources: CROWN (Zhang et al. 2018, arXiv 1811.00866), alpha-CROWN (Xu et al. 202
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -34,6 +34,22 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
+class Jumps:
+    """Values of the columns that jump, beside those of `Kinks`.
+
+    low_offset: (m, C), added to the line from below. error: (1, C), by how much the input may be off. which: bool (1, C).
+    """
+
+    low_offset: Tensor
+    error: Tensor
+    which: Tensor
+
+    def at(self, rows: Tensor) -> Jumps:
+        """Select `rows`."""
+        return self if len(self.low_offset) == 1 else replace(self, low_offset=self.low_offset[rows])
+
+
+@dataclass(frozen=True, slots=True)
 class Kinks:
     """Bounds of max(z, c z) at the columns, (m, C) each, or (1, C) where all rows share them.
 
@@ -47,10 +63,14 @@ class Kinks:
     base: Tensor
     rise: Tensor
     open: Tensor
+    jumps: Jumps | None = None
 
     def at(self, rows: Tensor) -> Kinks:
         """Select `rows`."""
-        return Kinks(*(t if len(t) == 1 else t[rows] for t in (self.up, self.offset, self.base, self.rise, self.open)))
+        up, offset, base, rise, open_ = (
+            t if len(t) == 1 else t[rows] for t in (self.up, self.offset, self.base, self.rise, self.open)
+        )
+        return Kinks(up, offset, base, rise, open_, self.jumps and self.jumps.at(rows))
 
 
 def kinks(low: Tensor, up: Tensor, least: Tensor) -> Kinks:
@@ -65,6 +85,29 @@ def kinks(low: Tensor, up: Tensor, least: Tensor) -> Kinks:
     slope, offset = least + rise * chord, rise * below * chord
     open_ = ((above > 0) & (below > 0)).to(low)
     return Kinks(slope, offset, slope + open_ * (least - slope), rise * open_, open_)
+
+
+def with_jumps(relaxed: Kinks, low: Tensor, up: Tensor, errors: Tensor) -> Kinks:
+    """Return `relaxed` with the lines of jumps from 0 to 1 over [low, up] (m, C) where `errors` (1, C) are not negative.
+
+    From above 1 + z / -low or 1, from below alpha z / up; both moved by what the input may be off.
+    """
+    which, error = errors >= 0, errors.clamp(min=0)
+    on, open_ = (low >= 0).to(low), ((low < 0) & (up > 0)).to(low)
+    above, below = up.clamp(min=1e-30), (-low).clamp(min=1e-30)
+    slope = torch.where(above < below, open_ / below, 0.0)
+    rise = torch.where(above > 2 * error, open_ / above, 0.0)
+    zeros = torch.zeros_like(slope)
+    pairs = (
+        (slope, relaxed.up),
+        (on + open_ + error * slope, relaxed.offset),
+        (zeros, relaxed.base),
+        (rise, relaxed.rise),
+        (open_, relaxed.open),
+    )
+    up_slope, offset, base, rise_of_all, open_of_all = (torch.where(which, jump, kink) for jump, kink in pairs)
+    low_offset = torch.where(which, on - error * rise, 0.0)
+    return Kinks(up_slope, offset, base, rise_of_all, open_of_all, Jumps(low_offset, error, which))
 
 
 def smooth_lines(smooth: Smooth, low: Tensor, up: Tensor) -> Lines:

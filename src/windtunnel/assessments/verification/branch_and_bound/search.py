@@ -85,7 +85,8 @@ class BranchAndBoundSearch:
         """Return indices of the subdomains to split next, after those are dropped that no longer matter."""
         sample = self._queries.sample[self._query].cpu()
         spent = (self.domains >= self._limits.domains)[sample]
-        settled = (self.given_up | self._broken)[sample]
+        # A subdomain within rounding of a jump may stay undecided beside one that has a counter-example.
+        settled = (self._broken if self._bounded.has_jumps else self.given_up | self._broken)[sample]
         if bool(settled.any()):
             self._abandoned[self._query[settled.to(self._query.device)]] = True
             self._keep((~settled).nonzero().flatten().to(self._query.device))

@@ -180,7 +180,9 @@ def _descend(
         now = margin.detach().to(least)
         better = now < least
         best[better], least[better] = x.detach()[better], now[better]
-        (gradient,) = torch.autograd.grad(margin.sum(), x)
+        gradient = torch.zeros_like(x)  # of a network of comparisons, which has none
+        if margin.requires_grad:
+            (gradient,) = torch.autograd.grad(margin.sum(), x)
         if region.norm is Norm.LINF:
             mean = gradient.abs().mean(1, keepdim=True)
             direction = _MOMENTUM * direction + gradient / mean.where(mean > 0, 1)

@@ -13,7 +13,13 @@ from torch import Tensor, nn
 from windtunnel.assessments.verification.branch_and_bound.session import Searcher
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
 from windtunnel.assessments.verification.deadline import Deadline
-from windtunnel.assessments.verification.falsification.falsifier import QUICK_RESTARTS, QUICK_STEPS, ROUNDING, falsify
+from windtunnel.assessments.verification.falsification.falsifier import (
+    QUICK_RESTARTS,
+    QUICK_STEPS,
+    ROUNDING,
+    falsify,
+    falsify_targeted,
+)
 from windtunnel.boundary.files import check_file, read_bytes
 from windtunnel.boundary.models.backends import OnnxModule
 from windtunnel.boundary.models.onnx_network import OnnxNetwork
@@ -30,7 +36,8 @@ _AGREEMENT = 1e-4  # of the largest logit: by how much torch and onnxruntime may
 _COMPARED = 4  # points of the box
 _ROOM = 1e-7  # of an end of the box: half a step of float32
 _MAX_BYTES = 2**31  # of an unpacked graph: protobuf holds no more
-_EASY = {"quick-attack", "ibp", "crown"}  # steps that decide nothing after `_decide_easy`
+_ATTACKS, _BOUNDS = {"quick-attack", "attack"}, {"ibp", "crown"}  # steps that decide nothing after those of this module
+_ATTACKED = 0.3  # of the seconds that are left: what attacks may take
 _HALF = 0.5  # the box is the Linf ball of this radius around the middle of the unit cube
 
 
@@ -169,8 +176,12 @@ def _decide(
         seconds = (entry.timeout or math.inf) - (time.monotonic() - started)
         if seconds <= 0:
             return InstanceResult("timeout")
-        steps = entry.steps if word == "unbounded" else tuple(step for step in entry.steps if step not in _EASY)
-        word, example = _decide_hard(subject, _within(entry.model_copy(update={"steps": steps}), seconds))
+        done = _ATTACKS if word == "unbounded" else _ATTACKS | _BOUNDS
+        word, example = _attack(subject, seconds * _ATTACKED)
+        if word == "unknown":
+            seconds = (entry.timeout or math.inf) - (time.monotonic() - started)
+            steps = tuple(step for step in entry.steps if step not in done) or entry.steps
+            word, example = _decide_hard(subject, _within(entry.model_copy(update={"steps": steps}), seconds))
     if example is None:
         return InstanceResult(word)
     unit = example.double().flatten()
@@ -187,9 +198,15 @@ def _decide_easy(subject: Subject, seconds: float) -> tuple[str, Tensor | None]:
     """
     data, deadline = subject.dataset, time.monotonic() + seconds
     is_broken, examples = falsify(
-        subject.classifier, data.inputs, data.targets, _HALF, subject.seed, steps=QUICK_STEPS,
-        restarts=QUICK_RESTARTS, deadline=deadline,
-    )  # fmt: skip
+        subject.classifier,
+        data.inputs,
+        data.targets,
+        _HALF,
+        subject.seed,
+        steps=QUICK_STEPS,
+        restarts=QUICK_RESTARTS,
+        deadline=deadline,
+    )
     if bool(is_broken[0]):
         return "sat", examples[0]
     canonical, sample = canonical_subject(subject, traced=False), torch.zeros(1, dtype=torch.int64)
@@ -203,6 +220,18 @@ def _decide_easy(subject: Subject, seconds: float) -> tuple[str, Tensor | None]:
         return "unbounded", None
     is_verified = decided is not None and bool(decided.verified[0])
     return ("unsat" if is_verified else "unknown"), None
+
+
+def _attack(subject: Subject, seconds: float) -> tuple[str, Tensor | None]:
+    """Return the word and the counter-example of long attacks on the graph as it was read: a traced one has no gradient at jumps."""
+    data, deadline = subject.dataset, time.monotonic() + seconds
+    for search in (falsify, falsify_targeted):
+        is_broken, examples = search(
+            subject.classifier, data.inputs, data.targets, _HALF, subject.seed, deadline=deadline
+        )
+        if bool(is_broken[0]):
+            return "sat", examples[0]
+    return "unknown", None
 
 
 def _decide_hard(subject: Subject, entry: VerificationEntry) -> tuple[str, Tensor | None]:
