@@ -266,7 +266,7 @@ def _insert(
         add("Round")
     if kind != TensorProto.FLOAT:
         add("Cast", to=kind)
-    add("Identity", made=input_name)
+    add("Identity", output=input_name)
     others = [value for value in model.graph.input if value.name != input_name]
     del model.graph.input[:]
     pixels = helper.make_tensor_value_info(f"{_PREFIX}pixels", TensorProto.FLOAT, [batch, *shape])
