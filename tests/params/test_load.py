@@ -136,6 +136,20 @@ def test_a_missing_file_says_where_to_be():
         validated_params(__import__("pathlib").Path("nowhere/params.yaml"))
 
 
+def test_attacks_on_the_survivors_of_each_other_are_refused_when_params_are_read():
+    fgsm = {"library": "torchattacks", "algorithm": "FGSM"}
+    attacks = {"a": {**fgsm, "on": {"survivors_of": ["b"]}}, "b": {**fgsm, "on": {"survivors_of": ["a"]}}}
+    assert "a circle" in refusal(attacks=attacks)
+    validate({**MINIMAL, "attacks": {**attacks, "b": fgsm}})
+
+
+def test_a_mistake_in_a_named_budget_is_one_line_with_its_key():
+    fgsm = {"library": "transformations", "algorithm": "grid", "budget": "turned"}
+    message = refusal(budgets={"turned": {"rotation": "ten"}}, attacks={"a": fgsm})
+    assert message.count("\n") == 0
+    assert "budgets.turned: rotation: 'ten'" in message
+
+
 def test_a_norm_of_an_entry_needs_an_epsilon_of_its_own():
     raw = {"data": {}, "model": {}, "budget": {"norm": "Linf", "epsilon": 0.1}}
     entry = {"library": "torchattacks", "algorithm": "CW", "budget": {"norm": "L2"}}

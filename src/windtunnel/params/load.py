@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TypeGuard, get_args
 
@@ -120,6 +121,11 @@ def _unknown_names(params: Params) -> Iterator[str]:
         for prior in attack.on.survivors_of if attack.on else ():
             if prior not in others:
                 yield unknown_word(f"attacks.{name}.on.survivors_of", prior, others, what="another entry of attacks")
+    try:
+        TopologicalSorter({n: a.on.survivors_of for n, a in params.attacks.items() if a.on}).prepare()
+    except CycleError as error:
+        circle = error.args[1]
+        yield f"attacks.{circle[0]}.on.survivors_of: a circle, {' -> '.join(circle)}; one of them must attack all samples"
     for name, certificate in params.verification.items():
         for other in certificate.examples_from:
             if other not in params.attacks:
