@@ -14,9 +14,10 @@ from windtunnel.assessments.latent.preflight import preflight as latent_prefligh
 from windtunnel.assessments.queries.assess import assess as assess_queries
 from windtunnel.assessments.sweeps.assess import assess as assess_sweep
 from windtunnel.assessments.verification.assess import assess as assess_verification
+from windtunnel.assessments.verification.falsification.falsifier import falsify
 from windtunnel.assessments.verification.preflight import preflight as verification_preflight
 from windtunnel.boundary.models.heads import Headed, head_of
-from windtunnel.core.contracts import Norm
+from windtunnel.core.contracts import Norm, Verdict
 from windtunnel.core.criterion import Criterion
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.subject import subject_of
@@ -176,6 +177,11 @@ def test_what_is_not_defined_under_a_top_k_head_is_refused(mlp_subject):
     refused = [
         (latent_preflight, LatentEntry()),
         (verification_preflight, VerificationEntry(library="Marabou", algorithm="linf-box")),
+        (verification_preflight, VerificationEntry(library="windtunnel", algorithm="cascade")),
+        (
+            verification_preflight,
+            VerificationEntry(library="auto-LiRPA", algorithm="crown", radius={"max": 0.1, "tolerance": 0.01}),
+        ),
         (attack_preflight, AttackEntry(library="torchattacks", algorithm="PGD", target_classes="next")),
         (
             attack_preflight,
@@ -185,3 +191,25 @@ def test_what_is_not_defined_under_a_top_k_head_is_refused(mlp_subject):
     for preflight, entry in refused:
         with pytest.raises(IncompatibleError, match=r"under model\.head: \{top_k: 2\}"):
             preflight("entries.a", entry, BUDGET, subject.classifier, subject.dataset)
+
+
+@pytest.mark.parametrize("algorithm", ["ibp", "crown"])
+def test_bounds_certify_a_label_that_fewer_than_k_classes_may_exceed(mlp_subject, algorithm):
+    """At epsilon 0 the bounds are the logits: certified is what is right. Beyond, no attack under the head breaks a certified sample."""
+    entry = VerificationEntry(library="auto-LiRPA", algorithm=algorithm)
+    certified = {}
+    for k in (1, 3):
+        subject = top_k(mlp_subject, k)
+        for epsilon in (1e-7, 0.05):
+            budget = Budget(norm=Norm.LINF, epsilon=epsilon)
+            verification_preflight("verification.v", entry, budget, subject.classifier, subject.dataset)
+            verdicts = assess_verification("v", entry, budget, subject).data["verdicts"]
+            certified[k, epsilon] = verdicts == Verdict.VERIFIED
+        assert (subject.clean_correct & ~certified[k, 1e-7]).sum() <= 1
+        attack = AttackEntry(library="torchattacks", algorithm="PGD", budget=BudgetOverride(steps=20))
+        attacked = assess_attack("a", attack, Budget(norm=Norm.LINF, epsilon=0.05), subject).data["verdicts"]
+        assert not (certified[k, 0.05] & (attacked == Verdict.ATTACK_SUCCEEDED)).any()
+        is_broken, examples = falsify(subject.classifier, subject.dataset.inputs, subject.dataset.targets, 0.3, 0)
+        assert torch.equal(is_broken, ~among_largest(subject, examples, k))
+    assert (certified[1, 0.05] <= certified[3, 0.05]).all()
+    assert certified[3, 0.05].sum() > certified[1, 0.05].sum()

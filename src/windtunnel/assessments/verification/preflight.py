@@ -14,6 +14,7 @@ from windtunnel.assessments.verification.bound_propagation.bounder import Bounde
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
 from windtunnel.assessments.verification.cascade.step import Trial, library_of_step, step_of
 from windtunnel.assessments.verification.cascade.steps import options_read, radius_steps, steps_of
+from windtunnel.assessments.verification.rows import VerifierRow
 from windtunnel.assessments.verification.table import ROWS
 from windtunnel.assessments.verification.transformations.refuse import check_certificate
 from windtunnel.core.classifier import Classifier
@@ -38,9 +39,7 @@ def preflight(
     algorithm = find_algorithm(entry.library, entry.algorithm, where, "verification")
     classifier.require(algorithm, where)
     row = ROWS[algorithm.key]
-    classifier.criterion.require_top_1(
-        where, f"{algorithm.name} proves that the label is the largest logit, which is not what counts"
-    )
+    _check_top_k(where, entry, row, classifier)
     if row.assess is not None and entry.radius:
         raise UserError(f"{where}.radius: {algorithm.name} gives every sample its radius; remove it")
     if row.params is not None:
@@ -85,6 +84,16 @@ def preflight(
     no_effect = sorted(key for key in unread if getattr(entry, key) != VerificationEntry.model_fields[key].default)
     notes = [f"{where}.{key}: {algorithm.name} does not read it; it has no effect" for key in no_effect]
     return notes + (_try_steps(where, steps, entry, region, classifier, dataset) if len(dataset) else [])
+
+
+def _check_top_k(where: str, entry: VerificationEntry, row: VerifierRow, classifier: Classifier) -> None:
+    """Raise IncompatibleError under top-k unless all steps bound every margin, or attack by the criterion."""
+    if classifier.criterion.k == 1:
+        return
+    special = row.assess is not None or row.transforms or entry.radius is not None
+    if special or not all(step_of(step).bounds or step_of(step).falsifies for step in steps_of(row, entry)):
+        what = f"{row.algorithm.name}{' with a radius' * (entry.radius is not None)} proves that the label is the largest logit"
+        classifier.criterion.require_top_1(where, f"{what}, which is not what counts (bounds alone, such as crown, do)")
 
 
 def _check_radius(where: str, radius: Radius, steps: tuple[str, ...]) -> None:

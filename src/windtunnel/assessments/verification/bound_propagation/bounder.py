@@ -120,10 +120,9 @@ class Bounder:
     def _check(self, method: str, indices: Tensor, bounds: Bounds) -> None:
         """Raise IncompatibleError for bounds that exclude the clean sample, a point of every ball: they are wrong."""
         clean = self.subject.clean_logits[indices]
-        label_logits = clean.gather(1, self.subject.dataset.targets[indices, None])
-        other_classes = clean.scatter(1, self.subject.dataset.targets[indices, None], -torch.inf).amax(1, keepdim=True)
+        margins = self.subject.classifier.criterion.margin(clean, self.subject.dataset.targets[indices])
         slack = 1e-3 * clean.abs().amax(1, keepdim=True).clamp(min=1)
-        wrong = bounds.worst_margin[:, None] > label_logits - other_classes + slack
+        wrong = bounds.worst_margin[:, None] > margins[:, None] + slack
         wrong = wrong | (bounds.lower > clean + slack).any(1, True) | (bounds.upper < clean - slack).any(1, True)
         if wrong.any():
             sample = self.subject.dataset.ids[int(indices[int(wrong.flatten().nonzero()[0])])]

@@ -56,7 +56,8 @@ def bound_all(
         kinds = torch.stack([result["method"], result["failed"].long()], 1)
         for kind in kinds.unique(dim=0):
             at = (kinds == kind).all(1)
-            bounds = Bounds(result["margins"][at], result["lower"][at], result["upper"][at])
+            k = bounder.subject.classifier.criterion.k
+            bounds = Bounds(result["margins"][at], result["lower"][at], result["upper"][at], k)
             seconds = float(result["seconds"][0]) / len(batch.indices)
             yield BoundedBatch(batch.indices[at], _METHODS[int(kind[0])], None if kind[1] else bounds, seconds)
 

@@ -40,25 +40,27 @@ class Bounds:
     """Bounds of one batch over its region.
 
     margins: float32 (n, K-1), lower bounds of logit(target) - logit(other class), other classes in class order.
-    lower, upper: float32 (n, K), bounds of the logits themselves, for the figures.
+    lower, upper: float32 (n, K), bounds of the logits themselves, for the figures. k: the criterion's, 1 but for top-k.
     """
 
     margins: Tensor
     lower: Tensor
     upper: Tensor
+    k: int = 1
 
     def widened(self, slack: float) -> Bounds:
         """Bounds of every network whose logits are within `slack` of these."""
-        return Bounds(self.margins - 2 * slack, self.lower - slack, self.upper + slack)
+        return Bounds(self.margins - 2 * slack, self.lower - slack, self.upper + slack, self.k)
 
     @property
     def worst_margin(self) -> Tensor:
-        """(n,) the smallest margin bound."""
-        return self.margins.amin(1)
+        """(n,) the k-th smallest margin bound, since fewer than k classes may exceed the label; NaN where one is NaN."""
+        kth = self.margins.kthvalue(self.k, 1).values
+        return torch.where(self.margins.isnan().any(1), torch.nan, kth)
 
     @property
     def verified(self) -> Tensor:
-        """(n,) bool: every other class is excluded, by more than float32 can lose."""
+        """(n,) bool: all but k - 1 other classes are excluded, by more than float32 can lose."""
         return self.worst_margin > ROUNDING
 
 
@@ -113,12 +115,12 @@ def bound_batch(
     bounds = bounds.detach().float().cpu()
     if optimised and logits:
         own_bounds = bound_batch(classifier, inputs, targets, norm, epsilon, "crown")
-        return Bounds(bounds, own_bounds.lower, own_bounds.upper)
+        return Bounds(bounds, own_bounds.lower, own_bounds.upper, classifier.criterion.k)
     if not logits:
         no_bounds = torch.full((len(x), k), torch.nan)
-        return Bounds(bounds, no_bounds, no_bounds)
+        return Bounds(bounds, no_bounds, no_bounds, classifier.criterion.k)
     margin_bounds, lower, minus_upper = bounds.split((k - 1, k, k), 1)
-    return Bounds(margin_bounds, lower, -minus_upper)
+    return Bounds(margin_bounds, lower, -minus_upper, classifier.criterion.k)
 
 
 @cache

@@ -114,8 +114,8 @@ def falsify_targeted(
 
 
 def leads(classifier: Classifier, points: Tensor, targets: Tensor) -> Tensor:
-    """Return whether some other class leads the target at each of `points` (n, ...) by more than rounding; (n,) bool."""
-    return _lead(classifier.logits(points), targets) > ROUNDING
+    """Return True for each of `points` (n, ...) that the criterion counts as wrong, by more than rounding; (n,) bool."""
+    return classifier.criterion.margin_loss(classifier.logits(points), targets) > ROUNDING
 
 
 def confirmed(classifier: Classifier, points: Tensor, targets: Tensor) -> Tensor:
@@ -125,13 +125,8 @@ def confirmed(classifier: Classifier, points: Tensor, targets: Tensor) -> Tensor
         exact = copy.deepcopy(classifier.module).double()
         with torch.no_grad():
             logits = exact(points[leads_anywhere].double().to(classifier.device)).cpu()
-        leads_anywhere[leads_anywhere.clone()] = _lead(logits, targets[leads_anywhere]) > 0
+        leads_anywhere[leads_anywhere.clone()] = classifier.criterion.margin_loss(logits, targets[leads_anywhere]) > 0
     return leads_anywhere
-
-
-def _lead(logits: Tensor, targets: Tensor) -> Tensor:
-    label_column = targets[:, None]
-    return logits.scatter(1, label_column, -torch.inf).amax(1) - logits.gather(1, label_column).squeeze(1)
 
 
 def _keep(
@@ -175,8 +170,10 @@ def _descend(
             break
         x = x.detach().requires_grad_()
         logits = classifier.module(x.view(shape))
-        other_class = logits.scatter(1, y, -torch.inf).amax(1) if other is None else logits.gather(1, other).squeeze(1)
-        margin = logits.gather(1, y).squeeze(1) - other_class
+        if other is None:
+            margin = classifier.criterion.margin(logits, y.squeeze(1))
+        else:
+            margin = (logits.gather(1, y) - logits.gather(1, other)).squeeze(1)
         now = margin.detach().to(least)
         better = now < least
         best[better], least[better] = x.detach()[better], now[better]

@@ -22,6 +22,7 @@ def export_instances(
     is no box and for a model that has no graph.
     """
     where = f"verification.{name}"
+    subject.classifier.criterion.require_top_1(where, "VNN-LIB instances here say that the label is the largest logit")
     if norm is not Norm.LINF:
         raise IncompatibleError(f"{where}: VNN-LIB describes boxes; the budget is {norm}, set norm: Linf")
     if folder.exists() and any(folder.iterdir()):
