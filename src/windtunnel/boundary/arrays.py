@@ -69,8 +69,12 @@ def _from_tensor(tensor: Tensor, what: str) -> np.ndarray:
         (tensor.is_nested, "a nested tensor", "torch.stack of samples of one shape makes an array"),
         (tensor.layout is not torch.strided, f"a sparse tensor ({tensor.layout})", ".to_dense() makes it an array"),
         (tensor.is_quantized, f"a quantized tensor ({tensor.dtype})", ".dequantize() makes it an array"),
-        (tensor.device.type == "meta", "a tensor on device meta, which holds no numbers", "it has to be on the CPU or a GPU"),
-    ):  # fmt: skip
+        (
+            tensor.device.type == "meta",
+            "a tensor on device meta, which holds no numbers",
+            "it has to be on the CPU or a GPU",
+        ),
+    ):
         if is_bad:
             raise UserError(f"{what}: is {kind}; {advice}")
     plain = tensor.detach().as_subclass(Tensor)

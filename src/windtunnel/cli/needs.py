@@ -131,13 +131,19 @@ def print_estimate(
             "memory_bytes": memory,
             "entries": [
                 EstimateAnswer(
-                    name=row.name, samples=row.samples, batch=row.batch, seconds=row.seconds, memory_bytes=row.memory,
-                    disk_bytes=row.disk, skipped=row.skipped, advice=row.advice,
+                    name=row.name,
+                    samples=row.samples,
+                    batch=row.batch,
+                    seconds=row.seconds,
+                    memory_bytes=row.memory,
+                    disk_bytes=row.disk,
+                    skipped=row.skipped,
+                    advice=row.advice,
                 )
                 for row in estimated
             ],
         }
-    )  # fmt: skip
+    )
 
 
 def _print_plan(

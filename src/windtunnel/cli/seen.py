@@ -61,9 +61,13 @@ def show_what_it_sees(
     few = chosen(data)
     low, high = float(data.inputs.min()), float(data.inputs.max())
     look = SeenAnswer(
-        samples=[SampleAnswer(**asdict(row)) for row in table], picture=str(PICTURE) if has_picture else None,
-        clean_accuracy=None, measured_on=len(few), input_range=(low, high), suspicions=[],
-    )  # fmt: skip
+        samples=[SampleAnswer(**asdict(row)) for row in table],
+        picture=str(PICTURE) if has_picture else None,
+        clean_accuracy=None,
+        measured_on=len(few),
+        input_range=(low, high),
+        suspicions=[],
+    )
     if not (trained and data.labelled):
         return look
     accuracy = binomial_rate(int(subject.clean_correct[few].sum()), len(few))

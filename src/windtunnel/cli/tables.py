@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -59,8 +60,9 @@ def print_table(console: Console, columns: Sequence[TableColumn], groups: Groups
         return
     table = Table(box=None, header_style="bold", padding=(0, _GAP, 0, 0), pad_edge=False)
     for i, column in zip(columns_shown, shown, strict=True):
-        table.add_column(column.name, justify="right" if column.right else "left", no_wrap=column.typed, overflow="fold",
-                         min_width=max(cell_len(row[i]) for row in rows) if column.typed else None)  # fmt: skip
+        width = max(cell_len(row[i]) for row in rows) if column.typed else None
+        side: Literal["left", "right"] = "right" if column.right else "left"
+        table.add_column(column.name, justify=side, no_wrap=column.typed, overflow="fold", min_width=width)
     for name, part in parts:
         if name:
             table.add_row(f"[bold]{escape(name)}[/bold]")

@@ -371,8 +371,12 @@ def _view(running: Iterable[_Running]) -> Iterator[None]:
     if console.is_terminal:
         with Live(
             get_renderable=lambda: Group(*(Text(job.words()) for job in [*running])),
-            console=console, transient=True, refresh_per_second=2, redirect_stdout=True, redirect_stderr=True,
-        ):  # fmt: skip
+            console=console,
+            transient=True,
+            refresh_per_second=2,
+            redirect_stdout=True,
+            redirect_stderr=True,
+        ):
             yield
         return
 

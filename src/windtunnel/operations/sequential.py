@@ -62,11 +62,9 @@ def _on_all_samples(params: Params) -> Params:
     """Return the params with every entry on all samples, without those that need generative models."""
     changed = {}
     for name, family in families().items():
-        remaining = {} if family.generators else {
-            entry: block.model_copy(update={"samples": block.samples.model_copy(update={"n": None})})
-            for of, entry, block in entries(params) if of == name
-        }  # fmt: skip
-        changed[name] = remaining
+        blocks = [] if family.generators else [(entry, block) for of, entry, block in entries(params) if of == name]
+        samples = {entry: block.samples.model_copy(update={"n": None}) for entry, block in blocks}
+        changed[name] = {entry: block.model_copy(update={"samples": samples[entry]}) for entry, block in blocks}
     return params.model_copy(update=changed)
 
 

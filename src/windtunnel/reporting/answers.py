@@ -285,15 +285,23 @@ def compare_answer(comparison: Comparison) -> CompareAnswer:
                 refused=list(other.refused),
                 pairs=[
                     PairAnswer(
-                        name=pair.name, norms=tuple(basis.norm for basis in pair.bases),
-                        epsilons=tuple(basis.epsilon for basis in pair.bases), n=pair.table.n, both=pair.table.both,
-                        gained=pair.table.gained, lost=pair.table.lost, neither=pair.table.neither, rates=pair.rates,
-                        rate_intervals=pair.limits, interval=pair.interval,
-                        p_value=pair.p_value, adjusted_p_value=adjusted,
+                        name=pair.name,
+                        norms=tuple(basis.norm for basis in pair.bases),
+                        epsilons=tuple(basis.epsilon for basis in pair.bases),
+                        n=pair.table.n,
+                        both=pair.table.both,
+                        gained=pair.table.gained,
+                        lost=pair.table.lost,
+                        neither=pair.table.neither,
+                        rates=pair.rates,
+                        rate_intervals=pair.limits,
+                        interval=pair.interval,
+                        p_value=pair.p_value,
+                        adjusted_p_value=adjusted,
                     )
                     for pair, adjusted in zip(other.pairs, other.adjusted, strict=True)
                 ],
             )
             for other in comparison.against
         ],
-    )  # fmt: skip
+    )

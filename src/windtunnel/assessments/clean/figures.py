@@ -83,11 +83,10 @@ class ReliabilityVisualiser(Visualiser):
         if not drawn:
             raise NothingToDraw(_NOT_CLEAN)
         limits = tuple(binomial_interval(round(accuracy * n), n) for _, accuracy, n in drawn)
-        series = (
-            Series("perfect calibration", "soft", ((0, 0), (1, 1)), dashed=True, dots=False),
-            Series("accuracy of the samples of a bin of confidence, with 95 % intervals", "clean",
-                   tuple((x, y) for x, y, _ in drawn), limits, line=False),
-        )  # fmt: skip
+        points = tuple((x, y) for x, y, _ in drawn)
+        title = "accuracy of the samples of a bin of confidence, with 95 % intervals"
+        ideal = Series("perfect calibration", "soft", ((0, 0), (1, 1)), dashed=True, dots=False)
+        series = (ideal, Series(title, "clean", points, limits, line=False))
         alt = f"Accuracy against confidence; expected calibration error {number(artifacts.metrics, 'ece'):.3f}."
         return [lines(series, "confidence (max softmax)", "accuracy", alt, (0, 1), (0, 1.02))]
 

@@ -232,10 +232,11 @@ def _corrupt_all(
     # Allocated once: blocks of this size, freed and asked for again, leave holes that add up to gigabytes.
     inputs = scratch.empty(units.subject.dataset.inputs.shape)
     predictions, filled = torch.empty(n, dtype=torch.int64), 0
+    processes = DEFAULT_WORKERS if len(units.pairs) * n * side**2 > WORTH_PROCESSES else 1
+    batches, without = units.batches, units.untouched
     results = each_batch(
-        units.batches, units, name=name, checkpoint=checkpoint, without=units.untouched, incidents=incidents,
-        processes=DEFAULT_WORKERS if len(units.pairs) * n * side**2 > WORTH_PROCESSES else 1,
-    )  # fmt: skip
+        batches, units, name=name, checkpoint=checkpoint, without=without, incidents=incidents, processes=processes
+    )
     for batch, part in results:
         indices = slice(filled, filled + len(batch.indices))
         _floats(part["pixels"].numpy(), inputs[indices])

@@ -117,8 +117,8 @@ class CorruptionHeatmapVisualiser(Visualiser):
         grid = [[accuracy[c, s] for s in severities] for c in names]
         tips = [[tip(c, s) for s in severities] for c in names]
         alt = "Accuracy per corruption and severity."
-        return [matrix(grid, names, [str(s) for s in severities], "severity", "corruption", alt, ramp(self.cmap),
-                       lambda v: f"{v:.1%}", tips)]  # fmt: skip
+        texts, colours = [str(s) for s in severities], ramp(self.cmap)
+        return [matrix(grid, names, texts, "severity", "corruption", alt, colours, lambda v: f"{v:.1%}", tips)]
 
 
 @register

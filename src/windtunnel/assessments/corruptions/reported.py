@@ -8,16 +8,17 @@ MEANINGS = {
     "mce": "mean corruption error: errors relative to a reference model's, 1 is as many as that one makes (mCE)",
     "relative_mce": "as mCE, of the errors beyond those without corruption",
 }
+_MCE = "mCE, mean corruption error: errors relative to those of a reference model; 100 % is as many as that one makes"
+_RELATIVE_MCE = "relative mCE: the same of the errors beyond those without corruption"
 REPORTED = Reported(
     _KIND.question,
     (
         *_KIND.columns,
-        Column("mCE", "mce", "rate",
-               "mCE, mean corruption error: errors relative to those of a reference model; 100 % is as many as that one makes"),
-        Column("relative mCE", "relative_mce", "rate", "relative mCE: the same of the errors beyond those without corruption"),
+        Column("mCE", "mce", "rate", _MCE),
+        Column("relative mCE", "relative_mce", "rate", _RELATIVE_MCE),
         Column("worst corruption", "worst_corruption", "plain"),
         Column("its mean accuracy", "worst_corruption_accuracy", "rate"),
         Column("never broken", "never_broken", "share", "never broken: right under every corruption that ran"),
     ),
     meanings=MEANINGS,
-)  # fmt: skip
+)

@@ -137,13 +137,25 @@ def assess(
         data={**_data(entry, subject, reference_samples, generators, codes, findings), **extra},
         metrics=metrics,
         caveats=(*_caveats(entry, reference_samples, generators, findings, metrics), *few_classifiers(rows)),
-        kwargs={**base_kwargs(subject), "models": ["this run", *(others or {})], "noise_levels": list(entry.noise_levels),
-                **_values(entry), "decay": generators.decay},
-        call_kwargs={"latents": codes.latents, "classes": subject.dataset.targets, "generated": codes.generated,
-                     **entry.model_dump(mode="json", include={"bounded", "minimum", "encoding", "conventional", "noise_draws"})},
-        provenance={"generators": generators.source, "generators_digest": generators.digest,
-                    "model_digests": {label: c.digest for label, c in (others or {}).items()}},
-    )  # fmt: skip
+        kwargs={
+            **base_kwargs(subject),
+            "models": ["this run", *(others or {})],
+            "noise_levels": list(entry.noise_levels),
+            **_values(entry),
+            "decay": generators.decay,
+        },
+        call_kwargs={
+            "latents": codes.latents,
+            "classes": subject.dataset.targets,
+            "generated": codes.generated,
+            **entry.model_dump(mode="json", include={"bounded", "minimum", "encoding", "conventional", "noise_draws"}),
+        },
+        provenance={
+            "generators": generators.source,
+            "generators_digest": generators.digest,
+            "model_digests": {label: c.digest for label, c in (others or {}).items()},
+        },
+    )
 
 
 def _region(entry: LatentEntry) -> PerturbationBudget:

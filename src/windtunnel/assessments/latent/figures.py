@@ -52,8 +52,8 @@ class LatentMetricsVisualiser(LatentVisualiser):
 
 
 def _accuracies(a: Artifacts) -> Scene:
-    names = {"clean_accuracy": "as they are", "lra": "reconstructed, LRA", "lga": "generated, LGA",
-             "lara": "attacked, LARA", "laga": "attacked, LAGA"}  # fmt: skip
+    names = {"clean_accuracy": "as they are", "lra": "reconstructed, LRA", "lga": "generated, LGA"}
+    names |= {"lara": "attacked, LARA", "laga": "attacked, LAGA"}
     roles = {"clean_accuracy": "clean", "lara": "broken", "laga": "broken"}
     rows = [
         Bar(text, number(a.metrics, key), roles.get(key, "accent"), limits(a.metrics, key))

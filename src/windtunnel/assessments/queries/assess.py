@@ -62,8 +62,9 @@ def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> As
         budget=region,
         max_queries=limit_of(where, entry, tuple(subject.dataset.inputs.shape[1:]), int(attacked.sum())),
     )
-    identity = [entry.model_dump(mode="json"), str(region), subject.dataset.digest(), subject.classifier.digest,
-                subject.seed, str(subject.classifier.device), None if aims is None else aims.tolist()]  # fmt: skip
+    digests, device = [subject.dataset.digest(), subject.classifier.digest], str(subject.classifier.device)
+    target_classes = None if aims is None else aims.tolist()
+    identity = [entry.model_dump(mode="json"), str(region), *digests, subject.seed, device, target_classes]
     indices = _hardest_first(attacked.nonzero().flatten(), subject)
     checkpoint, incidents = Checkpoint(name, subject.resolved, identity), Incidents()
 

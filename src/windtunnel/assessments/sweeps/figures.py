@@ -110,8 +110,9 @@ class ConfidenceVisualiser(_SweepVisualiser):
         ]
         subset_note = f" {_MOST_POINTS} of {n} samples are drawn." if len(pairs) < n else ""
         alt = "Clean confidence against critical epsilon; top left is confidently wrong soonest."
-        return lines([s for s in series if s.points], "critical epsilon",
-                     "clean confidence (max softmax)", alt + subset_note + groups, (0, 1.1 * largest), (0, 1.02))  # fmt: skip
+        drawn, title = [s for s in series if s.points], "clean confidence (max softmax)"
+        limits = ((0, 1.1 * largest), (0, 1.02))
+        return lines(drawn, "critical epsilon", title, alt + subset_note + groups, *limits)
 
 
 def _groups(artifacts: Artifacts) -> Iterator[str]:

@@ -85,10 +85,8 @@ def audit(verdicts: Artifacts, subject: Subject, norm: Norm, epsilon: float, cer
         same = second == codes[members]
         agreed += int(same.sum())
         against += members[~same & torch.isin(second, torch.tensor([Verdict.VERIFIED, Verdict.FALSIFIED]))].tolist()
-    return Audit(
-        len(chosen), tuple(ids[int(chosen[i])] for i in broken), answered, agreed, tuple(ids[i] for i in against),
-        "" if answered else reason,
-    )  # fmt: skip
+    names_broken, contradicted = tuple(ids[int(chosen[i])] for i in broken), tuple(ids[i] for i in against)
+    return Audit(len(chosen), names_broken, answered, agreed, contradicted, "" if answered else reason)
 
 
 def _spread(indices: Tensor, most: int) -> Tensor:
@@ -129,8 +127,8 @@ def _second_opinion(first: str, subject: Subject, norm: Norm, epsilon: float) ->
     if first != _OWN:
         options = {"library": "windtunnel", "algorithm": f"{_OWN}{_SUFFIX[norm]}", "params": {"domains": DOMAINS}}
     elif norm is Norm.LINF:
-        options = {"library": "windtunnel", "algorithm": "cascade", "steps": ("alpha-crown", "marabou"),
-                 "timeout": SECONDS}  # fmt: skip
+        steps = ("alpha-crown", "marabou")
+        options = {"library": "windtunnel", "algorithm": "cascade", "steps": steps, "timeout": SECONDS}
     else:
         options = {"library": "auto-LiRPA", "algorithm": f"alpha-crown{_SUFFIX[norm]}"}
     entry = VerificationEntry.model_validate(options)

@@ -162,9 +162,10 @@ class OutputBoundsPinnedVisualiser(Visualiser):
         for i in list(self.sample_indices or bounded)[: self.max_samples]:
             target = int(targets[i])
             order = [target, *(c for c in upper[i].argsort(descending=True).tolist() if c != target)]
-            rows = [(artifacts.class_names[c], float(lower[i, c]), float(upper[i, c]),
-                     self.target_color if c == target else self.bar_color)
-                    for c in sorted(order[: self.max_classes])]  # fmt: skip
+            rows = []
+            for c in sorted(order[: self.max_classes]):
+                colour = self.target_color if c == target else self.bar_color
+                rows.append((artifacts.class_names[c], float(lower[i, c]), float(upper[i, c]), colour))
             panels.append((f"{artifacts.shown_names[i]}: {Verdict(int(verdicts[i])).label}", rows))
         labels = (
             "logit; the target in orange" if self.target_color == "broken" else "logit; the target in its own colour"
@@ -195,8 +196,9 @@ class _Heatmap(Visualiser):
         subset_note = f"{len(grid)} of {n} samples" if len(grid) < n else f"{n} samples"
         label = f"{subset_note}; from {edges[0]:.3g} ({'red' if edges[0] < 0 else 'dark'}) to {edges[1]:.3g}, grey: no bound"
         height = min(17.0, max(2.5, 240 / len(grid)))
-        return matrix(grid, [""] * len(grid), classes, f"class; {label}", caption, f"{caption} by sample and class; {label}.",
-                      ramp(self.cmap), lambda v: f"{v:.3g}", tips, edges=edges, row_height=height)  # fmt: skip
+        axis, alt = f"class; {label}", f"{caption} by sample and class; {label}."
+        rows, colours, show = [""] * len(grid), ramp(self.cmap), "{:.3g}".format
+        return matrix(grid, rows, classes, axis, caption, alt, colours, show, tips, edges=edges, row_height=height)
 
 
 @register

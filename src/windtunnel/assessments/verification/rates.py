@@ -5,8 +5,8 @@ from torch import Tensor
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import Json, Verdict
 
-_RATES = {"verified_rate": Verdict.VERIFIED, "falsified_rate": Verdict.FALSIFIED, "unknown_rate": Verdict.UNKNOWN,
-          "error_rate": Verdict.ERROR}  # fmt: skip
+_COUNTED = ("verified", Verdict.VERIFIED), ("falsified", Verdict.FALSIFIED), ("unknown", Verdict.UNKNOWN)
+_RATES = {f"{name}_rate": verdict for name, verdict in (*_COUNTED, ("error", Verdict.ERROR))}
 
 
 def verdict_rates(verdicts: Tensor, certified: Tensor) -> dict[str, Json]:

@@ -80,41 +80,57 @@ LIRPA: tuple[VerifierRow, ...] = tuple(
     for suffix, norm in (("", Norm.LINF), ("-l2", Norm.L2), ("-l1", Norm.L1))
     for method in LIRPA_METHOD
 )
+_SOLVER_WORDS = "complete: decides every sample, given time (Wu et al. 2024)"
+_ON_ONNX = {Capability.FORWARD, Capability.ONNX_GRAPH}
 MARABOU = (
-    VerifierRow(
-        _row("Marabou", "linf-box", Norm.LINF, "complete smt sound", {Capability.FORWARD, Capability.ONNX_GRAPH},
-             "complete: decides every sample, given time (Wu et al. 2024)"),
-        ("marabou",),
-    ),
-)  # fmt: skip
+    VerifierRow(_row("Marabou", "linf-box", Norm.LINF, "complete smt sound", _ON_ONNX, _SOLVER_WORDS), ("marabou",)),
+)
 _SEARCH = "complete branch-and-bound bound-propagation sound"
 _SEARCH_WORDS = "complete on piecewise-linear networks, given work: alpha-beta-CROWN with splits (Wang et al. 2021)"
-SMOOTHING = replace(
-    _row("windtunnel", "smoothing", Norm.L2, f"probabilistic sampling {SMOOTHED_MODEL}", {Capability.FORWARD},
-         "randomised smoothing: a certificate of the smoothed model, with probability 1 - alpha (Cohen et al. 2019)"),
-    randomness=Randomness.SELF_SEEDED,
-)  # fmt: skip
+_SAMPLING = f"probabilistic sampling {SMOOTHED_MODEL}"
+_SMOOTHING_WORDS = (
+    "randomised smoothing: a certificate of the smoothed model, with probability 1 - alpha (Cohen et al. 2019)"
+)
+_SMOOTHED = _row("windtunnel", "smoothing", Norm.L2, _SAMPLING, {Capability.FORWARD}, _SMOOTHING_WORDS)
+SMOOTHING = replace(_SMOOTHED, randomness=Randomness.SELF_SEEDED)
 OWN: tuple[VerifierRow, ...] = (
     *(
-        VerifierRow(_row("windtunnel", f"branch-and-bound{suffix}", norm, _SEARCH, _GRADIENTS, _SEARCH_WORDS),
-                    ("attack", "branch-and-bound"), BranchAndBound)
+        VerifierRow(
+            _row("windtunnel", f"branch-and-bound{suffix}", norm, _SEARCH, _GRADIENTS, _SEARCH_WORDS),
+            ("attack", "branch-and-bound"),
+            BranchAndBound,
+        )
         for suffix, norm in (("", Norm.LINF), ("-l2", Norm.L2), ("-l1", Norm.L1))
     ),
     VerifierRow(
-        _row("windtunnel", "cascade", Norm.LINF, "complete ensemble sound", _GRADIENTS | {Capability.ONNX_GRAPH},
-             "per sample the cheapest that decides: attack, ibp, crown, branch and bound, Marabou"),
+        _row(
+            "windtunnel",
+            "cascade",
+            Norm.LINF,
+            "complete ensemble sound",
+            _GRADIENTS | {Capability.ONNX_GRAPH},
+            "per sample the cheapest that decides: attack, ibp, crown, branch and bound, Marabou",
+        ),
         params=BranchAndBound,
     ),
-    VerifierRow(SMOOTHING, params=Smoothing,
-                assess=Lazy("windtunnel.assessments.verification.smoothing.randomised:assess_smoothing")),
-)  # fmt: skip
+    VerifierRow(
+        SMOOTHING,
+        params=Smoothing,
+        assess=Lazy("windtunnel.assessments.verification.smoothing.randomised:assess_smoothing"),
+    ),
+)
 TRANSFORMATIONS: tuple[VerifierRow, ...] = (
     VerifierRow(
-        _row("transformations", "branch-and-bound", None, "bound-propagation branch-and-bound sound transformation",
-             {Capability.FORWARD, Capability.AUTOGRAD},
-             "certifies rotation, brightness, patches and others: pixel envelopes, forms affine in the parameters, split further"),
+        _row(
+            "transformations",
+            "branch-and-bound",
+            None,
+            "bound-propagation branch-and-bound sound transformation",
+            {Capability.FORWARD, Capability.AUTOGRAD},
+            "certifies rotation, brightness, patches and others: pixel envelopes, forms affine in the parameters, split further",
+        ),
         params=ParameterSplits,
         assess=Lazy("windtunnel.assessments.verification.transformations.certify:assess_transformation"),
         transforms=True,
     ),
-)  # fmt: skip
+)

@@ -78,10 +78,9 @@ def _folders(root: Path, images: Mapping[Path, Path], makers: Mapping[Path, str]
             ]
             alike = len({shape[0] for shape in shapes}) == 1
             train = next((other for other in classes if other.parent == folder.parent and other.name in _TRAINS), None)
-            yield SampleFiles(
-                folder, "folder", maker(folder, makers), train if train != folder else None, None, len(members),
-                shapes[0][0] if alike else None, shapes[0][1],
-            )  # fmt: skip
+            other = train if train != folder else None
+            size = shapes[0][0] if alike else None
+            yield SampleFiles(folder, "folder", maker(folder, makers), other, None, len(members), size, shapes[0][1])
 
 
 def _idx(root: Path, arrays: Iterable[Path], makers: Mapping[Path, str]) -> Iterator[SampleFiles]:

@@ -47,9 +47,13 @@ def make_generators(block: Generators, train: Dataset | None, seed: int, device:
         model = train_generators(block.train, split, seed, pick_device(device))
         save_tensors(dict(model.state_dict()), directory / WEIGHTS)
         record = TrainedGenerators(
-            source=block.source, decay=record.decay, recipe=block.train, shape=tuple(split.inputs.shape[1:]),
-            num_classes=split.num_classes, n_train=len(split),
-        )  # fmt: skip
+            source=block.source,
+            decay=record.decay,
+            recipe=block.train,
+            shape=tuple(split.inputs.shape[1:]),
+            num_classes=split.num_classes,
+            n_train=len(split),
+        )
     elif block.source == "function":
         path = Path(block.path) if block.path else None
         if path:
@@ -58,9 +62,14 @@ def make_generators(block: Generators, train: Dataset | None, seed: int, device:
             with replacing(directory / WEIGHTS) as temporary:
                 shutil.copyfile(path, temporary)
         record = OwnGenerators(
-            source=block.source, decay=record.decay, function=_function(block), kwargs=dict(block.kwargs),
-            value_range=block.value_range, original=path.name if path else None, sha256=file_digest(path) if path else None,
-        )  # fmt: skip
+            source=block.source,
+            decay=record.decay,
+            function=_function(block),
+            kwargs=dict(block.kwargs),
+            value_range=block.value_range,
+            original=path.name if path else None,
+            sha256=file_digest(path) if path else None,
+        )
     write_json(record.model_dump(mode="json"), directory / GENERATORS_JSON)
 
 

@@ -251,10 +251,8 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
         parameter.requires_grad_(False)  # attacks differentiate by the input alone
     if isinstance(module, PredictFunction):  # its queries may cost money: it is checked at the first that is needed
         module.num_classes, module.time_limit, module.interface = dataset.num_classes, trust.time_limit, trust.interface
-        return Classifier(
-            module, dataset.num_classes, shape, loaded.capabilities, loaded.digest, loaded.source, device,
-            caveats=loaded.caveats, criterion=criterion,
-        )  # fmt: skip
+        origin = (loaded.capabilities, loaded.digest, loaded.source, device)
+        return Classifier(module, dataset.num_classes, shape, *origin, caveats=loaded.caveats, criterion=criterion)
     sample = dataset.inputs[:1].to(device)
     fed = sample.clone()
     problem = f"model: {loaded.source} does not take inputs of shape {shape}"

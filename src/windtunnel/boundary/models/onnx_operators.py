@@ -16,10 +16,8 @@ from torch import Tensor
 from torch.overrides import has_torch_function
 
 Attributes = dict[str, Any]
-_DTYPES = {
-    1: torch.float32, 2: torch.uint8, 3: torch.int8, 5: torch.int16, 6: torch.int32, 7: torch.int64, 9: torch.bool,
-    10: torch.float16, 11: torch.float64, 16: torch.bfloat16,
-}  # fmt: skip
+_DTYPES = {1: torch.float32, 2: torch.uint8, 3: torch.int8, 5: torch.int16, 6: torch.int32, 7: torch.int64}
+_DTYPES |= {9: torch.bool, 10: torch.float16, 11: torch.float64, 16: torch.bfloat16}
 _EXACT = 2**24  # integers below are exact in float32
 
 
@@ -650,9 +648,17 @@ def _wide(x: Tensor, terms: int) -> torch.dtype:
 
 @_row("QLinearConv")
 def _q_conv(
-    attributes: Attributes, x: Tensor, x_scale: Tensor, x_zero: Tensor, w: Tensor, w_scale: Tensor, w_zero: Tensor,
-    y_scale: Tensor, y_zero: Tensor, bias: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    attributes: Attributes,
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero: Tensor,
+    w: Tensor,
+    w_scale: Tensor,
+    w_zero: Tensor,
+    y_scale: Tensor,
+    y_zero: Tensor,
+    bias: Tensor | None = None,
+) -> Tensor:
     exact = _wide(x, math.prod(w.shape[1:]))
     weight = _integers(w, w_zero, 0, exact)
     total = _conv(attributes, _integers(x, x_zero, 1, exact), weight, None if bias is None else bias.to(exact))
@@ -662,9 +668,16 @@ def _q_conv(
 
 @_row("QLinearMatMul")
 def _q_matmul(
-    _: Attributes, a: Tensor, a_scale: Tensor, a_zero: Tensor, b: Tensor, b_scale: Tensor, b_zero: Tensor,
-    y_scale: Tensor, y_zero: Tensor,
-) -> Tensor:  # fmt: skip
+    _: Attributes,
+    a: Tensor,
+    a_scale: Tensor,
+    a_zero: Tensor,
+    b: Tensor,
+    b_scale: Tensor,
+    b_zero: Tensor,
+    y_scale: Tensor,
+    y_zero: Tensor,
+) -> Tensor:
     exact = _wide(a, int(a.shape[-1]))
     total = _integers(a, a_zero, -2, exact) @ _integers(b, b_zero, -1, exact)
     scale = _along(a_scale * b_scale / y_scale, total, -1)
@@ -673,9 +686,17 @@ def _q_matmul(
 
 @_row("QGemm")
 def _q_gemm(
-    attributes: Attributes, a: Tensor, a_scale: Tensor, a_zero: Tensor, b: Tensor, b_scale: Tensor, b_zero: Tensor,
-    c: Tensor | None = None, y_scale: Tensor | None = None, y_zero: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    attributes: Attributes,
+    a: Tensor,
+    a_scale: Tensor,
+    a_zero: Tensor,
+    b: Tensor,
+    b_scale: Tensor,
+    b_zero: Tensor,
+    c: Tensor | None = None,
+    y_scale: Tensor | None = None,
+    y_zero: Tensor | None = None,
+) -> Tensor:
     exact = _wide(a, int(a.shape[-1]))
     first, right = _integers(a, a_zero, -2, exact), _integers(b, b_zero, 0 if attributes.get("transB") else 1, exact)
     total = (first.T if attributes.get("transA") else first) @ (right.T if attributes.get("transB") else right)
@@ -688,9 +709,16 @@ def _q_gemm(
 
 @_row("QLinearAdd", "QLinearMul")
 def _q_binary(
-    attributes: Attributes, a: Tensor, a_scale: Tensor, a_zero: Tensor, b: Tensor, b_scale: Tensor, b_zero: Tensor,
-    y_scale: Tensor, y_zero: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    attributes: Attributes,
+    a: Tensor,
+    a_scale: Tensor,
+    a_zero: Tensor,
+    b: Tensor,
+    b_scale: Tensor,
+    b_zero: Tensor,
+    y_scale: Tensor,
+    y_zero: Tensor | None = None,
+) -> Tensor:
     first, right = _dequantize({}, a, a_scale, a_zero), _dequantize({}, b, b_scale, b_zero)
     return _quantised(first + right if attributes["operator"] == "QLinearAdd" else first * right, y_scale, y_zero, {})
 

@@ -49,10 +49,9 @@ _WORDS = frozenset(
     """.split()
 )
 _SYMBOL = re.compile(r"[a-z]{1,3}\d+")
-_PLAIN_NODES = (
-    ast.Expression, ast.Call, ast.Name, ast.Load, ast.Constant, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp,
-    ast.operator, ast.unaryop, ast.cmpop, ast.boolop, ast.keyword, ast.Tuple, ast.List,
-)  # fmt: skip
+_OPERATIONS = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.operator, ast.unaryop, ast.cmpop, ast.boolop)
+_VALUES = (ast.Expression, ast.Call, ast.Name, ast.Load, ast.Constant, ast.keyword, ast.Tuple, ast.List)
+_PLAIN_NODES = (*_OPERATIONS, *_VALUES)
 _NAME = re.compile(r"[\w.+-]*")
 _FREE_TEXT = {"as_string", "expr_str", "in_spec", "out_spec"}  # quoted where it is used, or checked by itself
 _UNNEEDED: dict[str, Json] = {"metadata": {}, "guards_code": []}

@@ -39,7 +39,11 @@ def certificates_stand(evidence: Evidence, limit: float) -> CheckResult:
     if not attacked and not n_checked:
         raise NotApplicable("no verification decided anything")
     return CheckResult(
-        bool(bad), len(set(ids)), n=attacked + n_checked, samples=sorted(set(ids)), assessments=bad,
+        bool(bad),
+        len(set(ids)),
+        n=attacked + n_checked,
+        samples=sorted(set(ids)),
+        assessments=bad,
         reason=f"{len(set(ids))} verdicts are contradicted",
         note=f"{attacked} certified samples attacked; {agreed} of {n_checked} verdicts confirmed by another implementation",
-    )  # fmt: skip
+    )

@@ -1,5 +1,7 @@
 """Group C, gradients: is there a way to follow, and does it lead anywhere?"""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -154,11 +156,9 @@ def losses_agree(evidence: Evidence, limit: float) -> CheckResult:
     region, _ = probes.linf_ball(evidence)
     data, indices = evidence.subject.dataset, evidence.probe_indices()
     seed, criterion = derive_seed(evidence.subject.seed, "C14"), evidence.subject.classifier.criterion
-    broken = [
-        probes.pgd(evidence.subject.classifier, data.inputs[indices], data.targets[indices], region.epsilon, steps=40,
-            step_size=region.epsilon / 10, seed=seed, loss=loss).broken
-        for loss in (criterion.loss, criterion.margin_loss)
-    ]  # fmt: skip
+    x, y, size = data.inputs[indices], data.targets[indices], region.epsilon / 10
+    attack = partial(probes.pgd, evidence.subject.classifier, x, y, region.epsilon, steps=40, step_size=size, seed=seed)
+    broken = [attack(loss=loss).broken for loss in (criterion.loss, criterion.margin_loss)]
     only_first, other = int((broken[0] & ~broken[1]).sum()), int((broken[1] & ~broken[0]).sum())
     gap = abs(only_first - other) / max(1, len(indices))
     flagged = gap > limit and significantly_more(max(only_first, other), min(only_first, other))

@@ -1,5 +1,7 @@
 """Group C, samples that an attack must break: all of them without a bound, or where every image can become grey."""
 
+from typing import Any
+
 import torch
 
 from windtunnel.core.seeds import derive_seed
@@ -44,8 +46,9 @@ def _survivors_at(evidence: Evidence, epsilon: float, samples: int, allowed: flo
         for step in (epsilon / 10, epsilon / 4, epsilon):
             surviving = alive.nonzero().flatten()
             if len(surviving):
-                attacked = pgd(evidence.subject.classifier, data.inputs[indices[surviving]], data.targets[indices[surviving]], epsilon,
-                            steps=100, step_size=step, seed=seed, until_broken=True)  # fmt: skip
+                x, y = data.inputs[indices[surviving]], data.targets[indices[surviving]]
+                effort: dict[str, Any] = {"steps": 100, "step_size": step, "seed": seed, "until_broken": True}
+                attacked = pgd(evidence.subject.classifier, x, y, epsilon, **effort)
                 alive[surviving[attacked.broken]] = False
     except RuntimeError as error:
         raise NotRun(f"no gradient by the input (A13): {' '.join(str(error).split())[:120]}") from error

@@ -34,17 +34,16 @@ def _pgd(norm: str, epsilon: float, steps: int = 100) -> Remedy:
     }
 
 
+_APGD: Remedy = {"library": "torchattacks", "algorithm": "APGD"}
 KINDS: dict[str, Make] = {  # kind: entry under a norm at an epsilon
-    "more_steps": lambda norm, epsilon: {"library": "torchattacks", "algorithm": "APGD", "params": {"n_restarts": 3},
-                                         "budget": {"steps": 200}},
-    "other_loss": lambda norm, epsilon: {"library": "torchattacks", "algorithm": "APGD", "params": {"loss": "dlr", "n_restarts": 3},
-                                         "budget": {"steps": 100}},
+    "more_steps": lambda norm, epsilon: {**_APGD, "params": {"n_restarts": 3}, "budget": {"steps": 200}},
+    "other_loss": lambda norm, epsilon: {**_APGD, "params": {"loss": "dlr", "n_restarts": 3}, "budget": {"steps": 100}},
     "black_box": lambda norm, epsilon: {"library": "torchattacks", "algorithm": "Square", "budget": {"steps": 2000}},
     "bpda": lambda norm, epsilon: {**_pgd(norm, epsilon), "invoker": f"{STANDINS}:bpda"},
     "transfer": lambda norm, epsilon: {**_pgd(norm, epsilon, 20), "invoker": f"{STANDINS}:transfer"},
     "adaptive": lambda norm, epsilon: {"library": "windtunnel", "algorithm": "adaptive", "params": {"standard": False}},
     "eot": lambda norm, epsilon: {**_pgd(norm, epsilon, 20), "eot": 20},
-}  # fmt: skip
+}
 MASKED = ("adaptive", "black_box", "bpda", "transfer")
 REMEDIES: dict[str, tuple[str, ...]] = {
     "A2": ("adaptive", "eot"), "A12": MASKED, "A13": MASKED, "A14": MASKED, "A24": MASKED,

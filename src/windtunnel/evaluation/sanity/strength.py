@@ -19,9 +19,14 @@ from windtunnel.evaluation.summary.evidence import PerturbationBall
 
 # The same method in both libraries, under equal settings (docs/algorithms.md).
 TWINS = (
-    ("FGSM", "LinfFastGradientAttack"), ("BIM", "LinfBasicIterativeAttack"), ("PGD", "LinfPGD"), ("PGDL2", "L2PGD"),
-    ("MIFGSM", "LinfMomentumIterativeFastGradientMethod"), ("CW", "L2CarliniWagnerAttack"), ("DeepFool", "L2DeepFoolAttack"),
-)  # fmt: skip
+    ("FGSM", "LinfFastGradientAttack"),
+    ("BIM", "LinfBasicIterativeAttack"),
+    ("PGD", "LinfPGD"),
+    ("PGDL2", "L2PGD"),
+    ("MIFGSM", "LinfMomentumIterativeFastGradientMethod"),
+    ("CW", "L2CarliniWagnerAttack"),
+    ("DeepFool", "L2DeepFoolAttack"),
+)
 SCREENING = 1000
 LAST_STEPS = 10
 
@@ -124,9 +129,9 @@ def optimisation_finished(evidence: Evidence, limit: float) -> CheckResult:
         region, steps, size = assessment.ball, _steps(assessment) or 1, _step_size(assessment)
         if region.norm is not Norm.LINF or size is None:
             continue
-        attacked = pgd(evidence.subject.classifier, data.inputs[indices], data.targets[indices], region.epsilon,
-                       steps=steps, step_size=size,
-                    seed=derive_seed(evidence.subject.seed, "D4", assessment.name))  # fmt: skip
+        x, y = data.inputs[indices], data.targets[indices]
+        seed = derive_seed(evidence.subject.seed, "D4", assessment.name)
+        attacked = pgd(evidence.subject.classifier, x, y, region.epsilon, steps=steps, step_size=size, seed=seed)
         alive = ~attacked.broken
         if not alive.any():
             continue

@@ -256,10 +256,16 @@ def witness_finds_nothing(evidence: Evidence, limit: float) -> CheckResult:
     for testimony, wrong in bad:
         flagged[testimony.indices[testimony.missed | wrong]] = True
     return CheckResult(
-        bool(bad), worst.share, n=tried, samples=evidence.named(flagged), assessments=list(each), reason="; ".join(reasons.values()),
+        bool(bad),
+        worst.share,
+        n=tried,
+        samples=evidence.named(flagged),
+        assessments=list(each),
+        reason="; ".join(reasons.values()),
         note=f"{passes} passes on {tried} samples at {', '.join(testimony.claim.words for testimony in witnessed)}",
-        severity=Severity.HARD if hard else Severity.WARN, each=each,
-    )  # fmt: skip
+        severity=Severity.HARD if hard else Severity.WARN,
+        each=each,
+    )
 
 
 def _false_certificates(evidence: Evidence, testimony: Testimony) -> Tensor:

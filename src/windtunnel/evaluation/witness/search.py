@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -415,6 +416,10 @@ def train_student(
     return fit(Loaded(module.eval(), TORCH, "student", "student of the model"), device, data)
 
 
+_ADAM: dict[str, Any] = {"amsgrad": False, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0, "eps": 1e-8}
+_ADAM |= {"maximize": False}
+
+
 def _teach(module: nn.Module, inputs: Tensor, answers: Tensor, generator: torch.Generator) -> None:
     """Adam on the cross entropy of random batches, the rate rising in the first quarter and falling in the last.
 
@@ -429,7 +434,4 @@ def _teach(module: nn.Module, inputs: Tensor, answers: Tensor, generator: torch.
         gradients = torch.autograd.grad(loss, weights)
         rate = _RATE * min(1.0, 4 * (step + 1) / _TRAINING_STEPS, 4 * (1 - step / _TRAINING_STEPS))
         with torch.no_grad():
-            adam(
-                weights, list(gradients), means, squares, [], counts,
-                amsgrad=False, beta1=0.9, beta2=0.999, lr=rate, weight_decay=0.0, eps=1e-8, maximize=False,
-            )  # fmt: skip
+            adam(weights, list(gradients), means, squares, [], counts, lr=rate, **_ADAM)

@@ -198,9 +198,8 @@ def clauses_text(run: Run, digests: Mapping[str, str], failures: Sequence[str] =
 
     `failures`: the hard failures of the sanity checks, which stand first.
     """
-    lines = ["# What was measured, clause by clause", "",
-             "Measurements and where they are kept. Whether they suffice for a clause is for its readers to decide.", "",
-             *_first(failures)]  # fmt: skip
+    purpose = "Measurements and where they are kept. Whether they suffice for a clause is for its readers to decide."
+    lines = ["# What was measured, clause by clause", "", purpose, "", *_first(failures)]
     for clause in CLAUSES:
         lines += [f"## {clause.document}: {clause.number}", "", f"{clause.words[0].upper()}{clause.words[1:]}.", ""]
         statements = [*clause.measured(run)]
@@ -276,9 +275,9 @@ class _Number:
     def args(self) -> dict[str, object]:
         """Return the budget, the number of samples and the interval of the value."""
         limits, basis = self.rate.limits, self.basis
-        fields = {"norm": str(basis.norm or "none"), "epsilon": basis.epsilon, "n": basis.n,
-                 "interval_95": [round(end, 6) for end in limits] if limits else None,
-                 "samples": FIRST_SAMPLES if basis.only_first else None}  # fmt: skip
+        fields: dict[str, object] = {"norm": str(basis.norm or "none"), "epsilon": basis.epsilon, "n": basis.n}
+        fields["interval_95"] = [round(end, 6) for end in limits] if limits else None
+        fields["samples"] = FIRST_SAMPLES if basis.only_first else None
         return {key: value for key, value in fields.items() if value is not None}
 
     def as_row(self) -> str:

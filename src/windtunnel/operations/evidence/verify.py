@@ -28,6 +28,8 @@ from typing import IO, Any
 
 MANIFEST, SIGNATURE, NAMESPACE = "digests.json", "digests.json.sig", b"windtunnel-evidence"
 MOST = 2**26  # bytes of a manifest, a signature or a key
+BUILTIN = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, MemoryError, EOFError)
+UNREADABLE = (*BUILTIN, NotImplementedError, RuntimeError, zipfile.BadZipFile, zipfile.LargeZipFile, ImportError)
 
 
 def main(arguments: "list[str] | None" = None) -> int:
@@ -41,8 +43,7 @@ def main(arguments: "list[str] | None" = None) -> int:
     options = parser.parse_args(arguments)
     try:
         line, wrong = check(options.pack, options.expect, options.key)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, MemoryError, EOFError,
-            NotImplementedError, RuntimeError, zipfile.BadZipFile, zipfile.LargeZipFile, ImportError) as error:  # fmt: skip
+    except UNREADABLE as error:
         text = " ".join(str(error).split())[:200] or "no reason given"
         line, wrong = "", [f"cannot be checked: {type(error).__name__}: {text}"]
     text = "\n".join(wrong) or line

@@ -43,11 +43,17 @@ def graph(params: Mapping[str, object]) -> dict[str, object]:
                 "prepare", "Load, convert, check and choose the samples", data, ["data"], ["reports/data"]
             ),
             "train": _stage(
-                "train", "Train the embedded default, or import the user's model", ["reports/data", *model], ["model"],
+                "train",
+                "Train the embedded default, or import the user's model",
+                ["reports/data", *model],
+                ["model"],
                 ["reports/model"],
             ),
             "clean": _stage(
-                "clean", "The model without any perturbation", ["reports/data/assessed.pt", "reports/model"], ["clean"],
+                "clean",
+                "The model without any perturbation",
+                ["reports/data/assessed.pt", "reports/model"],
+                ["clean"],
                 ["reports/robustness/clean", "reports/digests/clean.json", "reports/plots/clean"],
             ),
             **dict(_assessments(generators)),
@@ -55,27 +61,25 @@ def graph(params: Mapping[str, object]) -> dict[str, object]:
         },
         "params": ["reports/resolved/budget.yaml"],
         "plots": _PLOTS,
-    }  # fmt: skip
+    }
 
 
 def _assessments(own_generators: list[str]) -> Iterator[tuple[str, Stage]]:
     """Yield a stage per family, and the generative models before the family that uses them."""
     for family in families().values():
         if family.generators:
-            yield "generators", _stage(
-                "generators", "Train the generative models of `latent`, or import the user's",
-                ["reports/data", *own_generators], ["generators"], ["reports/generators"],
-            )  # fmt: skip
+            title = "Train the generative models of `latent`, or import the user's"
+            needs = ["reports/data", *own_generators]
+            yield "generators", _stage("generators", title, needs, ["generators"], ["reports/generators"])
         yield family.stage, {"foreach": f"${{{family.name}}}", "do": _entry(family)}
 
 
 def _entry(family: Family) -> Stage:
     data, *results = _RESULT
     deps = [data, *(["reports/generators"] if family.generators else []), *results]
-    stage = _stage(
-        family.stage, f"One entry of `{family.name}`", deps, [f"{family.name}.${{key}}"],
-        ["reports/robustness/${key}", "reports/digests/${key}.json"], key=True,
-    )  # fmt: skip
+    title, keys = f"One entry of `{family.name}`", [f"{family.name}.${{key}}"]
+    outputs = ["reports/robustness/${key}", "reports/digests/${key}.json"]
+    stage = _stage(family.stage, title, deps, keys, outputs, key=True)
     if family.plot:
         stage["plots"] = [{f"reports/plots/{family.stage}/${{key}}.csv": {"template": "linear", **family.plot}}]
     return stage
@@ -110,20 +114,34 @@ def _ending() -> dict[str, Stage]:
     ]
     return {
         "sanity": _stage(
-            "sanity", "Are the numbers of the assessments valid?",
-            ["reports/data", "reports/model", "reports/digests"], ["sanity"], ["reports/sanity"],
+            "sanity",
+            "Are the numbers of the assessments valid?",
+            ["reports/data", "reports/model", "reports/digests"],
+            ["sanity"],
+            ["reports/sanity"],
         ),
         "summary": {**summary, "metrics": ["reports/metrics.json"]},
         "report": _stage(
-            "report", "PDF, HTML and their content as data",
-            ["reports/data", "reports/model", "reports/robustness", "reports/sanity", "reports/summary",
-             "reports/metrics.json", "reports/gate.json"],
-            ["report"], ["reports/report.pdf", "reports/report.html", "reports/report"],
+            "report",
+            "PDF, HTML and their content as data",
+            [
+                "reports/data",
+                "reports/model",
+                "reports/robustness",
+                "reports/sanity",
+                "reports/summary",
+                "reports/metrics.json",
+                "reports/gate.json",
+            ],
+            ["report"],
+            ["reports/report.pdf", "reports/report.html", "reports/report"],
         ),
         "gate": _stage(
-            "gate", "The decision on the conditions of `gate`; never breaks the graph",
+            "gate",
+            "The decision on the conditions of `gate`; never breaks the graph",
             ["champion", "reports/metrics.json", "reports/summary/metadata.json", "reports/summary/outcomes.json"],
-            ["gate"], ["reports/gate.json"],
+            ["gate"],
+            ["reports/gate.json"],
         ),
         "track": {
             "desc": "Log to MLflow what is not logged yet; cheap, always runs",
@@ -131,7 +149,7 @@ def _ending() -> dict[str, Stage]:
             "always_changed": True,
             "deps": outputs,
         },
-    }  # fmt: skip
+    }
 
 
 def _files(params: Mapping[str, object], block: str, keys: tuple[str, ...], above: str = "") -> list[str]:

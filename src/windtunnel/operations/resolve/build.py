@@ -116,10 +116,9 @@ class Resolver:
             *(dependencies.generator_code(self.params.generators) if family_of(family).generators else ()),
         ]
         modules += [*family_of(family).modules, *record.code(entry)]
-        resolved = self._stage(
-            stage, _plain(effective, "visualisers"), reached, modules, files, family=family, name=name,
-            builds_on={f"{s}@{n}" if n else s: self.entry(s, n).digest for s, n in built if (s, n) in self.entries},
-        )  # fmt: skip
+        options = _plain(effective, "visualisers")
+        builds_on = {f"{s}@{n}" if n else s: self.entry(s, n).digest for s, n in built if (s, n) in self.entries}
+        resolved = self._stage(stage, options, reached, modules, files, family=family, name=name, builds_on=builds_on)
         self.done[label] = resolved.model_copy(
             update={"drawing": self._drawing(_figures(family, name, entry), resolved.work.code)}
         )

@@ -30,8 +30,8 @@ def describe(
     `{run}` stands for the run's id.
     """
     head = not_valid(failures)
-    head += [_sandwich(metrics, layer), "", "[HTML report](get-artifact?path=report.html&run_uuid={run}) · "
-             "[PDF report](get-artifact?path=report.pdf&run_uuid={run})"]  # fmt: skip
+    links = [f"[{kind.upper()} report](get-artifact?path=report.{kind}&run_uuid={{run}})" for kind in ("html", "pdf")]
+    head += [_sandwich(metrics, layer), "", " · ".join(links)]
     head += ["", "| assessment | algorithm | accuracy [95 %] | of | caveats |", "| --- | --- | --- | --- | --- |"]
     head += [_row(name, metadata) for name, metadata in assessments.items()]
     links = [f"![{p.stem}](get-artifact?path={p.parent.name}/{p.name}&run_uuid={{run}})" for p in pictures]

@@ -40,11 +40,8 @@ def columns() -> list[str]:
 
 def _charts() -> dict[str, object]:
     """Return the charts of the run list: a first section with the sandwich, a bar per run."""
-    charts = [
-        {"type": "BAR", "uuid": f"{KEY}-{row}", "metricKey": name, "metricSectionId": KEY, "runsCountToCompare": 20,
-         "deleted": False, "isGenerated": False}
-        for row, name in enumerate(SANDWICH)
-    ]  # fmt: skip
+    chart = {"type": "BAR", "metricSectionId": KEY, "runsCountToCompare": 20, "deleted": False, "isGenerated": False}
+    charts = [{**chart, "uuid": f"{KEY}-{row}", "metricKey": name} for row, name in enumerate(SANDWICH)]
     section = {"uuid": KEY, "name": "Robustness sandwich", "display": True, "isReordered": True}
     return {"compareRunCharts": charts, "compareRunSections": [section], "isAccordionReordered": True}
 

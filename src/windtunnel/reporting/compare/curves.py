@@ -91,18 +91,14 @@ def compare_curves(first: Artifacts, second: Artifacts) -> CurveDifference | Non
     weights = _weights(first_curve)
     columns = [np.column_stack([c.scores.numpy(), c.scores.numpy() @ weights]) for c in (first_curve, two)]
     difference = columns[1] - columns[0]
-    interval = bootstrap(
-        (difference,), np.mean, n_resamples=RESAMPLES, batch=_AT_ONCE, axis=0, method="percentile",
-        rng=np.random.default_rng(0),
-    ).confidence_interval  # fmt: skip
+    options = {"batch": _AT_ONCE, "axis": 0, "method": "percentile", "rng": np.random.default_rng(0)}
+    interval = bootstrap((difference,), np.mean, n_resamples=RESAMPLES, **options).confidence_interval
     summary_name = "area under the curve" if first_curve.axis == "epsilon" else "mean of the rows above"
+    names, means = [*(f"{p:g}" for p in first_curve.points), summary_name], [column.mean(0) for column in columns]
     rows = [
-        CurvePoint(at, float(a), float(b), float(low), float(high))
-        for at, a, b, low, high in zip(
-            [*(f"{p:g}" for p in first_curve.points), summary_name],
-            columns[0].mean(0), columns[1].mean(0), interval.low, interval.high, strict=True,
-        )
-    ]  # fmt: skip
+        CurvePoint(name, *map(float, values))
+        for name, *values in zip(names, *means, interval.low, interval.high, strict=True)
+    ]
     return CurveDifference(first_curve.axis, tuple(rows[:-1]), rows[-1])
 
 

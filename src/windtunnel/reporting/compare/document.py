@@ -106,12 +106,11 @@ def _paired(first: str, against: Against) -> Part:
 
 
 def _row(pair: Pair, adjusted: float) -> tuple[str, ...]:
-    return (
-        pair.name, basis_text(pair.bases),
-        *(f"{rate:.1%} [{low:.1%}, {high:.1%}]" for rate, (low, high) in zip(pair.rates, pair.limits, strict=True)),
-        _difference(pair.table.difference, *pair.interval), str(len(pair.gained)), str(len(pair.lost)),
-        f"{pair.p_value:.2g}", f"{adjusted:.2g}",
-    )  # fmt: skip
+    limits = zip(pair.rates, pair.limits, strict=True)
+    rates = (f"{rate:.1%} [{low:.1%}, {high:.1%}]" for rate, (low, high) in limits)
+    flipped = (str(len(pair.gained)), str(len(pair.lost)))
+    difference = _difference(pair.table.difference, *pair.interval)
+    return (pair.name, basis_text(pair.bases), *rates, difference, *flipped, f"{pair.p_value:.2g}", f"{adjusted:.2g}")
 
 
 def _difference(value: float, low: float, high: float) -> str:

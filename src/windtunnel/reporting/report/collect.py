@@ -138,10 +138,8 @@ def collect(
     model = _kept(reports / "model" / MODEL_JSON, read_model, problems)
     gate = _gate(reports / "gate.json", problems)
     curves = _curves(reports / "summary", requested, problems) if summary else ()
-    return ReportInputs(
-        clean, summary, checks, gate, tuple(assessments), data, model, tuple(problems), children, pictures, curves,
-        figures, confidence, run,
-    )  # fmt: skip
+    further = (tuple(problems), children, pictures, curves, figures, confidence, run)
+    return ReportInputs(clean, summary, checks, gate, tuple(assessments), data, model, *further)
 
 
 def known_assessments(reports: Path) -> list[str]:

@@ -103,14 +103,12 @@ class _Document(BaseDocTemplate):  # type: ignore[misc]  # reportlab is untyped
     def __init__(self, path: str, report: ReportContent, paper: tuple[float, float]) -> None:
         # One text width on all paper: what is laid out is the same, only the margins differ.
         side, above = (paper[0] - WIDTH) / 2, 15 * mm
-        super().__init__(
-            path, pagesize=paper, leftMargin=side, rightMargin=side, topMargin=above, bottomMargin=16 * mm, title=report.title,
-            author="windtunnel", subject=report.front.subtitle, keywords="robustness, adversarial examples, verification", lang="en",
-        )  # fmt: skip
-        frame = Frame(
-            self.leftMargin, self.bottomMargin, self.width, self.height, id="page", leftPadding=0, rightPadding=0,
-            topPadding=0, bottomPadding=0,
-        )  # fmt: skip
+        margins = {"leftMargin": side, "rightMargin": side, "topMargin": above, "bottomMargin": 16 * mm}
+        facts = {"title": report.title, "author": "windtunnel", "subject": report.front.subtitle, "lang": "en"}
+        keywords = "robustness, adversarial examples, verification"
+        super().__init__(path, pagesize=paper, keywords=keywords, **margins, **facts)
+        padding = dict.fromkeys(("leftPadding", "rightPadding", "topPadding", "bottomPadding"), 0)
+        frame = Frame(self.leftMargin, self.bottomMargin, self.width, self.height, id="page", **padding)
         self.addPageTemplates(PageTemplate(id="page", frames=[frame], onPageEnd=self._footer))
         self._report, self._section = report, ""
 

@@ -94,10 +94,9 @@ CODE = style(
 
 def cells(top: float, bottom: float, sides: float, *more: tuple[object, ...]) -> TableStyle:
     """Return the style of a table's cells: paddings in points, our font (the library's default is not embedded), and more."""
-    return TableStyle([
-        ("FONTNAME", *ALL, FONT), ("VALIGN", *ALL, "TOP"), ("TOPPADDING", *ALL, top), ("BOTTOMPADDING", *ALL, bottom),
-        ("LEFTPADDING", *ALL, sides), ("RIGHTPADDING", *ALL, sides), *more,
-    ])  # fmt: skip
+    paddings = {"TOPPADDING": top, "BOTTOMPADDING": bottom, "LEFTPADDING": sides, "RIGHTPADDING": sides}
+    cells = {"FONTNAME": FONT, "VALIGN": "TOP", **paddings}
+    return TableStyle([*((name, *ALL, value) for name, value in cells.items()), *more])
 
 
 def block_parts(block: Block) -> list[Flowable]:
@@ -216,8 +215,8 @@ def _dot(mark: Dot, height: float) -> Circle:
 
 
 def _label(mark: Label, height: float) -> String:
-    return String(mark.x, height - mark.y, mark.text, fontName=BOLD if mark.bold else FONT, fontSize=mark.size,
-                  fillColor=colour(mark.colour), textAnchor=mark.anchor)  # fmt: skip
+    style = {"fontName": BOLD if mark.bold else FONT, "fontSize": mark.size, "textAnchor": mark.anchor}
+    return String(mark.x, height - mark.y, mark.text, fillColor=colour(mark.colour), **style)
 
 
 _MARKS: dict[type[Mark], Callable[..., object]] = {Rect: _rect, Line: _line, Area: _area, Dot: _dot, Label: _label}

@@ -22,11 +22,9 @@ def _budgeted(
 
 def _gradient(suffix: str, categories: str, randomness: Randomness) -> tuple[AttackRow, ...]:
     """Return an iterative gradient attack in its three norms."""
-    return tuple(
-        _budgeted(f"{prefix}{suffix}", WHITE, norm, categories, randomness, step="abs_stepsize", steps="steps",
-                  targeting=Targeting.YES, fixed_by=(("random_start", False),) if randomness is GLOBAL else ())
-        for norm, prefix in LP
-    )  # fmt: skip
+    facts: dict[str, Any] = {"step": "abs_stepsize", "steps": "steps", "targeting": Targeting.YES}
+    facts["fixed_by"] = (("random_start", False),) if randomness is GLOBAL else ()
+    return tuple(_budgeted(f"{prefix}{suffix}", WHITE, norm, categories, randomness, **facts) for norm, prefix in LP)
 
 
 def _noise(name: str, norm: Norm, categories: str = "noise") -> AttackRow:

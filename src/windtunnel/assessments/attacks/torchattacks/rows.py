@@ -26,18 +26,34 @@ def _iterative(
 
 
 def _own_distance(
-    name: str, threat: ThreatModel, norm: Norm, categories: str, randomness: Randomness, steps: str | None,
-    *, minimum_norm: bool = True, targeting: Targeting = Targeting.YES, **facts: Any,
-) -> AttackRow:  # fmt: skip
+    name: str,
+    threat: ThreatModel,
+    norm: Norm,
+    categories: str,
+    randomness: Randomness,
+    steps: str | None,
+    *,
+    minimum_norm: bool = True,
+    targeting: Targeting = Targeting.YES,
+    **facts: Any,
+) -> AttackRow:
     """Return an attack that takes no epsilon. facts: further fields of its row."""
     row = algorithm("torchattacks", name, threat, norm, categories, randomness, minimum_norm=minimum_norm)
     return AttackRow(row, steps=steps, targeting=targeting, **facts)
 
 
 def _auto(
-    name: str, categories: str, steps: str | None, *, threat: ThreatModel = WHITE, randomness: Randomness = OWN,
-    minimum_norm: bool = False, summary: str = "", norms: tuple[Norm, ...] = (LINF, L2), **facts: Any,
-) -> AttackRow:  # fmt: skip
+    name: str,
+    categories: str,
+    steps: str | None,
+    *,
+    threat: ThreatModel = WHITE,
+    randomness: Randomness = OWN,
+    minimum_norm: bool = False,
+    summary: str = "",
+    norms: tuple[Norm, ...] = (LINF, L2),
+    **facts: Any,
+) -> AttackRow:
     """Return a member of AutoAttack: takes the norm, and a seed of its own with which it resets torch's global stream.
 
     facts: further fields of its row.

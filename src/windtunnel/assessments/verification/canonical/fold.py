@@ -122,8 +122,9 @@ def _before(layer: nn.Conv2d | nn.Linear, scale: Tensor, offset: Tensor) -> None
         layer.weight.mul_(scale)
         return
     group = layer.in_channels // layer.groups
-    per_group = [part.view(layer.groups, 1, group).expand(-1, layer.out_channels // layer.groups, -1)
-                 .reshape(layer.out_channels, group) for part in (scale, offset)]  # fmt: skip
+    repeats = layer.out_channels // layer.groups
+    expanded = [part.view(layer.groups, 1, group).expand(-1, repeats, -1) for part in (scale, offset)]
+    per_group = [part.reshape(layer.out_channels, group) for part in expanded]
     layer.bias.add_((layer.weight.sum((2, 3)) * per_group[1]).sum(1))
     layer.weight.mul_(per_group[0][..., None, None])
 

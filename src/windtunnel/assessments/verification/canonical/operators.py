@@ -148,8 +148,8 @@ def _batch_norm(call: Call) -> nn.Module:
 
 def _max_pool(call: Call) -> nn.Module:
     stride = call.pair("stride") if call.given["stride"] else call.pair("kernel_size")
-    return nn.MaxPool2d(call.pair("kernel_size"), stride, call.pair("padding"), call.pair("dilation"),
-                        ceil_mode=bool(call.given["ceil_mode"]))  # fmt: skip
+    padding, dilation, ceil_mode = call.pair("padding"), call.pair("dilation"), bool(call.given["ceil_mode"])
+    return nn.MaxPool2d(call.pair("kernel_size"), stride, padding, dilation, ceil_mode=ceil_mode)
 
 
 def _average_pool(call: Call) -> nn.Module:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,10 +51,9 @@ def attack(step: str, ledger: Ledger, task: VerificationTask) -> None:
             for i, part in enumerate(undecided.split(ATTACK_BATCH))
         ]
         checkpoint = task.checkpoint(ledger, step, number, undecided.tolist())
-        for batch, result in each_batch(
-            batches, work, name=f"{task.name} {step}", checkpoint=checkpoint, without=work.nothing,
-            incidents=task.bounder.incidents,
-        ):  # fmt: skip
+        name, incidents = f"{task.name} {step}", task.bounder.incidents
+        results = each_batch(batches, work, name=name, checkpoint=checkpoint, without=work.nothing, incidents=incidents)
+        for batch, result in results:
             broken = result["found"]
             ledger.falsify(batch.indices[broken], result["examples"][broken], step)
             ledger.seconds[batch.indices] += result["seconds"]
@@ -72,10 +71,10 @@ class _FalsificationRound:
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         started, data, indices = time.perf_counter(), self.subject.dataset, batch.indices
-        is_broken, examples = self.round.search(
-            self.subject.classifier, data.inputs[indices], data.targets[indices], self.epsilon, batch.seed, self.norm,
-            steps=self.round.steps, restarts=self.round.restarts, deadline=self.deadline.here(),
-        )  # fmt: skip
+        model, x, y = self.subject.classifier, data.inputs[indices], data.targets[indices]
+        effort: dict[str, Any] = {"steps": self.round.steps, "restarts": self.round.restarts}
+        effort["deadline"] = self.deadline.here()
+        is_broken, examples = self.round.search(model, x, y, self.epsilon, batch.seed, self.norm, **effort)
         seconds = torch.full((len(indices),), (time.perf_counter() - started) / len(indices))
         return {"found": is_broken, "examples": examples, "seconds": seconds}
 

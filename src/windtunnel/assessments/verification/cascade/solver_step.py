@@ -71,8 +71,8 @@ def solve(step: str, ledger: Ledger, task: VerificationTask) -> None:
             return solve_all(onnx, queries, entry.solver_timeout, task.deadline, task.name, checkpoint)
 
         answers = ask(all_queries, "first")
-        ties = [a.index for a in answers if (example := a.counter_example) is not None
-                and replay(subject.classifier, onnx, queries[a.index], example, shape)]  # fmt: skip
+        examples = {a.index: a.counter_example for a in answers if a.counter_example is not None}
+        ties = [i for i, example in examples.items() if replay(subject.classifier, onnx, queries[i], example, shape)]
         if ties:
             repeated = ask([replace(queries[i], margin=CLEAR_LEAD, bounds=False) for i in ties], "clear lead")
             # Without a clear lead nothing is verified and nothing is broken: the sample stays undecided, at a tie.

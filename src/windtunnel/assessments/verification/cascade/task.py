@@ -50,9 +50,9 @@ class VerificationTask:
         `what` among it, such as the samples it is run on.
         """
         subject = self.subject
-        identity = [what, self.entry.model_dump(mode="json"), self.epsilon, str(self.norm), self.canonical.slack,
-                    subject.dataset.digest(), subject.classifier.digest, str(subject.classifier.device),
-                    subject.seed]  # fmt: skip
+        settings = [self.entry.model_dump(mode="json"), self.epsilon, str(self.norm), self.canonical.slack]
+        digests, device = [subject.dataset.digest(), subject.classifier.digest], str(subject.classifier.device)
+        identity = [what, *settings, *digests, device, subject.seed]
         self.checkpoints.append(Checkpoint(f"{self.name}.{step}", ledger.subject.resolved, identity))
         return self.checkpoints[-1]
 

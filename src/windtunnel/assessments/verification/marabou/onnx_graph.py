@@ -64,8 +64,8 @@ def readable_by_marabou(source: Path, target: Path) -> Path:
         kernel = np.diag(weight).reshape(*[shape[1]] * 2, 1, 1)
         for name, array in zip(names, (kernel, bias), strict=True):
             graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
-        replacement = helper.make_node("Conv", [node.input[0], *names], list(node.output), node.name,
-                                kernel_shape=[1, 1], strides=[1, 1], pads=[0] * 4, dilations=[1, 1], group=1)  # fmt: skip
+        sizes = {"kernel_shape": [1, 1], "strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": 1}
+        replacement = helper.make_node("Conv", [node.input[0], *names], list(node.output), node.name, **sizes)
         graph.node[position].CopyFrom(replacement)
         changed = True
     if not changed:
@@ -170,8 +170,9 @@ def check_scale(path: Path, inputs: torch.Tensor) -> None:
     """
     model = onnx.shape_inference.infer_shapes(read_graph(path))
     value_infos = {value.name: value for value in (*model.graph.value_info, *model.graph.output)}
-    inner = [name for node in model.graph.node for name in node.output
-             if name in value_infos and value_infos[name].type.tensor_type.elem_type == onnx.TensorProto.FLOAT]  # fmt: skip
+    single = onnx.TensorProto.FLOAT
+    floats = {name for name, value in value_infos.items() if value.type.tensor_type.elem_type == single}
+    inner = [name for node in model.graph.node for name in node.output if name in floats]
     outputs = {value.name for value in model.graph.output}
     model.graph.output.extend(value_infos[name] for name in inner if name not in outputs)
     session = session_of(model)

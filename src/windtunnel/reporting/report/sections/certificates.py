@@ -20,8 +20,10 @@ def certificate_blocks(mine: Sequence[Artifacts], inputs: ReportInputs) -> Itera
     """Yield the charts that compare the verifiers of a run."""
     rated = [a for a in mine if all(f"{verdict}_rate" in a.metrics for _, verdict in _KEY)]
     if rated:
-        rows = [Stack(f"{a.name}, {region_words(a)}", tuple(number(a.metrics, f"{verdict}_rate") for _, verdict in _KEY),
-                      f" of {len(a.sample_names)} samples") for a in rated]  # fmt: skip
+        rows = []
+        for a in rated:
+            rates = tuple(number(a.metrics, f"{verdict}_rate") for _, verdict in _KEY)
+            rows.append(Stack(f"{a.name}, {region_words(a)}", rates, f" of {len(a.sample_names)} samples"))
         alt = "; ".join(f"{row.label}: verified {row.shares[0]:.1%}, unknown {row.shares[2]:.1%}" for row in rows)
         yield Chart(stacks(rows, _KEY, "share of its samples", alt), "Verdicts of each method")
     for a in mine:

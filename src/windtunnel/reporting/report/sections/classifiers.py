@@ -13,13 +13,13 @@ from windtunnel.reporting.report.phrases import bracket, short
 
 Numbers = Mapping[str, float]
 
-_SHARES = {"clean": "clean_accuracy", "LRA": "lra", "LGA": "lga", "LLNA": "llna_reconstruction", "LARA": "lara", "LAGA": "laga",
-           "noise": "noise_accuracy", "frequency L2": "adversarial_frequency_scaled_l2",
-           "frequency Linf": "adversarial_frequency_linf"}  # fmt: skip
-_SIZES = {"LARS": "lars", "LAGS": "lags", "severity L2": "adversarial_severity_scaled_l2",
-          "severity Linf": "adversarial_severity_linf", "image L2, real": "image_change_l2_reconstruction",
-          "image L1, real": "image_change_l1_reconstruction", "image L2, generated": "image_change_l2_generation",
-          "image L1, generated": "image_change_l1_generation"}  # fmt: skip
+_SHARES = {"clean": "clean_accuracy", "LRA": "lra", "LGA": "lga", "LLNA": "llna_reconstruction", "LARA": "lara"}
+_SHARES |= {"LAGA": "laga", "noise": "noise_accuracy", "frequency L2": "adversarial_frequency_scaled_l2"}
+_SHARES |= {"frequency Linf": "adversarial_frequency_linf"}
+_SIZES = {"LARS": "lars", "LAGS": "lags", "severity L2": "adversarial_severity_scaled_l2"}
+_SIZES |= {"severity Linf": "adversarial_severity_linf", "image L2, real": "image_change_l2_reconstruction"}
+_SIZES |= {"image L1, real": "image_change_l1_reconstruction", "image L2, generated": "image_change_l2_generation"}
+_SIZES |= {"image L1, generated": "image_change_l1_generation"}
 
 
 def classifier_tables(artifacts: Artifacts) -> Iterator[Table]:

@@ -85,12 +85,11 @@ def _overview(mine: Sequence[Artifacts], inputs: ReportInputs) -> Iterator[Block
     every = dict.fromkeys(column for record in records for column in record.columns)
     columns = [c for c in every if any(show(c, a, inputs.confidence.get(a.name)) != "-" for a in mine)]
     header = ("assessment", "algorithm", "region", "n", *(c.words for c in columns))
-    rows = tuple(
-        (a.name, _algorithm(a), region_words(a), str(len(a.sample_names)),
-         *(show(c, a, inputs.confidence.get(a.name)) for c in columns))
-        for a in sorted(mine, key=partial(_place, inputs))
-    )  # fmt: skip
-    yield Table("The assessments, grouped by budget", header, rows)
+    rows = []
+    for a in sorted(mine, key=partial(_place, inputs)):
+        measured = (show(c, a, inputs.confidence.get(a.name)) for c in columns)
+        rows.append((a.name, _algorithm(a), region_words(a), str(len(a.sample_names)), *measured))
+    yield Table("The assessments, grouped by budget", header, tuple(rows))
     if means := [c.means for c in columns if c.means]:
         yield Text("; ".join(means) + ".")
     further = dict.fromkeys(column for record in records for column in record.beside)

@@ -219,8 +219,9 @@ def _assessments_of(summary: Artifacts) -> list[str]:
 
 def _elsewhere(inputs: ReportInputs, layer: Layer) -> Iterator[Candidate]:
     """Yield the strongest attack under another norm."""
-    mine = [a for a in _attacks(inputs) if region(a).norm != layer.norm and region(a).epsilon is not None
-            and "queries_total" not in a.metrics and region(a).norm in {"Linf", "L2", "L1", "L0"}]  # fmt: skip
+    bounded = [a for a in _attacks(inputs) if region(a).epsilon is not None and "queries_total" not in a.metrics]
+    norms = {"Linf", "L2", "L1", "L0"}
+    mine = [a for a in bounded if region(a).norm != layer.norm and region(a).norm in norms]
     if mine:
         worst = max(mine, key=lambda a: number(a.metrics, "attack_success_rate"))
         broken, right = _turned(worst)

@@ -28,10 +28,9 @@ def samples_appendix(inputs: ReportInputs) -> SampleAppendix | None:
     names, classes = base.sample_names, base.class_names
     results = [_results(a, classes) for a in inputs.assessments]
     targets, clean = (base.tensor(key).tolist() for key in ("targets", "clean_predictions"))
-    statuses = _statuses(inputs.summary) if inputs.summary else [
-        (SampleState.MISCLASSIFIED.words, "clean", "") if target != answer else ("", "", "")
-        for target, answer in zip(targets, clean, strict=True)
-    ]  # fmt: skip
+    right, wrong = ("", "", ""), (SampleState.MISCLASSIFIED.words, "clean", "")
+    of_clean = [right if target == answer else wrong for target, answer in zip(targets, clean, strict=True)]
+    statuses = _statuses(inputs.summary) if inputs.summary else of_clean
     rows = []
     for i, name in enumerate(names):
         status, by, distance = statuses[i]

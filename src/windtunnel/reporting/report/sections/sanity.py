@@ -64,9 +64,12 @@ def sanity_section(checks: tuple[FindingRecord, ...], found_gate: GateResult | N
         )
     ]
     flagged = tuple(row for row in checks if row.flagged)
-    blocks.append(Table("What was flagged", ("id", "check", "result", "what was seen", "what to do", "concerns"), tuple(
+    header = ("id", "check", "result", "what was seen", "what to do", "concerns")
+    flagged_rows = tuple(
         (row.id, row.title, _result(row), short(row.reason, 300), short(row.remedy, 300), _concerns(row))
-        for row in flagged)))  # fmt: skip
+        for row in flagged
+    )
+    blocks.append(Table("What was flagged", header, flagged_rows))
     if not_run := [row for row in checks if row.status is Status.NOT_RUN]:
         reasons: dict[str, list[str]] = {}
         for row in not_run:

@@ -69,8 +69,8 @@ def allowed(norm: Norm, epsilon: float, values: int = 0) -> str:
 
 
 def _adversaries(assessments: Sequence[Artifacts], layer: Layer) -> str:
-    mine = [a for a in assessments if a.kind is AssessmentKind.EMPIRICAL_ATTACK
-            and (region(a).norm, region(a).epsilon) == (layer.norm, layer.epsilon)]  # fmt: skip
+    attacks = [a for a in assessments if a.kind is AssessmentKind.EMPIRICAL_ATTACK]
+    mine = [a for a in attacks if (region(a).norm, region(a).epsilon) == (layer.norm, layer.epsilon)]
     if not mine:
         return ""
     counts = Counter(a.metadata.semantics.threat_model.value for a in mine)
