@@ -1,4 +1,4 @@
-"""Dependencies of an entry's result beyond the imports of its stage: a family says it of its entries, for `resolve`."""
+"""Dependencies of an entry's result beyond the imports of its stage, declared by its family for `resolve`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ E = TypeVar("E", bound=Entry)
 
 @dataclass(frozen=True, slots=True)
 class Depends(Generic[E]):
-    """options: which code apart an entry reaches, by name: its library's where nothing is said. own_budget: whether it leaves
+    """options: names of optional code that an entry imports, by default of its library. own_budget: whether it leaves
     the global budget out. files: the user's files of an entry, by key. code: modules that it alone executes, the user's own
     among them. builds_on: (stage, name) of the entries whose results it reads.
     """

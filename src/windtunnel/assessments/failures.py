@@ -77,7 +77,7 @@ def may_run_again(result: AssessmentResult) -> bool:
 
 
 def _nothing_found(kind: AssessmentKind, subject: Subject) -> Tensors:
-    """Return the tensors that the contract asks for beside the verdicts: no sample was changed, and nothing was bounded."""
+    """Return the tensors of the contract for an entry without results: clean inputs and no bounds."""
     n = len(subject.dataset)
     if kind is AssessmentKind.EMPIRICAL_ATTACK:
         return {
@@ -98,7 +98,7 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error, and those that it was raised from."""
+    """Yield the error and its causes."""
     current: BaseException | None = error
     while current is not None:
         yield current

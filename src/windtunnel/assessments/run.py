@@ -1,4 +1,4 @@
-"""The one way an assessment goes from what was resolved for it to artifacts on disk."""
+"""Run a resolved assessment and write its artifacts: the one path of all families."""
 
 import math
 import shutil
@@ -65,7 +65,7 @@ def run_entry(family: Family, resolved: Resolved, ended_by: str = "") -> Artifac
 
 
 def finish_entry(family: Family, artifacts: Artifacts, layout: Layout) -> None:
-    """Write what the family leaves beside the artifacts; of an entry that failed an empty series, since DVC expects its file."""
+    """Write the family's extra files; an empty series for a failed entry, since DVC expects its file."""
     if artifacts.metadata.failure is None:
         if family.finish:
             family.finish()(artifacts, layout)
@@ -75,13 +75,13 @@ def finish_entry(family: Family, artifacts: Artifacts, layout: Layout) -> None:
 
 
 def task_of(family: Family, resolved: Resolved) -> Task[Entry]:
-    """Build the task of a resolved entry, with the model and the samples that it asks for."""
+    """Build the task of a resolved entry, with its model and samples."""
     subject = current_subject(resolved.work.device, resolved.seed, model_in(resolved))
     return task_on(family, resolved, replace(subject, resolved=resolved.digest))
 
 
 def task_on(family: Family, resolved: Resolved, subject: Subject, layout: Layout = HERE) -> Task[Entry]:
-    """Return an entry as it is run on those samples of `subject` that it asks for."""
+    """Return an entry's task on its selection of the samples of `subject`."""
     entry: Entry = family.entry().model_validate(resolved.work.entry)
     seed = resolved.seed if entry.samples.seed is None else entry.samples.seed
     where = f"{family.name}.{resolved.name}"
@@ -91,7 +91,7 @@ def task_on(family: Family, resolved: Resolved, subject: Subject, layout: Layout
 
 
 def compute(family: Family, task: Task[Entry], *, is_alone: bool = False) -> AssessmentResult:
-    """Return the result of an entry as it is written, or the record of its failure. Its preflight is not called.
+    """Return the result of an entry, or the record of its failure. Its preflight is not called.
 
     is_alone: the caller raises the failure, so that it is not printed.
     """
@@ -111,7 +111,7 @@ def _failed(
 
 
 def result_of(family: Family, task: Task[Entry]) -> AssessmentResult:
-    """Return the result of an entry as it is written. Raises what the entry raises."""
+    """Return the result of an entry. Raises whatever the entry raises."""
     return _as_written(family.run()(task), family, task)
 
 
@@ -122,7 +122,7 @@ def _as_written(result: AssessmentResult, family: Family, task: Task[Entry]) -> 
 
 
 def draw_resolved(figures: Sequence[FigureSpec], artifacts: Artifacts) -> Sequence[FigureRecord]:
-    """Draw what was resolved. Only the modules of these figures are imported: others may change without a redraw."""
+    """Draw the resolved figures. Only their modules are imported: others may change without a redraw."""
     if artifacts.metadata.failure:
         return ()
     from windtunnel.assessments.figures.base import save_figures
@@ -137,7 +137,7 @@ def model_in(resolved: Resolved) -> Model:
 
 
 def budget_of(entry: Entry) -> Budget:
-    """Return the budget in a resolved entry; one under which no comparison holds where the entry needs none."""
+    """Return the budget in a resolved entry; a placeholder with NaN epsilon if the entry needs none."""
     norm, epsilon = entry.budget.norm, entry.budget.epsilon
     if norm is None or epsilon is None:
         return Budget.model_construct(norm=norm or Norm.LINF, epsilon=math.nan)

@@ -133,7 +133,7 @@ def adapter_of(library: str) -> Adapter:
 
 
 def call_of(request: Request) -> LibraryCall:
-    """Return how the library will be called for `request`, by its own names; by its parameters and epsilon where it does not say."""
+    """Return the library call for `request` in the library's names; its parameters and epsilon if the adapter has no `call_of`."""
     library, presented = library_of(request.row.algorithm.library, "attacks"), _as_seen(request)
     if library.call is not None:
         call: LibraryCall = library.call()(presented)

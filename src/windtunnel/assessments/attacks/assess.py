@@ -1,4 +1,4 @@
-"""The pipeline of an empirical attack: who is attacked, in which batches, and what the results are worth.
+"""The pipeline of an empirical attack: select samples, attack them in batches, evaluate the results.
 
 One attack, an attack with restarts and an ensemble are the same thing: runs one after another, each on the samples
 that those before it did not break.
@@ -86,7 +86,7 @@ def assess(
     not attacked keeps its clean input, at distance 0, or the example of `prior`.
     An attack on a transformation adds `transformation_parameters`, {name: float32 (N,)}, from which the images are made.
     With `entry.adapt` or `entry.eot` an attack searches on a stand-in's gradient or a mean over draws; what counts is always
-    what the model itself makes of the result.
+    the model's own predictions on the result.
     Raises UserError where the prior results are missing, or for targets that cannot be.
     """
     attack = _attack_of(name, entry, budget, subject, prior or {})
@@ -169,7 +169,7 @@ class PreparedAttack:
     students: list[nn.Module] = field(default_factory=list)
 
     def search(self, state: BestResults) -> list[dict[str, Json]]:
-        """Run after run, each on what is left; how the library was called for the first batch of each."""
+        """Run the attacks in order, each on the survivors; return the library call of each run's first batch."""
         identity, checkpoints = self._identity(), []
         calls: list[dict[str, Json]] = []
 
@@ -281,7 +281,7 @@ class PreparedAttack:
         return plain_block(call_of(self._request(run, batches[0])).recorded(effective) if batches else effective)
 
     def _identity(self) -> list[object]:
-        """Return what decides a checkpoint beside the resolved entry."""
+        """Return the identity of a checkpoint beyond the resolved entry."""
         dataset, classifier = self.subject.dataset, self.subject.classifier
         settled = [self.entry.model_dump(mode="json"), str(self.budget)]
         return [
@@ -356,7 +356,7 @@ class BestResults:
 
     @classmethod
     def start(cls, subject: Subject, aims: Tensor | None, before: Prior, norm: Norm) -> BestResults:
-        """Return the state before any attack, with what the attacks of `before` broke."""
+        """Return the state before any attack, with the samples that the attacks of `before` broke."""
         n = len(subject.dataset)
         attacked = subject.clean_correct & ~before.broken & has_aim(subject, aims)
         flags = [torch.zeros(n, dtype=torch.bool) for _ in range(5)]
@@ -397,7 +397,7 @@ class BestResults:
         backwards: Tensor,
         losses: Tensor | None = None,
     ) -> None:
-        """Take over what is new: the first try of a sample, a success, or a nearer example that meets the objective.
+        """Store new results: the first try of a sample, a success, or a nearer example that meets the objective.
 
         losses: margin losses, float (n,); where they are given, the example with the largest stays, of those that succeed.
         """

@@ -1,4 +1,4 @@
-"""The way a library's attack is built and called: what metadata.json records, and what an invoker of the user's is given."""
+"""Construction and call of a library's attack, for metadata.json and for a user's invoker."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class LibraryCall:
     options: Mapping[str, object]
 
     def recorded(self, effective: Mapping[str, object]) -> dict[str, object]:
-        """`call_kwargs` of metadata.json: `effective`, the arguments with the library's defaults, and what we add to them."""
+        """`call_kwargs` of metadata.json: `effective`, the arguments with the library's defaults, and our additions."""
         tensors = {"inputs": self.inputs, "labels": self.labels}
         return {
             **effective,

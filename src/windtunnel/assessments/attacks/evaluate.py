@@ -1,4 +1,4 @@
-"""Evaluate perturbed inputs: project, classify and measure them. The library's own word is not asked."""
+"""Evaluate perturbed inputs: project, classify and measure them, independently of the library's own result."""
 
 from dataclasses import dataclass
 
@@ -46,7 +46,7 @@ def evaluate(
     aims: Tensor | None,
     parameters: Tensor | None = None,
 ) -> Evaluation:
-    """Judge what an attack returned for `clean`; all tensors (n, ...) on the CPU.
+    """Evaluate an attack's result for `clean`; all tensors (n, ...) on the CPU.
 
     A value that is not finite makes the sample the clean one again; values outside [0, 1] are clipped. An attack that
     takes an epsilon is held to it by projection, and evaluated; one that finds its own distance is not, and

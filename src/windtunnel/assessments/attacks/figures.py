@@ -27,7 +27,7 @@ def shown_samples(artifacts: Artifacts, max_samples: int) -> list[int]:
 
 
 def answer(artifacts: Artifacts, of: str, index: int) -> str:
-    """Return the name of the class that the model says, or that stands in the data (`of`: targets)."""
+    """Return the name of the predicted class, or of the label (`of`: targets)."""
     names, key = artifacts.class_names, of if of == "targets" else f"{of}_predictions"
     predicted = int(artifacts.tensor(key)[index])
     return names[predicted] if 0 <= predicted < len(names) else str(predicted)

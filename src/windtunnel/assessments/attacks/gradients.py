@@ -66,7 +66,7 @@ class InBfloat16(nn.Module):
 
 
 def searched_in(precision: str, model: nn.Module) -> nn.Module:
-    """Return the model as a search asks it: in `bfloat16`, or itself in `float32`."""
+    """Return the model that a search evaluates: in `bfloat16`, or itself in `float32`."""
     return InBfloat16(model) if precision == "bfloat16" else model
 
 

@@ -56,7 +56,7 @@ def maximised(loss: Loss, call: LibraryCall, model: nn.Module) -> Tensor:
 
 
 def margin(call: LibraryCall, model: nn.Module) -> Tensor:
-    """Maximise the best other logit less that of the label (Carlini and Wagner 2017, arXiv 1608.04644)."""
+    """Maximise the best other logit minus the label's logit (Carlini and Wagner 2017, arXiv 1608.04644)."""
     return maximised(lambda logits, labels: -_margins(logits, labels), call, model)
 
 

@@ -1,4 +1,4 @@
-"""From an entry of params.yaml to the runs it stands for."""
+"""Expand an entry of params.yaml into its runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlannedAttack:
-    """One attack on what is left: its registry row and its arguments. Runs of one name differ in their seed alone.
+    """One attack on the survivors: its registry row and its arguments. Runs of one name differ in their seed alone.
 
     remedy: changes to the derivative of the model that it attacks; None where it attacks the model as it is.
     """

@@ -81,7 +81,7 @@ def seconds_a_sample(entry: Entry, dataset: Dataset) -> float:
 
 
 def _check_function(where: str, entry: AttackEntry) -> None:
-    """Raise UserError unless the user's own attack is there and takes what it will be called with."""
+    """Raise UserError unless the user's own attack exists and accepts its call's arguments."""
     function = resolve(entry.algorithm, f"{where}.algorithm")
     try:
         inspect.signature(function).bind(*FUNCTION_ARGUMENTS, **entry.params)
@@ -104,7 +104,7 @@ def _check_adaptive(where: str, entry: AttackEntry, classifier: Classifier) -> N
 
 
 def _check_gradients(where: str, entry: AttackEntry, algorithm: Algorithm, classifier: Classifier) -> None:
-    """Refuse a stand-in or a mean over draws for an attack that asks for no gradients, or a model that has none."""
+    """Refuse a stand-in or a mean over draws for an attack without gradients, or a model without them."""
     for key, is_set in (("adapt", entry.adapt), ("eot", entry.eot > 1)):
         if is_set and algorithm.threat_model is not ThreatModel.WHITE_BOX:
             raise UserError(

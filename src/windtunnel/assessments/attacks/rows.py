@@ -1,4 +1,4 @@
-"""Registry record of an attack beside its semantics: how its library wants to be called."""
+"""Registry record of an attack: its semantics, and how to call its library."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -58,7 +58,7 @@ def parameters_of(row: AttackRow) -> dict[str, object]:
 
 
 def members_of(attacks: object) -> list[tuple[str, Mapping[str, object]]]:
-    """(name, parameters) of each attack that MultiAttack wraps: `PGD` or `{PGD: {steps: 20}}`; none of what is no list of these."""
+    """(name, parameters) of each attack that MultiAttack wraps: `PGD` or `{PGD: {steps: 20}}`; none if `attacks` is no such list."""
     members: list[tuple[str, Mapping[str, object]]] = []
     for member in attacks if isinstance(attacks, list | tuple) else ():
         name, params = next(iter(member.items())) if isinstance(member, Mapping) and len(member) == 1 else (member, {})

@@ -25,7 +25,7 @@ def bpda(call: LibraryCall, model: nn.Module) -> Tensor:
 
 
 def transfer(call: LibraryCall, model: nn.Module) -> Tensor:
-    """Attack the student alone, and try what is found on the model (Papernot et al. 2017, arXiv 1602.02697)."""
+    """Attack the student, and evaluate its adversarial examples on the model (Papernot et al. 2017, arXiv 1602.02697)."""
     return _run(call, student_of(call, model))
 
 

@@ -1,4 +1,4 @@
-"""`on: {survivors_of: [...]}`: which samples other attacks broke already, and with what."""
+"""`on: {survivors_of: [...]}`: samples that other attacks broke, with their adversarial examples."""
 
 import hashlib
 import json
@@ -50,7 +50,7 @@ class Prior:
 
 
 def entry_digest(entry: AttackEntry, budget: Budget) -> str:
-    """sha256 of everything in params that decides what an attack does: kept in its provenance as `entry`."""
+    """Return the sha256 of all params that decide an attack, stored in its provenance as `entry`."""
     text = json.dumps(
         [
             entry.model_dump(mode="json", exclude={"visualisers", "show_sample_names", "storage"}),
@@ -64,7 +64,7 @@ def entry_digest(entry: AttackEntry, budget: Budget) -> str:
 def read_prior(
     where: str, entry: AttackEntry, root: Path, attacks: Mapping[str, AttackEntry], budget: Budget
 ) -> dict[str, Artifacts]:
-    """Return the results on disk, under `root`, that `entry.on` names; what is not there is left out, for `prior_of` to refuse.
+    """Return the results on disk, under `root`, that `entry.on` names; missing ones are omitted, and `prior_of` refuses them.
 
     DVC's foreach cannot make one entry depend on another's output, so a result of other params is told apart here.
     Raises UserError for a result of other params than the effective ones.
@@ -147,7 +147,7 @@ def prior_of(
 
 
 def _answers(subject: Subject, artifacts: Artifacts, indices: Tensor) -> Tensor:
-    """Logits of the examples at `indices`, (n, K): the model is asked where the image was kept, else what it said then counts."""
+    """Return logits of the examples at `indices`, (n, K): evaluated if the image was kept, else the stored ones."""
     examples = artifacts.tensor("perturbed_inputs")
     if KEPT not in artifacts.data:
         return subject.classifier.logits(scratch.samples_at(examples, indices))

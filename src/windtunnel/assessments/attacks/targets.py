@@ -37,7 +37,7 @@ def check_targets(where: str, targets: TargetClasses, dataset: Dataset) -> None:
 
 
 def check_chosen_targets(where: str, targets: TargetClasses, samples: Samples, dataset: Dataset) -> None:
-    """`check_targets` on the samples that an entry will choose of `dataset`, as far as they are known without a seed."""
+    """Run `check_targets` on the samples that an entry will select from `dataset`, if known without a seed."""
     chosen = dataset
     if samples.selection == "first" or samples.n is None:
         chosen = dataset.subset(select(len(dataset), samples.n, "first", 0, dataset.targets))

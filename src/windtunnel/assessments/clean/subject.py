@@ -22,7 +22,7 @@ def fresh_subject(data: Path, model: Path, device: str, seed: int, trust: Trust 
 def current_subject(device: str, seed: int, model: ModelBlock) -> Subject:
     """Return the model and the samples of the run in the current directory, with the clean logits that `clean` computed.
 
-    `model` is what params.yaml says of it: nothing else of the user's is called.
+    `model` is the block of params.yaml; no other code of the user is called.
     """
     return load_subject(DATA, MODEL, CLEAN, device, seed, trust_of(model))
 

@@ -188,7 +188,7 @@ class _CorruptedBatches:
         return batch.number // ceil(len(self.pixels) / self.entry.batch_size)
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the corrupted pixels, uint8 (n, H, W, C), and what the model makes of them, int64 (n,)."""
+        """Return the corrupted pixels, uint8 (n, H, W, C), and their predictions, int64 (n,)."""
         corrupted = self._corrupted(*self.pairs[self.pair(batch)], batch.indices)
         predictions = self.subject.classifier.predict(_floats(corrupted), self.subject.dataset.targets[batch.indices])
         return {"pixels": torch.from_numpy(corrupted), "predictions": predictions}
@@ -319,7 +319,7 @@ VERDICT_DEFINITION = (
 def _called_with(
     entry: CorruptionEntry, subject: Subject, corruption: str | list[str], severity: int | list[int]
 ) -> dict[str, object]:
-    """Return the arguments of the library: each image alone, as it is after `upsample`."""
+    """Return the library's arguments: one image at a time, after `upsample`."""
     channels, height, width = subject.dataset.inputs.shape[1:]
     if entry.upsample:
         height = width = entry.upsample

@@ -14,7 +14,7 @@ Change = Callable[[np.ndarray, float, np.random.Generator], np.ndarray]
 
 
 def interpolate(image: np.ndarray, rows: np.ndarray, columns: np.ndarray, *, mode: str = "grid-constant") -> np.ndarray:
-    """Return image (H, W, C) at rows and columns (H, W), bilinearly; outside is zero, or as scipy's `mode` says."""
+    """Return image (H, W, C) at rows and columns (H, W), bilinearly; outside is zero, or follows scipy's `mode`."""
     from scipy.ndimage import map_coordinates
 
     planes = [map_coordinates(plane, (rows, columns), order=1, mode=mode) for plane in np.moveaxis(image, -1, 0)]

@@ -1,4 +1,4 @@
-"""Corrupt one image by imagecorruptions: the same bytes whatever runs beside it."""
+"""Corrupt one image by imagecorruptions, with the same bytes in any process."""
 
 import functools
 import warnings

@@ -134,7 +134,7 @@ class CorruptionSheetVisualiser(Visualiser):
     title: ClassVar[str] = "One sample under every corruption"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """Return a grid; from the directories of the single corruptions, of which those that are not written are left out."""
+        """Return a grid from the directories of the single corruptions; missing ones are left out."""
         from windtunnel.assessments.figures.pictures import PictureGrid, picture
         from windtunnel.records.artifacts import load_tensors
         from windtunnel.records.files import DATA_FILE
@@ -204,7 +204,7 @@ class MinimalSeverityVisualiser(Visualiser):
     title: ClassVar[str] = "Minimal severity"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """Return a bar per severity, and one for what none of them breaks."""
+        """Return a bar per severity, and one for samples that no severity breaks."""
         if "minimal_severity" not in artifacts.data:
             raise NothingToDraw(_NO_SUITE)
         minimal = artifacts.tensor("minimal_severity")

@@ -5,5 +5,5 @@ from windtunnel.core.references import resolve
 
 
 def corrupt(request: CorruptionRequest) -> object:
-    """Return what the function returns, unchecked."""
+    """Return the function's result, unchecked."""
     return resolve(request.corruption, "corruptions.algorithm")(request.image, request.severity, request.seed)

@@ -76,7 +76,7 @@ def _corrupted(job: Job, corrupt: Callable[[CorruptionRequest], np.ndarray]) -> 
 def _adapted(
     corrupt: Callable[[CorruptionRequest], np.ndarray], job: Job, image: np.ndarray, seed: int, sample: str, name: str
 ) -> np.ndarray:
-    """Grey through RGB and back by luminance, small images through a larger size and back, where asked."""
+    """Convert grey images to RGB and back by luminance, and small images to a larger size and back if set."""
     height, width, channels = image.shape
     through_colour = channels == 1 and job.row.needs_colour
     pixels = image.repeat(3, axis=2) if through_colour else image.copy()

@@ -22,7 +22,7 @@ _NEGLIGIBLE = 1e-9  # a reference error below this divides nothing
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Which confidence interval a user asked for."""
+    """The confidence interval that the entry specifies."""
 
     method: IntervalMethod = "wilson"
     level: float = 0.95

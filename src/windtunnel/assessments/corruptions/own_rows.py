@@ -61,5 +61,5 @@ def function_row(reference: str) -> CorruptionRow:
 
 
 def folder_row(name: str) -> CorruptionRow:
-    """Return the row of a folder of corrupted images; those named as in ImageNet-C have its category."""
+    """Return the row of a folder of corrupted images; a name of ImageNet-C has its category."""
     return _row(FOLDER, name, _OF_IMAGENET_C.get(name, CUSTOM))

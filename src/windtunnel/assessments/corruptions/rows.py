@@ -1,4 +1,4 @@
-"""Registry rows of corruptions, and what the adapter of a library is called with. Quick to import."""
+"""Registry rows of corruptions, and the request for a library's adapter. Quick to import."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class CorruptionRequest:
 def corruption_algorithm(
     library: str, name: str, category: str = CUSTOM, randomness: Randomness = Randomness.SELF_SEEDED, summary: str = ""
 ) -> Algorithm:
-    """Return the semantics of a corruption: the average case, drawn at random, which asks the model for its answer alone."""
+    """Return the semantics of a corruption: the average case, drawn at random, which needs only the model's prediction."""
     return Algorithm(
         library=library,
         name=name,

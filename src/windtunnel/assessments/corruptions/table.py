@@ -1,4 +1,4 @@
-"""Every corruption on offer, of all libraries, and those that an entry asks for."""
+"""All corruptions of all libraries, and the selection of an entry."""
 
 from collections.abc import Iterable
 

@@ -24,7 +24,7 @@ Spec = str | Mapping[str, Mapping[str, object]]
 
 
 class NothingToDraw(Exception):
-    """The artifacts hold nothing of what a figure shows; its text says so in a sentence."""
+    """The artifacts lack the data of a figure; the text is a sentence for the reader."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Visualiser(ABC):
 
     @abstractmethod
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """Charts and grids of pictures, in their order. Raises NothingToDraw where the artifacts hold nothing of it."""
+        """Charts and grids of pictures, in their order. Raises NothingToDraw if the artifacts lack their data."""
 
 
 VISUALISERS: dict[str, type[Visualiser]] = {}
@@ -115,9 +115,9 @@ def draw_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> lis
 
 
 def save_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> list[FigureRecord]:
-    """Draw and save `<VisualiserClassName>_<index>.png` into the assessment's directory; what metadata.json says of them.
+    """Save figures as `<VisualiserClassName>_<index>.png` in the assessment's directory; return their metadata.
 
-    They show the result as it is in DVC, without what was measured of time: equal results have equal figures.
+    They show the stored result without run times, so equal results have equal figures.
     """
     from windtunnel.assessments.figures.paint import paint
     from windtunnel.records.artifacts import without_run_times
@@ -162,6 +162,6 @@ def recorded(visualiser: Visualiser, path: Path, empty: str) -> FigureRecord:
 
 
 def _is_option(value: object) -> bool:
-    """Return whether a field holds what params.yaml can say, and not what a stage has handed over to be drawn."""
+    """Return True if a field is an option of params.yaml, not data that a stage passes to the figure."""
     values = value if isinstance(value, tuple | list) else (value,)
     return all(v is None or isinstance(v, bool | int | float | str) for v in values)

@@ -64,7 +64,7 @@ def plot(title: str, drawings: Sequence[Scene | PictureGrid], empty: str = "") -
 
 
 def _places(scenes: Sequence[Scene]) -> tuple[list[tuple[float, float]], float, float]:
-    """(where each drawing stands, width and height of all): narrow charts two beside each other, the others below."""
+    """Return (position of each drawing, total width and height): narrow charts in pairs, the others below."""
     places: list[tuple[float, float]] = []
     x, y, tallest, width = _MARGIN, _TITLE, 0.0, 0.0
     for scene in scenes:

@@ -1,4 +1,4 @@
-"""Pictures of samples in rows and columns: what a figure lays out from images.
+"""Grids of sample pictures for figures.
 
 Every picture of a sample is made here, so that `report.pictures` (shown, blurred, none) holds for all of them.
 """
@@ -59,7 +59,7 @@ def allowed(images: Tensor, blank: float = 0.5) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One small picture of a sample: a PNG, what it shows, and what stands below it."""
+    """One small picture of a sample: a PNG, its description, and its caption."""
 
     png: bytes
     alt: str
@@ -131,7 +131,7 @@ def pixels_of(images: Tensor) -> NDArray[np.uint8]:
 
 
 def enlarged(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    """(H, W) or (H, W, 3) with every pixel repeated, so that the longer side comes to at most `side`; large ones as they are."""
+    """(H, W) or (H, W, 3) with every pixel repeated, so that the longer side is at most `side`; large images are unchanged."""
     factor = max(1, side // max(pixels.shape[:2]))
     return pixels.repeat(factor, 0).repeat(factor, 1)
 

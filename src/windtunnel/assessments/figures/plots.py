@@ -319,7 +319,7 @@ def ranks(
 def intervals(
     panels: Sequence[tuple[str, Sequence[tuple[str, float, float, str]]]], y_label: str, alt: str, width: float = WIDTH
 ) -> Scene:
-    """Small panels beside each other, on one scale: a title, and per name the bar from low to high in a colour."""
+    """Small panels in a row on one scale: a title, and a coloured bar from low to high per name."""
     every = [v for _, rows in panels for _, low, high, _ in rows for v in (low, high)]
     edges = (min(every), max(every))
     gap, space = 12.0, (width - 40) / len(panels)
@@ -412,7 +412,7 @@ def histogram(
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One box of `boxes`: quartiles, the ends of its whiskers, and what lies beyond them."""
+    """One box of `boxes`: quartiles, ends of the whiskers, and outliers."""
 
     label: str
     quartiles: tuple[float, float, float]

@@ -1,4 +1,4 @@
-"""Every visualiser on offer, and those of an entry. Apart from the catalogue: who looks up an algorithm draws nothing."""
+"""All visualisers, and those of an entry. Apart from the catalogue, since looking up an algorithm needs no drawing code."""
 
 from windtunnel.assessments.catalogue import entry_kind
 from windtunnel.assessments.figures.base import Visualiser, make_visualiser

@@ -1,7 +1,7 @@
 """A drawing as a list of marks, laid out once: the HTML shows it as SVG, the PDF as vectors.
 
 Coordinates are in points, y downwards. A colour is a role of PALETTE (which has a light and a dark form) or #rrggbb.
-`tip` is what a reader sees on hovering over a mark, or on stepping to it with the keyboard.
+`tip` is the text shown when a reader hovers over a mark or focuses it with the keyboard.
 """
 
 from collections.abc import Iterator, Sequence
@@ -145,7 +145,7 @@ Mark: TypeAlias = Rect | Line | Area | Dot | Label
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A drawing; `alt` says in words what it shows."""
+    """A drawing; `alt` is its text alternative."""
 
     width: float
     height: float

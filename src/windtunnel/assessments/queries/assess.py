@@ -1,4 +1,4 @@
-"""The pipeline of a query-counted attack: who is attacked, by which search, and what the counts say."""
+"""The pipeline of a query-counted attack: select samples, search, count queries."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Figures of query-counted attacks: success against queries, histograms of what it took, and a gallery."""
+"""Figures of query-counted attacks: success against queries, histograms of query counts, and a gallery."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class SuccessAgainstQueriesVisualiser(_QueryVisualiser):
 
 @dataclass(frozen=True)
 class SuccessCurvesVisualiser(Visualiser):
-    """The curves of several assessments in one figure; drawn for the summary, from what they found."""
+    """The curves of several assessments in one figure; drawn for the summary from their results."""
 
     assessments: tuple[Artifacts, ...] = ()
     kinds: ClassVar[frozenset[AssessmentKind]] = frozenset({AssessmentKind.EMPIRICAL_ATTACK})
@@ -103,7 +103,7 @@ def _success(curves: list[Series], given_up: str = "") -> Scene:
 
 
 def _label(artifacts: Artifacts) -> str:
-    """Name, algorithm and what bounds a success: curves of different bounds are not of one race."""
+    """Return name, algorithm and bound of a success: curves with different bounds do not compare."""
     region = artifacts.metadata.semantics.perturbation
     bound = f"{region.norm} ≤ {epsilon_text(region.epsilon)}" if region.epsilon is not None else "no bound"
     return f"{artifacts.name} ({artifacts.metadata.algorithm}, {bound})"

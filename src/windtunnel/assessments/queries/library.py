@@ -68,7 +68,7 @@ class Metered(nn.Module):
 
 
 def attack_counted(classifier: Classifier, adapter: Adapter, request: Request, task: QueryTask, index: int) -> Metered:
-    """Run one image's attack to its success or end; its last query is the check of what the library returned."""
+    """Run one image's attack to its success or end; its last query checks the returned image."""
     metered = Metered(classifier.module, task, index)
     with seeded(request.seed):
         try:

@@ -59,6 +59,6 @@ class Goal:
         return -probability if self.targeted else probability
 
     def reached(self, logits: Tensor, indices: Tensor) -> Tensor:
-        """Return whether the prediction is what the adversary wants; bool (m,) of logits (m, K)."""
+        """Return bool (m,): the prediction meets the adversary's goal; logits (m, K)."""
         predictions = self._criterion.predict(logits, self._labels[indices])
         return (predictions == self._sought[indices]) if self.targeted else (predictions != self._sought[indices])

@@ -28,7 +28,7 @@ NONE = -1
 class SearchAlgorithm(Protocol):
     """One algorithm of the query-counted kind.
 
-    width: candidates per image and round; steps: after so many an image is given up.
+    width: candidates per image and round; steps: rounds after which an image is given up.
     """
 
     width: int
@@ -43,7 +43,7 @@ class SearchAlgorithm(Protocol):
         ...
 
     def learn(self, state: State, losses: Tensor) -> Tensor:
-        """Take in the losses (n, width) of what was proposed, and advance `step`.
+        """Record the losses (n, width) of the proposals, and advance `step`.
 
         Returns which candidate the search moves to, int64 (n,), NONE for staying.
         """

@@ -1,4 +1,4 @@
-"""From an entry of `queries` to the search it asks for, and to the region its successes lie in."""
+"""Resolve an entry of `queries` into its search and the region of its successes."""
 
 from pydantic import ValidationError
 
@@ -75,7 +75,7 @@ def most_rows(entry: QueryEntry, shape: tuple[int, ...], n_samples: int) -> int 
 
 
 def region_of(where: str, entry: QueryEntry, search: SearchAlgorithm) -> PerturbationBudget:
-    """Return the region of one of our algorithms: what the entry says, and no bound where it says nothing.
+    """Return the region of one of our algorithms: the entry's budget, or no bound without one.
 
     The global budget is not asked: these algorithms are bounded by their queries, and change few values by any amount.
     Raises UserError for a budget that cannot be.
@@ -102,12 +102,12 @@ def region_of(where: str, entry: QueryEntry, search: SearchAlgorithm) -> Perturb
 
 
 def library_row(entry: QueryEntry) -> AttackRow | None:
-    """Return the row of the attacks table where the entry asks for a library's attack, None for one of our algorithms."""
+    """Return the row of the attacks table for a library's attack, None for one of our algorithms."""
     return LIBRARY.get((entry.library, entry.algorithm))
 
 
 def as_attack(entry: QueryEntry) -> AttackEntry:
-    """Return the entry as one of `attacks`, whose checks and settings hold for it too."""
+    """Return the entry as an entry of `attacks`, to reuse its checks and settings."""
     settings = {
         key: getattr(entry, key) for key in ("library", "algorithm", "params", "budget", "samples", "target_classes")
     }

@@ -40,7 +40,7 @@ class Sweep:
 
     @property
     def cumulative_correct(self) -> Tensor:
-        """(E, N) bool: right at this epsilon and at every smaller one; a larger ball holds the smaller one's example."""
+        """Return bool (E, N): correct at this and every smaller epsilon; a larger ball contains the smaller one's example."""
         return (self.predictions == self.targets).cummin(0).values
 
     @property

@@ -72,12 +72,12 @@ class DegradationCurveVisualiser(_SweepVisualiser):
 @register
 @dataclass(frozen=True)
 class CriticalEpsilonVisualiser(_SweepVisualiser):
-    """Histogram of the smallest epsilon that flips each prediction; those that never flip apart."""
+    """Histogram of the smallest epsilon that flips each prediction; samples that never flip are shown apart."""
 
     title: ClassVar[str] = "Critical epsilons"
 
     def draw_sweep(self, artifacts: Artifacts) -> Drawing:
-        """Return a column per bin, and one for what never flips."""
+        """Return a column per bin, and one for samples that never flip."""
         critical = artifacts.tensor("critical_epsilon")
         flipped = critical[critical.isfinite()].tolist()
         survivors = len(critical) - len(flipped)
@@ -96,7 +96,7 @@ class ConfidenceVisualiser(_SweepVisualiser):
     title: ClassVar[str] = "Clean confidence against critical epsilon"
 
     def draw_sweep(self, artifacts: Artifacts) -> Drawing:
-        """Return a point per sample; of more than 1,000 samples those at evenly spaced places."""
+        """Return a point per sample; of more than 1,000 samples an evenly spaced selection."""
         critical, confidence = artifacts.tensor("critical_epsilon"), artifacts.tensor("clean_confidence")
         largest, n = numbers(artifacts.metrics, "epsilons")[-1], len(critical)
         places = range(n) if n <= _MOST_POINTS else [k * n // _MOST_POINTS for k in range(_MOST_POINTS)]

@@ -1,4 +1,4 @@
-"""Attack a model with the attacks of standard, then with what answers the obstacles that its diagnosis names.
+"""Attack a model with the attacks of standard, then with remedies for the diagnosed obstacles.
 
 Imported for entries of `algorithm: adaptive` alone, so that a change of this package re-runs no other attack.
 """
@@ -85,7 +85,7 @@ def adapted_run(where: str, configuration: Configuration, budget: PerturbationBu
 
 
 def _search(attack: PreparedAttack, diagnosis: Diagnosis, state: BestResults, launch: Launch) -> list[str]:
-    """Attack with the remedies; return why those failed under which the model raises."""
+    """Attack with the remedies; return the reasons of those under which the model raises."""
     judge = _judge(attack.subject.classifier, diagnosis)
     unbroken = state.living if judge is attack.subject.classifier else _unconfirmed(attack, state, judge)
     if not len(unbroken) or not diagnosis.obstacles:
@@ -125,7 +125,7 @@ def _search(attack: PreparedAttack, diagnosis: Diagnosis, state: BestResults, la
 
 
 def _error_under(attack: PreparedAttack, remedy: GradientRemedy, indices: Tensor) -> str:
-    """Return what the model raises under a remedy, in a line; empty for nothing. Surrogates change what its own code meets."""
+    """Return the model's exception under a remedy, in a line; empty if none. Surrogates change the values in its own code."""
     data, classifier = attack.subject.dataset, attack.subject.classifier
     point = data.inputs[indices].to(classifier.device).requires_grad_()
     labels = data.targets[indices].to(classifier.device)
@@ -158,13 +158,13 @@ def _diagnosed(attack: PreparedAttack, state: BestResults) -> Diagnosis:
 
 
 def _element_epsilon(attack: PreparedAttack) -> float:
-    """Return the largest change of an element under Linf; under L2 that of all elements by the same amount."""
+    """Return the largest change of one element: epsilon under Linf, an equal share of all elements under L2."""
     epsilon, size = attack.budget.epsilon or 0.0, attack.subject.dataset.inputs[0].numel()
     return epsilon if attack.budget.norm is Norm.LINF else epsilon / size**0.5
 
 
 def _with_weak_gradients(diagnosis: Diagnosis, state: BestResults, runs: list[PlannedAttack]) -> Diagnosis:
-    """Return the diagnosis with what the attacks of standard show: gradients that miss what random search finds."""
+    """Add to the diagnosis if gradient attacks of standard miss samples that random search breaks."""
     searches = [i for i, run in enumerate(runs) if run.row.algorithm.threat_model is not ThreatModel.WHITE_BOX]
     by_search = sum(int((state.broken_by == i).sum()) for i in searches)
     surviving = by_search + len(state.living)
@@ -185,7 +185,7 @@ def _judge(classifier: Classifier, diagnosis: Diagnosis) -> Classifier:
 
 
 def _unconfirmed(attack: PreparedAttack, state: BestResults, judge: Classifier) -> Tensor:
-    """Return the indices of the attacked samples whose example does not hold before `judge`."""
+    """Return the indices of the attacked samples whose stored example `judge` does not confirm."""
     broken = (state.attacked & state.succeeded).nonzero().flatten()
     with seeded(attack.subject.seed):
         logits = judge.logits(scratch.samples_at(state.perturbed, broken))

@@ -75,13 +75,13 @@ class Obstacle:
     operation: str = ""
 
     def record(self) -> dict[str, Json]:
-        """Return it as it is written to metadata.json."""
+        """Return the JSON value for metadata.json."""
         return {"kind": self.kind.value, "layer": self.layer, "operation": self.operation, "evidence": self.sentence}
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Obstacles of a model, and what remedies need of it.
+    """Obstacles of a model, and the measurements that remedies use.
 
     identity_at: position of the last operation whose result is a near copy of the input. enters_at: of the last that takes
     such a copy from outside of torch's graph. logits_at: of the first whose
@@ -198,7 +198,7 @@ class _Diagnosing:
         )
 
     def _follows_its_gradient(self, ends: Tensor) -> bool:
-        """Return True if logits change from the inputs to `ends` (n, ...) as the integral of their gradient says.
+        """Return True if the change of the logits from the inputs to `ends` (n, ...) equals the integral of their gradient.
 
         So do those of a network that compares or rounds without harm: a ReLU written as a comparison, a straight-through
         estimator of many levels. A jump, or a derivative that is missing, makes a difference.
@@ -235,7 +235,7 @@ class _Diagnosing:
             return _gradient_of(value, point)
 
     def _gradients(self, trace: ForwardTrace, *, is_random: bool) -> Iterator[Obstacle]:
-        """Yield what measurements of the gradient say, by both losses and by numerical differences."""
+        """Yield obstacles measured on the gradient, with both losses and numerical differences."""
         gradients = {
             name: self._gradient(self.inputs, margin=name == "the margin") for name in ("the margin", "cross entropy")
         }
@@ -316,7 +316,7 @@ class _Diagnosing:
             )
 
     def _batch(self, logits: Tensor, trace: ForwardTrace) -> Iterator[Obstacle]:
-        """Yield dependence of an answer on the samples beside it, or on their order."""
+        """Yield dependence of a prediction on the other samples of its batch, or on their order."""
         if len(logits) < 2:
             return
         dim = self.inputs / 2
@@ -401,7 +401,7 @@ def _place(layer: str, layer_class: str) -> str:
 
 
 def _named(changes: list[Obstacle], trace: ForwardTrace) -> Iterator[Obstacle]:
-    """Yield obstacles; that of randomness with what draws, where the trace has it."""
+    """Yield obstacles; randomness is named by its operations if the trace has them."""
     name, layer, layer_class = next(iter(trace.draws), ("", "", ""))
     for obstacle in changes:
         if obstacle.kind is ObstacleKind.RANDOM:
@@ -464,7 +464,7 @@ def _is_without_graph(operation: Operation, results: list[Tensor]) -> bool:
 
 
 def _effect(kind: ObstacleKind, operation: Operation, trace: ForwardTrace) -> str:
-    """Return what an operation does, as the end of a sentence."""
+    """Return the effect of an operation, as the end of a sentence."""
     if operation.name in REMAINDERS:
         return "takes remainders, which rounds what they are taken from: a misleading gradient"
     if kind is ObstacleKind.ROUNDING:

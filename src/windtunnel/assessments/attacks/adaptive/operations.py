@@ -108,7 +108,7 @@ class ForwardTrace:
 
 
 class CountingMode(TorchFunctionMode):
-    """Numbers the calls of a forward pass that concern the whole batch: what a loop over samples calls has no number.
+    """Number the calls of a forward pass on the whole batch; calls in a loop over samples get no number.
 
     Calls inside the forward pass of a custom function count as that one call.
     """
@@ -227,7 +227,7 @@ class _Recorder(CountingMode):
             self._add(name, tuple(sources), tuple(map(self._place, tensors_in(result))), function, arguments)
 
     def _place(self, tensor: Tensor) -> int:
-        """Return the position of a tensor in the trace, which holds it."""
+        """Return the position of a tensor in the trace."""
         if id(tensor) not in self.places:
             self.places[id(tensor)] = len(self.trace.tensors)
             self.trace.tensors.append(tensor)

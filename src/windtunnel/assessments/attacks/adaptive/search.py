@@ -162,7 +162,7 @@ Attempt = Callable[[Configuration, Tensor], Tensor]
 
 
 def halve(candidates: list[Configuration], probe: Tensor, attempt: Attempt) -> list[Configuration]:
-    """Return the candidates in the order of what they broke of the samples `probe`, the best first; none of none.
+    """Return the candidates by the number of broken samples of `probe`, the best first.
 
     Each rung attacks the same samples with the better half of the candidates before it, and more steps.
     """
@@ -181,7 +181,7 @@ def halve(candidates: list[Configuration], probe: Tensor, attempt: Attempt) -> l
 
 
 def candidates_of(remedies: list[GradientRemedy], num_classes: int) -> list[Configuration]:
-    """Return each remedy under each loss of APGD that so many classes allow."""
+    """Return each remedy under each loss of APGD that is defined for the number of classes."""
     losses = ("dlr", "ce") if num_classes >= 3 else ("ce",)
     return [Configuration(remedy, "APGD", loss, RUNGS[0]) for remedy in remedies for loss in losses]
 
@@ -238,7 +238,7 @@ class Outcome:
         }
 
     def record(self) -> dict[str, Json]:
-        """Return it as it is written to metadata.json."""
+        """Return the JSON value for metadata.json."""
         return {
             "obstacles": [obstacle.record() for obstacle in self.diagnosis.obstacles],
             "accuracy_before": self.before,

@@ -180,7 +180,7 @@ class Remedied(nn.Module):
 
 
 def straight_through(model: nn.Module) -> nn.Module:
-    """Return the model with surrogates for what stops its gradient, for `adapt` of any attack by gradients."""
+    """Return the model with surrogates for operations that stop its gradient, for `adapt` of any gradient attack."""
     return Remedied(model, GradientRemedy("straight-through surrogates", operations=True, custom=True, finite=True))
 
 
@@ -256,7 +256,7 @@ class _Shadows:
 
 
 class Surrogates(CountingMode):
-    """Runs a forward pass with the derivatives that a remedy asks for; `logits` is the result of the operation `logits_at`."""
+    """Run a forward pass with the derivatives of a remedy; `logits` is the result of the operation `logits_at`."""
 
     def __init__(self, inputs: Tensor, remedy: GradientRemedy) -> None:
         super().__init__(len(inputs))
@@ -294,7 +294,7 @@ class Surrogates(CountingMode):
         return self._at_position(name, args, result)
 
     def handle_custom(self, function: type[Function], args: tuple[Any, ...]) -> Any:
-        """Call a custom function, and differentiate its forward pass where the remedy says so."""
+        """Call a custom function; differentiate its forward pass if the remedy includes it."""
         result = applied(function, *args)
         if function.__module__.startswith("torch."):
             return result
@@ -305,7 +305,7 @@ class Surrogates(CountingMode):
         return self._at_position("custom", args, result)
 
     def _at_position(self, name: str, args: tuple[Any, ...], result: Any) -> Any:
-        """Apply what the remedy says of this position of the pass."""
+        """Apply the remedy at this position of the pass."""
         remedy = self.remedy
         if remedy.finite and isinstance(result, Tensor) and result.requires_grad:
             result.register_hook(lambda gradient: None if gradient is None else gradient.nan_to_num(0.0, 0.0, 0.0))
@@ -454,7 +454,7 @@ class Surrogates(CountingMode):
         return func(*tree_map(self._soft, args), **tree_map(self._soft, kwargs))
 
     def _soft(self, value: object) -> Any:
-        """Return the float of a shadowed tensor, with its shadow's derivative; anything else as it is."""
+        """Return the float of a shadowed tensor, with its shadow's derivative; return anything else unchanged."""
         shadow = self.memory.of(value)
         if shadow is None or shadow.value is None or not isinstance(value, Tensor):
             return value
@@ -466,7 +466,7 @@ def _detached(value: Any) -> Any:
 
 
 class _Context:
-    """Stands for the context of a custom function while its forward pass is differentiated."""
+    """Replacement of a custom function's context while its forward pass is differentiated."""
 
     def save_for_backward(self, *tensors: Tensor) -> None:
         """Do nothing."""

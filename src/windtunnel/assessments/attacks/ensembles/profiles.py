@@ -79,7 +79,7 @@ TARGETED_CLASSES, DLR_CLASSES = 4, 3  # the losses of APGD-T and APGD-DLR divide
 
 
 def profile_members(profile: str, norm: Norm, num_classes: int) -> tuple[Member, ...]:
-    """Return the members of a profile for so many classes.
+    """Return the members of a profile for a number of classes.
 
     For fewer than 4 classes untargeted APGD with 5 restarts stands for APGD-T, for fewer than 3 for APGD-DLR too: with
     two classes the difference of the logits decides, which cross entropy grows with. FAB-T aims at each other class.

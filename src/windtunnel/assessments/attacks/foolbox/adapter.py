@@ -1,4 +1,4 @@
-"""foolbox 3.3.4: the budget and what the adversary wants go into the call, not into the constructor."""
+"""foolbox 3.3.4: budget and criterion are arguments of the call, not of the constructor."""
 
 from collections.abc import Callable
 
@@ -28,7 +28,7 @@ def perturb(request: Request, model: nn.Module) -> Tensor:
 
 
 def call_of(request: Request) -> LibraryCall:
-    """Return the library call: epsilon and what the adversary wants go into the call, the rest into the constructor."""
+    """Return the library call: epsilon and criterion go into the call, the rest into the constructor."""
     row = request.row
     built = {**row.defaults, **_norm_argument(request), **request.arguments}
     options = {} if row.invoker is Invoker.UNBOUNDED else {"epsilons": _epsilon(request)}
@@ -109,7 +109,7 @@ def _from_start(request: Request, model: foolbox.Model, attack: foolbox.Attack) 
 
 
 def _with_pool(request: Request, model: foolbox.Model, start: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (starting points, which are adversarial), those that noise did not find taken from the pool of samples."""
+    """Return (starting points, bool of those that are adversarial), from noise, else from the pool of samples."""
     with torch.no_grad():
         predictions = model(start).argmax(1)
         usable = predictions != request.labels if request.aims is None else predictions == request.aims

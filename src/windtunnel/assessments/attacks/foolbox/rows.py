@@ -1,4 +1,4 @@
-"""Registry rows of foolbox 3.3.4. tests/assessments/attacks/test_catalogue.py measures what they claim."""
+"""Registry rows of foolbox 3.3.4. tests/assessments/attacks/test_catalogue.py measures their claims."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,7 +28,7 @@ def _gradient(suffix: str, categories: str, randomness: Randomness) -> tuple[Att
 
 
 def _noise(name: str, norm: Norm, categories: str = "noise") -> AttackRow:
-    """Random noise scaled to epsilon; its repeated forms ask only for the decision."""
+    """Random noise scaled to epsilon; its repeated forms need only the decision."""
     return replace(_budgeted(name, DECISION, norm, categories, GLOBAL), keeps_clean="Repeated" in name)
 
 

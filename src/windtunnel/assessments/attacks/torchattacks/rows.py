@@ -1,4 +1,4 @@
-"""Registry rows of torchattacks 3.5.1. tests/assessments/attacks/test_catalogue.py measures what they claim."""
+"""Registry rows of torchattacks 3.5.1. tests/assessments/attacks/test_catalogue.py measures their claims."""
 
 from dataclasses import replace
 from typing import Any

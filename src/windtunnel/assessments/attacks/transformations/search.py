@@ -88,7 +88,7 @@ class ParameterSearch:
         return torch.where(is_broken & ~(losses > 0), _LEAST_LOSS, losses)  # NaN, or another class draws level
 
     def note(self, rows: Tensor, units: Tensor, losses: Tensor, content: Tensor | None = None) -> None:
-        """Keep, of the samples `rows` (m,), each there once, the points that are worse than those known."""
+        """Store the points that raise the loss of the samples `rows` (m,), which are unique."""
         better = losses > self.best[rows]
         chosen = rows[better]
         self.best[chosen], self.units[chosen] = losses[better], units[better]
