@@ -150,6 +150,14 @@ def test_a_mistake_in_a_named_budget_is_one_line_with_its_key():
     assert "budgets.turned: rotation: 'ten'" in message
 
 
+def test_one_mean_counts_for_all_channels():
+    model = {"source": "state_dict", "path": "w.pt", "factory": "a:b"}
+    preprocess = Model.model_validate({**model, "preprocess": {"mean": 127, "std": "128"}}).preprocess
+    assert (preprocess.mean, preprocess.std) == ((127.0,), (128.0,))
+    for bad in (True, "much", 0):
+        assert "preprocess.std" in refusal(model={**model, "preprocess": {"std": bad}})
+
+
 def test_a_norm_of_an_entry_needs_an_epsilon_of_its_own():
     raw = {"data": {}, "model": {}, "budget": {"norm": "Linf", "epsilon": 0.1}}
     entry = {"library": "torchattacks", "algorithm": "CW", "budget": {"norm": "L2"}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import unknown_word
@@ -56,6 +56,11 @@ class Preprocess(Block):
     )
     std: tuple[Annotated[Number, Field(gt=0)], ...] | None = Field(None, description="as mean: (x - mean) / std")
     channels: Literal["RGB", "BGR", "gray"] = Field("RGB", description="gray: 0.299 R + 0.587 G + 0.114 B")
+
+    @field_validator("mean", "std", mode="before")
+    @classmethod
+    def _one_for_all_channels(cls, value: object) -> object:
+        return [value] if isinstance(value, int | float | str) else value
 
     @property
     def value_keys(self) -> list[str]:
