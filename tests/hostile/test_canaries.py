@@ -491,7 +491,7 @@ def test_nothing_else_in_the_code_loads_what_can_run():
     for name, word in doors.items():
         assert word in texts[name]
     assert "allow_pickle=False" in texts["boundary/data/sources.py"]
-    executors = {"payload.py", "processes.py", "ray_cluster.py"}
+    executors = {"payload.py", "processes.py", "ray_cluster.py", "slurm_jobs.py"}
     assert {name for name, text in texts.items() if "unpickled(" in text} == {
         f"runtime/executors/{name}" for name in executors
     }

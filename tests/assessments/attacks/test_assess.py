@@ -10,9 +10,10 @@ import torchattacks
 from torch import Tensor
 
 import windtunnel.assessments.attacks.assess as pipeline
-from windtunnel.assessments.attacks.assess import MISCLASSIFIED_CLEAN, NOT_BROKEN, assess
+from windtunnel.assessments.attacks.assess import assess
 from windtunnel.assessments.attacks.evaluate import evaluate, project
 from windtunnel.assessments.attacks.metrics import attack_metrics, transfer_metrics
+from windtunnel.assessments.attacks.state import MISCLASSIFIED_CLEAN, NOT_BROKEN
 from windtunnel.assessments.attacks.survivors import read_prior
 from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.core.contracts import Norm, PerturbationBudget, Verdict

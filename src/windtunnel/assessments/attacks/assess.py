@@ -8,33 +8,31 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from windtunnel.assessments.attacks.adapters import CountedModel, Request, adapter_of, call_of, perturb_by_label
-from windtunnel.assessments.attacks.calls import Invoke, invoker_of
+from windtunnel.assessments.attacks.calls import invoker_of
 from windtunnel.assessments.attacks.caveats import caveats_of
-from windtunnel.assessments.attacks.evaluate import Evaluation, evaluate
+from windtunnel.assessments.attacks.evaluate import evaluate
 from windtunnel.assessments.attacks.fresh_draws import fresh_caveats, fresh_metrics
 from windtunnel.assessments.attacks.gradients import adapted, averaged, searched_in, surrogate_of
 from windtunnel.assessments.attacks.metrics import attack_metrics, transfer_metrics
 from windtunnel.assessments.attacks.plan import PlannedAttack, plan_of
-from windtunnel.assessments.attacks.rows import AttackRow, Invoker
+from windtunnel.assessments.attacks.rows import Invoker
+from windtunnel.assessments.attacks.state import AttackSetup, BestResults
 from windtunnel.assessments.attacks.survivors import Prior, entry_digest, prior_of, read_prior
 from windtunnel.assessments.attacks.table import row_of
-from windtunnel.assessments.attacks.targets import has_aim, reached_without_attack, target_summary, targets_for
+from windtunnel.assessments.attacks.targets import target_summary, targets_for
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.task import Task
 from windtunnel.boundary.models.others import named_classifier
 from windtunnel.boundary.params_file import configured_server
-from windtunnel.core import scratch
-from windtunnel.core.batches import Batch, Incidents, batches_of
+from windtunnel.core.batches import Batch, batches_of
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import (
-    Algorithm,
     Capability,
     Json,
     Norm,
@@ -58,11 +56,6 @@ from windtunnel.records.storage import DISTANCES
 from windtunnel.registry.plugins import library_of
 from windtunnel.runtime.batch_runner import each_batch
 from windtunnel.runtime.checkpoint import Checkpoint
-
-if TYPE_CHECKING:
-    from windtunnel.assessments.attacks.adaptive.search import Outcome
-
-NOT_BROKEN, MISCLASSIFIED_CLEAN = -1, -2  # codes of `broken_by` beside the index of a run
 
 
 def assess(
@@ -151,22 +144,8 @@ def _calls(runs: Sequence[PlannedAttack], calls: list[dict[str, Json]]) -> dict[
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedAttack:
-    """One entry, settled: its runs, on whom, and on which model they search."""
-
-    name: str
-    entry: AttackEntry
-    algorithm: Algorithm
-    runs: list[PlannedAttack]
-    budget: PerturbationBudget
-    subject: Subject
-    model: nn.Module
-    aims: Tensor | None
-    before: Prior
-    invoke: Invoke | None
-    row: AttackRow
-    outcome: list[Outcome] = field(default_factory=list)
-    students: list[nn.Module] = field(default_factory=list)
+class PreparedAttack(AttackSetup):
+    """An attack that is ready to run."""
 
     def search(self, state: BestResults) -> list[dict[str, Json]]:
         """Run the attacks in order, each on the survivors; return the library call of each run's first batch."""
@@ -332,93 +311,6 @@ def _attack_of(
         invoke=invoker_of(where, entry.invoker),
         row=row_of(algorithm),
     )
-
-
-@dataclass
-class BestResults:
-    """The best result so far of each of N samples; every run updates the samples it attacked."""
-
-    attacked: Tensor
-    succeeded: Tensor
-    perturbed: Tensor
-    logits: Tensor
-    distances: Tensor
-    broken_by: Tensor
-    forwards: Tensor
-    backwards: Tensor
-    beyond: Tensor
-    repaired: Tensor
-    reached: Tensor
-    tried: Tensor
-    parameters: Tensor
-    incidents: Incidents
-    losses: Tensor
-
-    @classmethod
-    def start(cls, subject: Subject, aims: Tensor | None, before: Prior, norm: Norm) -> BestResults:
-        """Return the state before any attack, with the samples that the attacks of `before` broke."""
-        n = len(subject.dataset)
-        attacked = subject.clean_correct & ~before.broken & has_aim(subject, aims)
-        flags = [torch.zeros(n, dtype=torch.bool) for _ in range(5)]
-        return cls(
-            attacked=attacked,
-            succeeded=before.broken | reached_without_attack(subject, aims),
-            perturbed=scratch.copy_of(before.perturbed),
-            logits=torch.where(before.broken[:, None], before.logits, subject.clean_logits),
-            distances=before.distances[norm].clone(),
-            broken_by=torch.where(subject.clean_correct, NOT_BROKEN, MISCLASSIFIED_CLEAN),
-            forwards=torch.zeros(n),
-            backwards=torch.zeros(n),
-            beyond=flags[0],
-            repaired=flags[1],
-            reached=flags[2],
-            tried=flags[3],
-            parameters=before.parameters.clone(),
-            incidents=Incidents(),
-            losses=torch.full((n,), -torch.inf),
-        )
-
-    @property
-    def passes(self) -> float:
-        """Number of passes of all samples, forwards and backwards."""
-        return float((self.forwards + self.backwards).sum())
-
-    @property
-    def living(self) -> Tensor:
-        """Indices of the samples that are attacked and not broken yet."""
-        return (self.attacked & ~self.succeeded).nonzero().flatten()
-
-    def update(
-        self,
-        index: int,
-        indices: Tensor,
-        evaluation: Evaluation,
-        forwards: Tensor,
-        backwards: Tensor,
-        losses: Tensor | None = None,
-    ) -> None:
-        """Store new results: the first try of a sample, a success, or a nearer example that meets the objective.
-
-        losses: margin losses, float (n,); where they are given, the example with the largest stays, of those that succeed.
-        """
-        closer = evaluation.reached & (~self.reached[indices] | (evaluation.distances < self.distances[indices]))
-        better = ~self.tried[indices] | evaluation.succeeded | closer
-        if losses is not None:
-            better = (losses > self.losses[indices]) & (evaluation.succeeded | ~self.succeeded[indices])
-            self.losses[indices] = torch.where(better, losses, self.losses[indices])
-        chosen = indices[better]
-        self.perturbed[chosen] = evaluation.perturbed[better]
-        self.logits[chosen] = evaluation.logits[better]
-        self.parameters[chosen] = evaluation.parameters[better].float()
-        self.distances[chosen] = evaluation.distances[better]
-        self.broken_by[indices[evaluation.succeeded]] = index
-        self.succeeded[indices] |= evaluation.succeeded
-        self.reached[indices] |= evaluation.reached
-        self.beyond[indices] |= evaluation.beyond
-        self.repaired[indices] |= evaluation.repaired
-        self.tried[indices] = True
-        self.forwards[indices] += forwards
-        self.backwards[indices] += backwards
 
 
 def _data(subject: Subject, state: BestResults, aims: Tensor | None) -> Tensors:

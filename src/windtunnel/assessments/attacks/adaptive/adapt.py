@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -33,14 +32,12 @@ from windtunnel.assessments.attacks.gradients import MeanOverDraws
 from windtunnel.assessments.attacks.plan import PlannedAttack
 from windtunnel.assessments.attacks.settings import settle
 from windtunnel.assessments.attacks.standins import distilled
+from windtunnel.assessments.attacks.state import AttackSetup, BestResults
 from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.core import scratch
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm, PerturbationBudget, ThreatModel
 from windtunnel.core.seeds import seeded
-
-if TYPE_CHECKING:
-    from windtunnel.assessments.attacks.assess import BestResults, PreparedAttack
 
 WEAK_SHARE = 0.1  # of the samples left by gradients, broken at random, above which gradients are weak
 STUDENT_SAMPLES, STUDENT_ABOVE = 500, 0.5  # trained where more of the compared samples than this share stand
@@ -50,7 +47,7 @@ STUDENT_SAMPLES, STUDENT_ABOVE = 500, 0.5  # trained where more of the compared 
 Launch = Callable[[PlannedAttack, Tensor, Classifier], Tensor]
 
 
-def adapt(attack: PreparedAttack, state: BestResults, launch: Launch) -> Outcome:
+def adapt(attack: AttackSetup, state: BestResults, launch: Launch) -> Outcome:
     """Diagnose the model, run the attacks of standard, choose remedies on a few unbroken samples, attack the rest with them.
 
     Args:
@@ -84,7 +81,7 @@ def adapted_run(where: str, configuration: Configuration, budget: PerturbationBu
     )
 
 
-def _search(attack: PreparedAttack, diagnosis: Diagnosis, state: BestResults, launch: Launch) -> list[str]:
+def _search(attack: AttackSetup, diagnosis: Diagnosis, state: BestResults, launch: Launch) -> list[str]:
     """Attack with the remedies; return the reasons of those under which the model raises."""
     judge = _judge(attack.subject.classifier, diagnosis)
     unbroken = state.living if judge is attack.subject.classifier else _unconfirmed(attack, state, judge)
@@ -124,7 +121,7 @@ def _search(attack: PreparedAttack, diagnosis: Diagnosis, state: BestResults, la
     return [f"{remedy.name}: {error}" for remedy, error in errors.items() if error]
 
 
-def _error_under(attack: PreparedAttack, remedy: GradientRemedy, indices: Tensor) -> str:
+def _error_under(attack: AttackSetup, remedy: GradientRemedy, indices: Tensor) -> str:
     """Return the model's exception under a remedy, in a line; empty if none. Surrogates change the values in its own code."""
     data, classifier = attack.subject.dataset, attack.subject.classifier
     point = data.inputs[indices].to(classifier.device).requires_grad_()
@@ -137,7 +134,7 @@ def _error_under(attack: PreparedAttack, remedy: GradientRemedy, indices: Tensor
     return ""
 
 
-def _diagnosed(attack: PreparedAttack, state: BestResults) -> Diagnosis:
+def _diagnosed(attack: AttackSetup, state: BestResults) -> Diagnosis:
     """Return the obstacles of the model; the passes are charged to the samples that are attacked."""
     data, device = attack.subject.dataset, attack.subject.classifier.device
     shown = attack.subject.clean_correct.nonzero().flatten()[:SAMPLES]
@@ -157,7 +154,7 @@ def _diagnosed(attack: PreparedAttack, state: BestResults) -> Diagnosis:
     return diagnosis
 
 
-def _element_epsilon(attack: PreparedAttack) -> float:
+def _element_epsilon(attack: AttackSetup) -> float:
     """Return the largest change of one element: epsilon under Linf, an equal share of all elements under L2."""
     epsilon, size = attack.budget.epsilon or 0.0, attack.subject.dataset.inputs[0].numel()
     return epsilon if attack.budget.norm is Norm.LINF else epsilon / size**0.5
@@ -184,7 +181,7 @@ def _judge(classifier: Classifier, diagnosis: Diagnosis) -> Classifier:
     return classifier
 
 
-def _unconfirmed(attack: PreparedAttack, state: BestResults, judge: Classifier) -> Tensor:
+def _unconfirmed(attack: AttackSetup, state: BestResults, judge: Classifier) -> Tensor:
     """Return the indices of the attacked samples whose stored example `judge` does not confirm."""
     broken = (state.attacked & state.succeeded).nonzero().flatten()
     with seeded(attack.subject.seed):
@@ -194,12 +191,12 @@ def _unconfirmed(attack: PreparedAttack, state: BestResults, judge: Classifier) 
     return (state.attacked & ~holds).nonzero().flatten()
 
 
-def _accuracy(attack: PreparedAttack, state: BestResults) -> float:
+def _accuracy(attack: AttackSetup, state: BestResults) -> float:
     """Return the share of all samples that is right and not broken."""
     return float((attack.subject.clean_correct & ~state.succeeded).double().mean())
 
 
-def _student(attack: PreparedAttack, judge: Classifier) -> nn.Module:
+def _student(attack: AttackSetup, judge: Classifier) -> nn.Module:
     """Return a network that learned the model's answers to the assessed samples."""
     with seeded(attack.subject.seed):
         return distilled(attack.subject.dataset.inputs[:STUDENT_SAMPLES].to(judge.device), judge.module)

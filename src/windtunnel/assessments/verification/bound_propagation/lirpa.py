@@ -55,7 +55,7 @@ class Bounds:
     @property
     def worst_margin(self) -> Tensor:
         """(n,) the k-th smallest margin bound, since fewer than k classes may exceed the label; NaN where one is NaN."""
-        kth = self.margins.kthvalue(self.k, 1).values
+        kth = self.margins.sort(1).values[:, self.k - 1]
         return torch.where(self.margins.isnan().any(1), torch.nan, kth)
 
     @property
