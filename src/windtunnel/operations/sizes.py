@@ -100,7 +100,9 @@ def _activation_bytes(classifier: Classifier, assessed: Dataset) -> tuple[int, i
     """(bytes that autograd stores of one sample, bytes of the largest tensor among them); of a model without gradients zeros."""
     if Capability.AUTOGRAD not in classifier.capabilities:
         return 0, 0
-    weights = {tensor.untyped_storage().data_ptr() for tensor in classifier.module.state_dict().values()}
+    # A quantised layer also stores dtypes and packed weights among its state.
+    state = classifier.module.state_dict().values()
+    weights = {value.untyped_storage().data_ptr() for value in state if isinstance(value, torch.Tensor)}
     storages: dict[int, torch.UntypedStorage] = {}  # held, so that no address is given twice
 
     def store(tensor: torch.Tensor) -> torch.Tensor:

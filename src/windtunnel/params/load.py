@@ -122,7 +122,7 @@ def _unknown_names(params: Params) -> Iterator[str]:
             if prior not in others:
                 yield unknown_word(f"attacks.{name}.on.survivors_of", prior, others, what="another entry of attacks")
     try:
-        TopologicalSorter({n: a.on.survivors_of for n, a in params.attacks.items() if a.on}).prepare()
+        TopologicalSorter({n: {*a.on.survivors_of} - {n} for n, a in params.attacks.items() if a.on}).prepare()
     except CycleError as error:
         circle = error.args[1]
         yield f"attacks.{circle[0]}.on.survivors_of: a circle, {' -> '.join(circle)}; one of them must attack all samples"
