@@ -106,7 +106,7 @@ def _audit(name: str, verdicts: int) -> None:
             f"--audit {name}: a certificate of a smoothed model cannot be attacked in the model's own inputs"
         )
     verification, ball = assessments[name]
-    audit = audited(subject, verification, ball, certified=len(subject.dataset), asked=verdicts)
+    audit = audited(subject, verification, ball, certified=len(subject.dataset), n_verdicts=verdicts)
     click.echo(f"{name}: {audit.attacked} certified samples attacked in float64, {len(audit.broken)} broken")
     why = f" ({audit.unasked})" if audit.unasked else ""
     n_left = audit.asked - audit.agreed - len(audit.contradicted)

@@ -48,7 +48,7 @@ def test_an_attack_that_does_nothing_is_caught_under_every_norm(
     finding = look(evidence)
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.HARD), finding
     assert f"at {norm} " in finding.reason
-    passes = sum(int(one.found.passes.sum()) for one in evidence.notes["witness"])
+    passes = sum(int(one.result.passes.sum()) for one in evidence.notes["witness"])
     assert passes <= 4000
     stored = result_of(evidence, evidence.params.sanity, [finding]).data["witness"]
     clean = evidence.subject.dataset.inputs[stored["samples"]]

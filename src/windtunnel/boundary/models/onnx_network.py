@@ -470,8 +470,8 @@ class _Reader:
             return None
         for value, constant in (step.inputs, step.inputs[::-1]):
             if isinstance(value, Name) and isinstance(constant, Name) and constant.is_constant:
-                sign, shift = producers.get(value.name), self.constants[constant.name]
-                if sign is not None and sign.operator == "Sign" and bool(((shift > 0) & (shift < 1)).all()):
+                sign, offset = producers.get(value.name), self.constants[constant.name]
+                if sign is not None and sign.operator == "Sign" and bool(((offset > 0) & (offset < 1)).all()):
                     assert isinstance(sign.inputs[0], Name)
                     return sign.inputs[0]
         return None

@@ -11,11 +11,11 @@ ASKED = 8  # verdicts of each verification that another implementation is asked 
 
 
 def audited(
-    subject: Subject, verification: Assessment, ball: PerturbationBall, certified: int, asked: int = ASKED
+    subject: Subject, verification: Assessment, ball: PerturbationBall, certified: int, n_verdicts: int = ASKED
 ) -> Audit:
     """Return the audit of one verification of the run; subject: of all samples."""
     return audit(
-        verification.artifacts, subject.subset(verification.indices), ball.norm, ball.epsilon, certified, asked
+        verification.artifacts, subject.subset(verification.indices), ball.norm, ball.epsilon, certified, n_verdicts
     )
 
 

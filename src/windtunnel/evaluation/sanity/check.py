@@ -121,7 +121,7 @@ def check(
     return register
 
 
-class _Row(Record):
+class _CheckRow(Record):
     title: str
     tier: Tier
     severity: Severity
@@ -131,11 +131,11 @@ class _Row(Record):
 
 
 class _Rows(Record):
-    checks: dict[str, _Row]
+    checks: dict[str, _CheckRow]
 
 
 @functools.cache
-def _rows() -> dict[str, _Row]:
+def _rows() -> dict[str, _CheckRow]:
     file = Path(__file__).with_name("checks.json")
     return fitting(_Rows, read_json(file), str(file), "the sanity checks").checks
 

@@ -63,7 +63,7 @@ class Testimony:
 
     claim: Claim
     indices: Tensor
-    found: WitnessResult
+    result: WitnessResult
 
     @property
     def certified(self) -> Tensor:
@@ -73,7 +73,7 @@ class Testimony:
     @property
     def missed(self) -> Tensor:
         """Return bool (n,): the samples that survived the run's attacks but not the witness."""
-        return self.found.broken & ~self.certified
+        return self.result.broken & ~self.certified
 
     @property
     def tried(self) -> int:
@@ -247,7 +247,7 @@ def witness_finds_nothing(evidence: Evidence, limit: float) -> CheckResult:
         testimony.lower_bound > NOT_VALID and testimony.claim.headline for testimony in witnessed
     )
     passes, tried = (
-        sum(int(testimony.found.passes.sum()) for testimony in witnessed),
+        sum(int(testimony.result.passes.sum()) for testimony in witnessed),
         sum(len(testimony.indices) for testimony in witnessed),
     )
     reasons = {testimony.claim.words: _words(evidence, testimony, wrong) for testimony, wrong in bad}
@@ -271,7 +271,7 @@ def witness_finds_nothing(evidence: Evidence, limit: float) -> CheckResult:
 def _false_certificates(evidence: Evidence, testimony: Testimony) -> Tensor:
     """Return True for certified samples that are broken by more than rounding; bool (n,)."""
     scale = evidence.subject.clean_logits[testimony.indices].abs().amax(1)
-    return testimony.found.broken & testimony.certified & (testimony.found.margins > _ROUNDING * scale)
+    return testimony.result.broken & testimony.certified & (testimony.result.margins > _ROUNDING * scale)
 
 
 def _words(evidence: Evidence, testimony: Testimony, wrong: Tensor) -> str:
@@ -295,7 +295,7 @@ def _words(evidence: Evidence, testimony: Testimony, wrong: Tensor) -> str:
 
 def _example(evidence: Evidence, testimony: Testimony, mask: Tensor) -> str:
     first = int(mask.nonzero()[0])
-    return f"for example {evidence.ids[int(testimony.indices[first])]}, by {testimony.found.methods[first]}"
+    return f"for example {evidence.ids[int(testimony.indices[first])]}, by {testimony.result.methods[first]}"
 
 
 def stored_examples(evidence: Evidence) -> Tensors:
@@ -305,17 +305,17 @@ def stored_examples(evidence: Evidence) -> Tensors:
     among Linf, L2, L1, L0, -1 for a transformation, certified bool (M,).
     """
     witnessed: Sequence[Testimony] = evidence.notes.get("witness", ())
-    rows = [(testimony, testimony.found.broken.nonzero().flatten()[:KEPT]) for testimony in witnessed]
+    rows = [(testimony, testimony.result.broken.nonzero().flatten()[:KEPT]) for testimony in witnessed]
     if not any(len(stored) for _, stored in rows):
         return {}
-    inputs = torch.cat([testimony.found.examples[stored] for testimony, stored in rows])
+    inputs = torch.cat([testimony.result.examples[stored] for testimony, stored in rows])
     codes = {norm: code for code, norm in enumerate(DISTANCE)}
     norms = [codes.get(testimony.claim.region.norm, -1) for testimony, stored in rows for _ in stored]
     return {
         "witness": {
             "inputs": inputs,
             "samples": torch.cat([testimony.indices[stored] for testimony, stored in rows]),
-            "predictions": torch.cat([testimony.found.predictions[stored] for testimony, stored in rows]),
+            "predictions": torch.cat([testimony.result.predictions[stored] for testimony, stored in rows]),
             "epsilons": torch.tensor([testimony.claim.region.epsilon for testimony, stored in rows for _ in stored]),
             "norms": torch.tensor(norms),
             "certified": torch.cat([testimony.certified[stored] for testimony, stored in rows]),
