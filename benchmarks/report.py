@@ -18,10 +18,10 @@ import torch
 from torch import nn
 
 from windtunnel.assessments.clean.assess import assess_clean
-from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.dataset import Dataset
+from windtunnel.core.statistics import binomial_rate
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.summary.summarise import SUMMARY, summarise
 from windtunnel.params.results import Clean

@@ -13,7 +13,7 @@ from math import log
 
 import numpy as np
 
-from windtunnel.core.confidence_sequence import _AIM, _CUT, BettingSequence
+from windtunnel.core.statistics import _AIM, _CUT, BettingSequence
 
 
 def coverage(rate: float, streams: int, n: int, alpha: float = 0.05) -> float:

@@ -18,9 +18,9 @@ from windtunnel.assessments.queries.metrics import query_metrics
 from windtunnel.assessments.sweeps.curve import Sweep, sweep_metrics
 from windtunnel.assessments.verification.assess import verification_metrics
 from windtunnel.assessments.verification.smoothing.randomised import smoothing_metrics
-from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import Algorithm, Json
 from windtunnel.core.sample_states import SampleState, state_counts
+from windtunnel.core.statistics import binomial_rate
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.summary.slices import MEMBERS, slice_metrics, slices_of
 from windtunnel.evaluation.summary.summarise import class_metrics

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from windtunnel.assessments.verification.cascade.step import Step
     from windtunnel.assessments.verification.rows import VerifierRow
     from windtunnel.boundary.models.loaders import Loaded
-    from windtunnel.core.binomial import binomial_rate
     from windtunnel.core.contracts import (
         Algorithm,
         AssessmentKind,
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     )
     from windtunnel.core.dataset import Dataset
     from windtunnel.core.errors import UserError
+    from windtunnel.core.statistics import binomial_rate
     from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check
     from windtunnel.evaluation.sanity.evidence import Evidence, NotApplicable, NotRun
     from windtunnel.params.entry import Entry
@@ -56,7 +56,7 @@ _HOME = {
     assessments.verification.cascade.step: Step
     records.artifacts: Artifacts base_data base_kwargs
     records.result: AssessmentResult
-    core.binomial: binomial_rate
+    core.statistics: binomial_rate
     core.contracts: Algorithm AssessmentKind Capability Norm PerturbationBudget PerturbationDistribution
     core.contracts: Randomness Semantics ThreatModel Verdict
     core.dataset: Dataset

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from statsmodels.stats.proportion import proportion_confint
 
-from windtunnel.core.binomial import binomial_interval, binomial_rate
+from windtunnel.core.statistics import binomial_interval, binomial_rate
 
 METHODS = ("wilson", "clopper_pearson", "jeffreys", "agresti_coull")
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from windtunnel.core.confidence_sequence import BettingSequence
+from windtunnel.core.statistics import BettingSequence
 
 STREAMS, N = 100, 300
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from windtunnel.assessments.attacks.assess import assess
-from windtunnel.core.devices import make_deterministic
+from windtunnel.core.seeds import make_deterministic
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget

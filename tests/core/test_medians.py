@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from windtunnel.core.medians import median, median_metric
+from windtunnel.core.statistics import median, median_metric
 
 SOURCE = Path(__file__).parents[2] / "src" / "windtunnel"
 INF = float("inf")

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from windtunnel.assessments.latent.tables import ClassifierMetrics, Correlation
-from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.errors import UserError
+from windtunnel.core.statistics import binomial_rate
 from windtunnel.records.files import plain_json
 from windtunnel.records.metadata import limits, number
 from windtunnel.records.tables import ClassShare, ConfidenceBins, Share, table, written

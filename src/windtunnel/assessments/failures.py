@@ -9,9 +9,9 @@ import torch
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.task import Task
 from windtunnel.core.batches import LOST_SAMPLES, out_of_memory
-from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import AssessmentKind, PerturbationBudget, PerturbationDistribution, Semantics, Verdict
 from windtunnel.core.errors import InfrastructureError, PrerequisiteError, UserError
+from windtunnel.core.statistics import binomial_rate
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Entry
 from windtunnel.records.artifacts import base_data, base_kwargs

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 import psutil
 
 from windtunnel.core.errors import OutOfTimeError, UserError
-from windtunnel.core.limits import memory_limit, time_limit
+from windtunnel.core.machine import memory_limit, time_limit
 from windtunnel.core.references import limit_imports, users_code
 from windtunnel.runtime.shutdown import is_working
 from windtunnel.runtime.supervised import is_watched, limited

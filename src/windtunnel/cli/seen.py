@@ -16,9 +16,9 @@ from windtunnel.boundary.models.load import UNTRAINED
 from windtunnel.boundary.models.of_libraries import RANDOM_WEIGHTS
 from windtunnel.boundary.models.preprocess import as_yaml, joined
 from windtunnel.cli.tables import headings, print_table
-from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
+from windtunnel.core.statistics import binomial_rate
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.input_conventions.corrections import Suspicion, invisible_channels, suspicion
 from windtunnel.evaluation.input_conventions.first_layer import twice_normalised

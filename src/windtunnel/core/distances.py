@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from windtunnel.core.chunks import by_samples
 from windtunnel.core.contracts import Norm
 
 # Attacks work in float32: a sample projected on the ball can lie this much beyond it by rounding alone.
@@ -19,12 +20,7 @@ _AT_A_TIME = 2**18  # elements that are compared in double precision together: 2
 
 def _by_sample(measure: Callable[[Tensor], Tensor], a: Tensor, b: Tensor) -> Tensor:
     """`measure` of the flat differences (n, D) in double precision, a few samples at a time; (N,) float32."""
-    size = max(1, _AT_A_TIME // max(1, a[:1].numel()))
-    distances = torch.empty(len(a), device=a.device)
-    for start in range(0, len(a), size):
-        rows = slice(start, start + size)
-        distances[rows] = measure((a[rows].double() - b[rows].double()).flatten(1))
-    return distances
+    return by_samples(lambda x, y: measure((x.double() - y.double()).flatten(1)).float(), a, b, values=_AT_A_TIME)
 
 
 def linf(a: Tensor, b: Tensor) -> Tensor:

@@ -33,76 +33,54 @@ def epsilon_text(value: float) -> str:
     return f"{halves:g}/255" if 0 < halves <= 64 and abs(halves - levels) < 1e-5 else plain
 
 
+_OF_SQUARE = ("_side", "_row", "_column")
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One kind of transformation, with the meaning of its range.
 
-    parameters: their names. identity: the value at which nothing changes. largest: of the range. unit: how a range is written.
-    is_square: a square whose side is the range, at every place inside the image, or none. geometric: moves pixels.
-    usual: the least and the largest range that is usual, by which a range in a wrong unit is noticed. is_even: a parameter and its
-    negative make the same image, so that half of the range is all of it.
+    identity: the value at which nothing changes. largest: of the range. unit: how a range is written. geometric: moves pixels.
+    least_usual: the least range that is usual, by which a range in a wrong unit is noticed. is_even: a parameter and its
+    negative make the same image, so that half of the range is all of it. suffixes: of the names of its parameters.
     """
 
     name: str
     meaning: str
-    parameters: tuple[str, ...]
     identity: float
     largest: float
     unit: str = ""
     geometric: bool = False
-    is_square: bool = False
-    usual: tuple[float, float] = (0.0, float("inf"))
+    least_usual: float = 0.0
     is_even: bool = False
+    suffixes: tuple[str, ...] = ("",)
 
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of its parameters."""
+        return tuple(f"{self.name}{suffix}" for suffix in self.suffixes)
 
-def _square(name: str, meaning: str) -> Kind:
-    """Return a square of `side` pixels whose upper left pixel is at `row` and `column`; its side alone is measured, 0 for none."""
-    parameters = (f"{name}_side", f"{name}_row", f"{name}_column")
-    return Kind(name, meaning, parameters, 0.0, 1e4, " px", is_square=True)
+    @property
+    def is_square(self) -> bool:
+        """True for a square at every place inside the image, or none: its side is the range, and alone is measured."""
+        return self.suffixes == _OF_SQUARE
 
 
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind(
-            "rotation",
-            "degrees; a positive angle turns counter-clockwise",
-            ("rotation",),
-            0.0,
-            180.0,
-            "°",
-            True,
-            usual=(0.5, 180.0),
-        ),
-        Kind(
-            "translation",
-            "pixels to the right and up",
-            ("translation_x", "translation_y"),
-            0.0,
-            1e4,
-            " px",
-            True,
-            usual=(0.1, 1e4),
-        ),
-        Kind("scale", "factor, 1 less the range to 1 plus the range", ("scale",), 1.0, 0.99, "", True),
-        Kind("shear", "factor: x moves by it times y", ("shear",), 0.0, 10.0, "", True),
-        Kind(
-            "blur",
-            "standard deviation in pixels of a Gaussian, 0 to the range",
-            ("blur",),
-            0.0,
-            1e4,
-            " px",
-            usual=(0.3, 1e4),
-            is_even=True,
-        ),
-        Kind("brightness", "is added to every value", ("brightness",), 0.0, 1.0),
-        Kind("contrast", "every value is multiplied by 1 less the range to 1 plus the range", ("contrast",), 1.0, 1.0),
-        Kind("gamma", "exponent of every value, 1 less the range to 1 plus the range", ("gamma",), 1.0, 0.99),
-        Kind("saturation", "factor of the difference from grey", ("saturation",), 1.0, 1.0),
-        Kind("hue", "degrees around the grey axis", ("hue",), 0.0, 180.0, "°", usual=(0.5, 180.0)),
-        _square("occlusion", "side in pixels of a black square at every place"),
-        _square("patch", "side in pixels of a square of any content at every place"),
+        Kind("rotation", "degrees; a positive angle turns counter-clockwise", 0.0, 180.0, "°", True, 0.5),
+        Kind("translation", "pixels to the right and up", 0.0, 1e4, " px", True, 0.1, suffixes=("_x", "_y")),
+        Kind("scale", "factor, 1 less the range to 1 plus the range", 1.0, 0.99, "", True),
+        Kind("shear", "factor: x moves by it times y", 0.0, 10.0, "", True),
+        Kind("blur", "standard deviation in pixels of a Gaussian, 0 to the range", 0.0, 1e4, " px", False, 0.3, True),
+        Kind("brightness", "is added to every value", 0.0, 1.0),
+        Kind("contrast", "every value is multiplied by 1 less the range to 1 plus the range", 1.0, 1.0),
+        Kind("gamma", "exponent of every value, 1 less the range to 1 plus the range", 1.0, 0.99),
+        Kind("saturation", "factor of the difference from grey", 1.0, 1.0),
+        Kind("hue", "degrees around the grey axis", 0.0, 180.0, "°", least_usual=0.5),
+        Kind("occlusion", "side in pixels of a black square at every place", 0.0, 1e4, " px", suffixes=_OF_SQUARE),
+        Kind("patch", "side in pixels of a square of any content at every place", 0.0, 1e4, " px", suffixes=_OF_SQUARE),
     )
 }
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.errors import UserError
+from windtunnel.core.statistics import binomial_interval
 from windtunnel.operations.estimate import Estimate
 
 

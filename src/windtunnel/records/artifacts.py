@@ -31,7 +31,7 @@ from windtunnel.core.contracts import (
 )
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
-from windtunnel.core.randomness import random_runs
+from windtunnel.core.seeds import random_runs
 from windtunnel.core.subject import Subject
 from windtunnel.core.transformations import budget_text
 from windtunnel.records.any_distance import search_form, stored_form

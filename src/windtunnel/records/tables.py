@@ -13,7 +13,7 @@ from windtunnel.records.files import replacing
 from windtunnel.records.metadata import Rate, Record, Value, fitting
 
 if TYPE_CHECKING:
-    from windtunnel.core import binomial
+    from windtunnel.core.statistics import BinomialRate
 
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class Share(Record):
         return Rate.of(self.accuracy, self.accuracy_ci_low, self.accuracy_ci_high)
 
     @classmethod
-    def of(cls, rate: binomial.BinomialRate, **name: str) -> Self:
+    def of(cls, rate: BinomialRate, **name: str) -> Self:
         """Return the line of a rate; `name`: what else the line holds."""
         return cls.model_validate({**name, "n": rate.n, **(rate.metrics("accuracy") if rate.n else {})})
 

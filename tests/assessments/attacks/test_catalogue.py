@@ -15,7 +15,7 @@ from windtunnel.assessments.attacks.rows import AttackRow, Invoker, Targeting
 from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.core.contracts import Norm, Randomness, ThreatModel, Verdict
 from windtunnel.core.distances import distance, within
-from windtunnel.core.randomness import random_runs
+from windtunnel.core.seeds import random_runs
 from windtunnel.core.subject import Subject, subject_of
 
 RUNNABLE = [row for row in ROWS.values() if not (is_ensemble(row) or needs_own_model(row) or row.transforms)]

@@ -11,9 +11,9 @@ from windtunnel.assessments.corruptions import assess as module
 from windtunnel.assessments.corruptions.assess import assess_suite, write_severity_series
 from windtunnel.assessments.corruptions.imagenet_c import SUITES
 from windtunnel.assessments.corruptions.metrics import NEVER, Interval, SuiteData, suite_metrics
-from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.contracts import PerturbationDistribution, Verdict
 from windtunnel.core.errors import UserError
+from windtunnel.core.statistics import binomial_interval
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.records.artifacts import read_artifacts, write_artifacts
 from windtunnel.runtime.placement import VARIABLE

@@ -13,7 +13,7 @@ from windtunnel.assessments.verification.bound_propagation.memory import samples
 from windtunnel.core.batches import out_of_memory
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import OutOfTimeError
-from windtunnel.core.limits import memory_limit, time_limit
+from windtunnel.core.machine import memory_limit, time_limit
 
 CPU = torch.device("cpu")
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from statsmodels.stats.proportion import proportion_confint
 
-from windtunnel.core.binomial import binomial_rate
+from windtunnel.core.statistics import binomial_rate
 from windtunnel.evaluation.summary.summarise import class_metrics, gap_interval
 
 TARGETS = torch.tensor([0] * 10 + [1] * 5 + [2] * 2)

@@ -11,7 +11,7 @@ from windtunnel.assessments.corruptions.table import ALGORITHMS as CORRUPTIONS
 from windtunnel.assessments.latent.table import ALGORITHMS as LATENT
 from windtunnel.assessments.verification.table import ALGORITHMS as VERIFICATION
 from windtunnel.core.contracts import PerturbationBudget, PerturbationDistribution, Randomness, Semantics
-from windtunnel.core.randomness import ONE_RANDOM_RUN
+from windtunnel.core.seeds import ONE_RANDOM_RUN
 from windtunnel.evaluation.summary.reproducibility import decisions_of_seed, reproducibility, reproducibility_caveat
 from windtunnel.evaluation.summary.summarise import summarise
 from windtunnel.params.schema import Params

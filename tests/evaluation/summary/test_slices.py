@@ -10,8 +10,8 @@ import torch
 import windtunnel
 from tools.recompute import differences, of_summary
 from windtunnel.boundary.data.slices import MOST_SLICES, read_slices, slice_names
-from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.errors import UserError
+from windtunnel.core.statistics import binomial_interval
 from windtunnel.evaluation.gate.decide import decide
 from windtunnel.evaluation.summary.slices import slice_metrics
 from windtunnel.evaluation.validate import validate

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from windtunnel.core.binomial import BinomialRate, binomial_interval
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.seeds import derive_seed, seeded
+from windtunnel.core.statistics import BinomialRate, binomial_interval
 from windtunnel.core.subject import Subject
 
 DRAWS = 15

@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import Algorithm, Json, Norm, Verdict
 from windtunnel.core.distances import DISTANCE
-from windtunnel.core.medians import median_metric
+from windtunnel.core.statistics import binomial_rate, median_metric
 from windtunnel.records.result import tensor_in
 from windtunnel.records.storage import distances_of
 

@@ -12,9 +12,9 @@ from windtunnel.assessments.clean.metrics import (
     reliability,
 )
 from windtunnel.assessments.clean.table import IDENTITY
-from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import Json, PerturbationDistribution, Semantics, Verdict
 from windtunnel.core.errors import UnsoundError
+from windtunnel.core.statistics import binomial_rate
 from windtunnel.core.subject import Subject
 from windtunnel.params.results import Clean
 from windtunnel.records.artifacts import base_data, base_kwargs

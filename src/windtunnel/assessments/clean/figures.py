@@ -77,7 +77,7 @@ class ReliabilityVisualiser(Visualiser):
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """One chart."""
-        from windtunnel.core.binomial import binomial_interval
+        from windtunnel.core.statistics import binomial_interval
 
         drawn = table(ConfidenceBins, artifacts.metrics, "reliability").filled
         if not drawn:

@@ -103,7 +103,7 @@ class CorruptionHeatmapVisualiser(Visualiser):
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """One matrix."""
-        from windtunnel.core.binomial import binomial_interval
+        from windtunnel.core.statistics import binomial_interval
 
         pairs, n = _pairs(artifacts), len(artifacts.sample_names)
         accuracy = dict(zip(pairs, numbers(artifacts.metrics, "accuracy_by_pair"), strict=True))

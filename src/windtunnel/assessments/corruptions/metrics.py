@@ -11,9 +11,15 @@ from torch import Tensor
 from windtunnel.assessments.corruptions.imagenet_c import LIBRARY as IMAGECORRUPTIONS
 from windtunnel.assessments.corruptions.reference import Pair, Reference
 from windtunnel.assessments.corruptions.table import category_of, common_of
-from windtunnel.core.binomial import BinomialRate, IntervalMethod, binomial_interval, binomial_rate
-from windtunnel.core.bootstrap import bootstrap_means, percentile_interval
 from windtunnel.core.contracts import Json
+from windtunnel.core.statistics import (
+    BinomialRate,
+    IntervalMethod,
+    binomial_interval,
+    binomial_rate,
+    bootstrap_means,
+    percentile_interval,
+)
 
 NEVER = 6  # minimal severity of a sample that no severity up to 5 breaks
 K = TypeVar("K")

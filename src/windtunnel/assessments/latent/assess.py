@@ -31,13 +31,13 @@ from windtunnel.boundary.generators.record import Quality, read_quality
 from windtunnel.boundary.models.others import named_classifier
 from windtunnel.boundary.params_file import configured_server
 from windtunnel.core.batches import Batch, batches_of
-from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Caveat, Json, Norm, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.distances import within
 from windtunnel.core.errors import UserError
 from windtunnel.core.seeds import derive_seed
+from windtunnel.core.statistics import binomial_rate
 from windtunnel.core.subject import Subject
 from windtunnel.params.latent import Conventional, Encoding, LatentEntry
 from windtunnel.params.model import OtherModel

@@ -11,10 +11,9 @@ from scipy.stats import bootstrap
 from torch import Tensor
 
 from windtunnel.assessments.latent.noise import scaled_norm
-from windtunnel.core.binomial import BinomialRate, binomial_rate
 from windtunnel.core.contracts import Json
 from windtunnel.core.distances import within
-from windtunnel.core.medians import median_metric
+from windtunnel.core.statistics import BinomialRate, binomial_rate, median_metric
 
 RESAMPLES = 1000
 QUANTILES = {"q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}

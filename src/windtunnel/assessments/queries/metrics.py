@@ -6,9 +6,8 @@ from math import prod
 import numpy as np
 from torch import Tensor
 
-from windtunnel.core.binomial import binomial_interval, binomial_rate
 from windtunnel.core.contracts import Json, Norm, Verdict
-from windtunnel.core.medians import median_metric
+from windtunnel.core.statistics import binomial_interval, binomial_rate, median_metric
 from windtunnel.records.storage import distances_of
 
 CURVE_POINTS = 100

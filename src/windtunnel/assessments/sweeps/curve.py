@@ -9,10 +9,14 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.sweeps.grid import median_index
-from windtunnel.core.binomial import binomial_interval, binomial_rate
-from windtunnel.core.bootstrap import bootstrap_means, percentile_interval
 from windtunnel.core.contracts import Json
-from windtunnel.core.medians import median_metric
+from windtunnel.core.statistics import (
+    binomial_interval,
+    binomial_rate,
+    bootstrap_means,
+    median_metric,
+    percentile_interval,
+)
 from windtunnel.records.tables import Share, written
 
 HISTOGRAM_BINS = 10

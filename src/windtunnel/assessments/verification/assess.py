@@ -34,10 +34,10 @@ from windtunnel.assessments.verification.falsification.examples import known_exa
 from windtunnel.assessments.verification.rates import bounds_metrics, verdict_rates
 from windtunnel.assessments.verification.table import ROWS
 from windtunnel.core import scratch
-from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.chunks import finite_samples
 from windtunnel.core.contracts import Algorithm, Caveat, Json, Norm, PerturbationBudget, Randomness, Semantics, Verdict
 from windtunnel.core.distances import distance
+from windtunnel.core.statistics import binomial_rate
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget
 from windtunnel.params.verification import Radius, VerificationEntry

@@ -11,7 +11,7 @@ from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualis
 from windtunnel.assessments.figures.plots import Bar, Box, Series, bars, boxes, columns, intervals, lines, matrix, ranks
 from windtunnel.assessments.figures.scene import ramp
 from windtunnel.core.contracts import AssessmentKind, Verdict
-from windtunnel.core.medians import median
+from windtunnel.core.statistics import median
 from windtunnel.records.metadata import limits, number, numbers
 from windtunnel.records.run_times import RUN_TIMES
 from windtunnel.records.tables import table

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import Json, Verdict
+from windtunnel.core.statistics import binomial_rate
 
 _COUNTED = ("verified", Verdict.VERIFIED), ("falsified", Verdict.FALSIFIED), ("unknown", Verdict.UNKNOWN)
 _RATES = {f"{name}_rate": verdict for name, verdict in (*_COUNTED, ("error", Verdict.ERROR))}

@@ -38,9 +38,9 @@ from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Json
 from windtunnel.core.criterion import SOFTMAX
 from windtunnel.core.dataset import Dataset
-from windtunnel.core.devices import make_deterministic
 from windtunnel.core.errors import IncompatibleError, OutOfTimeError, UserError, unknown_word
 from windtunnel.core.references import first_line
+from windtunnel.core.seeds import make_deterministic
 from windtunnel.params.model import Model, Preprocess
 from windtunnel.records.artifacts import save_tensors
 from windtunnel.records.files import file_digest, replacing

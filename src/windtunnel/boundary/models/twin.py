@@ -54,7 +54,7 @@ def with_twin(loaded: Loaded, twin: Classifier, agreement: TwinAgreement | None)
     """Return the deployed model with the gradients of its twin, and a caveat on how often the two agree."""
     agreement_text = "how often they agree was not measured"
     if agreement:
-        from windtunnel.core.binomial import binomial_rate  # scipy, which `train` needs for nothing else
+        from windtunnel.core.statistics import binomial_rate  # scipy, which `train` needs for nothing else
 
         rate = binomial_rate(agreement.agree, agreement.samples)
         agreement_text = (

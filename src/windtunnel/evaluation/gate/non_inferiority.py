@@ -11,7 +11,7 @@ from typing import Literal
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from windtunnel.core.binomial import binomial_interval
+from windtunnel.core.statistics import binomial_interval
 
 Method = Literal["tango", "newcombe"]
 

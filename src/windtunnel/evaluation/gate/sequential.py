@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from windtunnel.core.confidence_sequence import BettingSequence
 from windtunnel.core.errors import UserError
+from windtunnel.core.statistics import BettingSequence
 from windtunnel.params.results import Gate
 from windtunnel.records.gate import Decision
 from windtunnel.records.outcomes import HELD, NOT_ASSESSED, OutcomeRecord, Outcomes, Shares

@@ -6,8 +6,8 @@ from dataclasses import replace
 import torch
 
 from windtunnel.assessments.clean.table import IDENTITY
-from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import Json, PerturbationDistribution, Semantics, Verdict
+from windtunnel.core.statistics import binomial_rate
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.run import Finding, run_checks
 from windtunnel.evaluation.sanity.witness import stored_examples

@@ -5,10 +5,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.classifier import forward_samples
-from windtunnel.core.medians import median
 from windtunnel.core.seeds import derive_seed
+from windtunnel.core.statistics import binomial_interval, median
 from windtunnel.evaluation.sanity import probes
 from windtunnel.evaluation.sanity.check import CheckResult, Severity, our_check
 from windtunnel.evaluation.sanity.evidence import Evidence, NotApplicable, NotRun

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from windtunnel.boundary.models.backends import PredictFunction
-from windtunnel.core.medians import median
 from windtunnel.core.seeds import derive_seed
+from windtunnel.core.statistics import median
 from windtunnel.evaluation.sanity.check import CheckResult, our_check
 from windtunnel.evaluation.sanity.evidence import Evidence, NotApplicable, NotRun
 from windtunnel.evaluation.sanity.model import BATCH, is_random

@@ -8,12 +8,11 @@ from torch import Tensor, nn
 
 from windtunnel.boundary.models.backends import Program
 from windtunnel.core import scratch
-from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.chunks import by_samples, finite_samples, sample_parts
 from windtunnel.core.contracts import AssessmentKind, Capability, Norm
 from windtunnel.core.dataset import Dataset
-from windtunnel.core.medians import median
 from windtunnel.core.seeds import derive_seed
+from windtunnel.core.statistics import binomial_interval, median
 from windtunnel.core.transformations import KINDS
 from windtunnel.evaluation.sanity import CONTROL_LIBRARY
 from windtunnel.evaluation.sanity.check import CheckResult, Severity, listing, our_check
@@ -208,9 +207,9 @@ def _unusual(ball: PerturbationBall, dataset: Dataset) -> str:
     kind = "grey" if channels == 1 else "small colour" if min(height, width) < LARGE_SIDE else "large colour"
     if transformation := ball.transformation:
         strange = [
-            f"{name} {size * ball.epsilon:g}{KINDS[name].unit}, while {KINDS[name].usual[0]:g} or more is usual"
+            f"{name} {size * ball.epsilon:g}{KINDS[name].unit}, while {KINDS[name].least_usual:g} or more is usual"
             for name, size in transformation.ranges
-            if size * ball.epsilon < KINDS[name].usual[0]
+            if size * ball.epsilon < KINDS[name].least_usual
         ]
         return "; ".join(strange) + (": in radians, or as a share?" if strange else "")
     if ball.norm not in USUAL[kind]:

@@ -3,7 +3,7 @@
 from scipy.stats import binomtest
 from torch import Tensor
 
-from windtunnel.core.binomial import binomial_interval
+from windtunnel.core.statistics import binomial_interval
 
 ALPHA = 0.05
 

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 import torch
 
-from windtunnel.core.binomial import binomial_interval
-from windtunnel.core.medians import median
+from windtunnel.core.statistics import binomial_interval, median
 from windtunnel.core.transformations import budget_text
 from windtunnel.evaluation.sanity.check import CheckResult, listing, our_check
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, NotApplicable, NotRun, numbers

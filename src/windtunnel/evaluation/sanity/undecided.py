@@ -7,7 +7,7 @@ from torch import Tensor
 
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.distances import within
-from windtunnel.core.medians import median
+from windtunnel.core.statistics import median
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.summary.evidence import PerturbationBall, examples_of, in_latent_space
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from windtunnel.core.contracts import Caveat, Json, Randomness
-from windtunnel.core.randomness import OF_THE_RUN
+from windtunnel.core.seeds import OF_THE_RUN
 from windtunnel.params.entry import Samples
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import AssessmentKind, Norm
+from windtunnel.core.statistics import binomial_rate
 from windtunnel.evaluation.summary.evidence import PerturbationBall, examples_of, of_a_smoothed_model, region_of
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.files import read_json, write_json

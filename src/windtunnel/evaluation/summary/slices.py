@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from windtunnel.core.binomial import BinomialRate, binomial_rate
 from windtunnel.core.contracts import Json
 from windtunnel.core.sample_states import SampleState, state_counts
+from windtunnel.core.statistics import BinomialRate, binomial_rate
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.sandwich import options_of_summary
 from windtunnel.records.tables import SliceRow, written

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from windtunnel.boundary.data.slices import Slices
-from windtunnel.core.binomial import BinomialRate, IntervalMethod, binomial_interval, binomial_rate
 from windtunnel.core.contracts import (
     Algorithm,
     AssessmentKind,
@@ -22,6 +21,7 @@ from windtunnel.core.contracts import (
     Verdict,
 )
 from windtunnel.core.sample_states import STATE_CODES, SampleState, state_counts
+from windtunnel.core.statistics import BinomialRate, IntervalMethod, binomial_interval, binomial_rate
 from windtunnel.core.subject import Subject
 from windtunnel.core.transformations import budget_text, place_text
 from windtunnel.evaluation.summary.evidence import (

@@ -18,7 +18,7 @@ from windtunnel.boundary.data.record import DATASET_JSON, DatasetRecord, read_re
 from windtunnel.boundary.models.record import MODEL_JSON, ModelRecord, read_model
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import UserError
-from windtunnel.core.medians import median
+from windtunnel.core.statistics import median
 from windtunnel.evaluation.sanity.findings import with_caveats
 from windtunnel.evaluation.summary.security import SecurityCurve, read_curves
 from windtunnel.records.artifacts import Artifacts, read_artifacts

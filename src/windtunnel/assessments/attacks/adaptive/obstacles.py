@@ -21,8 +21,8 @@ from windtunnel.assessments.attacks.adaptive.surrogates import REMAINDERS, SATUR
 from windtunnel.assessments.attacks.fresh_draws import SAME, differs
 from windtunnel.core.contracts import Json
 from windtunnel.core.criterion import Criterion
-from windtunnel.core.medians import median
 from windtunnel.core.seeds import seeded
+from windtunnel.core.statistics import median
 
 SAMPLES = 16  # of the diagnosis
 FEW = 4  # samples of the test for state between calls

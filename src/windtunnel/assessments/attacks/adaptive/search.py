@@ -12,7 +12,7 @@ from torch import Tensor
 from windtunnel.assessments.attacks.adaptive.obstacles import Diagnosis, ObstacleKind
 from windtunnel.assessments.attacks.adaptive.surrogates import GradientRemedy, straight_through
 from windtunnel.core.contracts import Json, Norm
-from windtunnel.core.medians import median
+from windtunnel.core.statistics import median
 
 PROBED = 12  # survivors on which candidates are compared
 RUNGS = (8, 20, 50)  # steps of the candidates, halved between rungs

@@ -11,7 +11,7 @@ from windtunnel.assessments.verification.bound_propagation.memory import memory_
 from windtunnel.core.batches import Incidents, out_of_memory
 from windtunnel.core.contracts import Caveat, Norm
 from windtunnel.core.errors import IncompatibleError
-from windtunnel.core.limits import memory_limit, time_limit
+from windtunnel.core.machine import memory_limit, time_limit
 from windtunnel.core.subject import Subject
 
 # A method that cannot hold its memory, or has no bound for an operator, gives way to the next one down.

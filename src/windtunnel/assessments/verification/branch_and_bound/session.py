@@ -20,7 +20,7 @@ from windtunnel.core.batches import out_of_memory
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm
 from windtunnel.core.errors import OutOfTimeError
-from windtunnel.core.limits import memory_limit, time_limit
+from windtunnel.core.machine import memory_limit, time_limit
 from windtunnel.core.subject import Subject
 from windtunnel.params.verification import BranchAndBound
 

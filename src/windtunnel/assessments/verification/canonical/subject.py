@@ -16,8 +16,8 @@ from windtunnel.assessments.verification.canonical.scale import end_in_linear, r
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Caveat
 from windtunnel.core.errors import IncompatibleError
-from windtunnel.core.medians import median
 from windtunnel.core.references import first_line
+from windtunnel.core.statistics import median
 from windtunnel.core.subject import Subject
 
 if TYPE_CHECKING:

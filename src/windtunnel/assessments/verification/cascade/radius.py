@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.contracts import Json
-from windtunnel.core.medians import median
+from windtunnel.core.statistics import binomial_interval, median
 
 CURVE_POINTS = 41
 # Of what is open, that is tried next. Where failing costs three times as much, 0.3 learns most for its cost: (1 + 2 p) / H(p) is least.

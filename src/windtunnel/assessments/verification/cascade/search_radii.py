@@ -20,7 +20,7 @@ from windtunnel.core.batches import Batch
 from windtunnel.core.contracts import Caveat
 from windtunnel.core.distances import distance
 from windtunnel.core.errors import IncompatibleError, OutOfTimeError
-from windtunnel.core.limits import time_limit
+from windtunnel.core.machine import time_limit
 from windtunnel.params.verification import Radius
 from windtunnel.runtime.batch_runner import each_batch
 

@@ -18,7 +18,7 @@ from windtunnel.assessments.verification.falsification.falsifier import ROUNDING
 from windtunnel.core.batches import Batch
 from windtunnel.core.contracts import Caveat
 from windtunnel.core.errors import IncompatibleError
-from windtunnel.core.limits import time_limit
+from windtunnel.core.machine import time_limit
 from windtunnel.runtime.batch_runner import each_batch
 
 _FLAGS = ("verified", "exhausted", "late", "undecidable", "short")

@@ -27,7 +27,7 @@ from windtunnel.core.chunks import of_shape_for
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Caveat, Verdict
 from windtunnel.core.errors import IncompatibleError, OutOfTimeError
-from windtunnel.core.limits import time_limit
+from windtunnel.core.machine import time_limit
 from windtunnel.core.subject import Subject
 
 LATE = frozenset({"time-out", "time budget"})

@@ -15,9 +15,9 @@ from windtunnel.assessments.verification.cascade.radius import curve_metrics
 from windtunnel.assessments.verification.rates import verdict_rates
 from windtunnel.assessments.verification.rows import SMOOTHING
 from windtunnel.core.batches import Batch, batches_of
-from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.classifier import FORWARD_BATCH, Classifier
 from windtunnel.core.contracts import Caveat, Json, PerturbationBudget, Semantics, Verdict
+from windtunnel.core.statistics import binomial_rate
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget
 from windtunnel.params.verification import Smoothing, VerificationEntry

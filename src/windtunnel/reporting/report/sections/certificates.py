@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 
 from windtunnel.assessments.figures.plots import Stack, ranks, stacks
-from windtunnel.core.medians import median
+from windtunnel.core.statistics import median
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.reporting.report.collect import ReportInputs
 from windtunnel.reporting.report.model import Block, Chart

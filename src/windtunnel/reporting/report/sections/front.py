@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from windtunnel.assessments.figures.axes import HALF
-from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import AssessmentKind, Verdict
-from windtunnel.core.medians import median
+from windtunnel.core.statistics import binomial_rate, median
 from windtunnel.evaluation.summary.class_rows import weakest_slices
 from windtunnel.evaluation.summary.sandwich_figure import budget_bars, sandwich
 from windtunnel.records.artifacts import Artifacts
