@@ -80,9 +80,7 @@ def cannot_be_tried(family: str, classifier: Classifier) -> str:
 
 def workers_there() -> int:
     """Return the number of workers of the executor; one for work that is done in this process."""
-    pool = executor()
-    n_workers: int | None = getattr(pool, "workers", 1)
-    return n_workers or os.cpu_count() or 1
+    return executor().workers or os.cpu_count() or 1
 
 
 def _measured(

@@ -6,7 +6,6 @@ Apart from `runtime.executors`, which does the work: a stage without units asks 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,18 +26,10 @@ _PACKAGES = {"ray": "ray", "slurm": "submitit"}  # kind: what it needs; the extr
 _FEW, _A_PROCESSOR = 16, 4
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Choice of an executor. kind: one of `KINDS`. workers: None for this process, and where a cluster decides."""
+def placement() -> tuple[str, int | None] | None:
+    """Return (one of `KINDS`, workers) as the environment or the local file configures; None where neither does.
 
-    kind: str
-    workers: int | None = None
-
-
-def placement() -> Placement | None:
-    """Return the executor that the environment or the local file configures; None where neither does.
-
-    Raises UserError for an unknown executor, or one that this machine lacks.
+    Workers are None where a cluster decides. Raises UserError for an unknown executor, or one that this machine lacks.
     """
     where, text = _asked()
     if not where:
@@ -62,7 +53,7 @@ def placement() -> Placement | None:
         )
     if (package := _PACKAGES.get(kind)) and find_spec(package) is None:
         raise UserError(f"{where}: '{text}' needs {package}, which is not installed; pip install 'windtunnel[{kind}]'")
-    return Placement(kind, workers)
+    return kind, 1 if kind == "here" else workers
 
 
 def require_placement() -> None:

@@ -25,11 +25,9 @@ from windtunnel.params.entry import Budget
 from windtunnel.params.load import validate_schema
 from windtunnel.runtime.batch_runner import each_batch, run_batches
 from windtunnel.runtime.checkpoint import Checkpoint
-from windtunnel.runtime.executors import executor
+from windtunnel.runtime.executors import Executor, executor
 from windtunnel.runtime.executors.dispatcher import DEATHS
-from windtunnel.runtime.executors.interface import SerialExecutor
 from windtunnel.runtime.executors.payload import require_equal, versions
-from windtunnel.runtime.executors.processes import ProcessExecutor
 from windtunnel.runtime.placement import LIMIT_VARIABLE, LOCAL_FILE, VARIABLE, batch_limit, require_placement
 
 BUDGET = Budget(norm="Linf", epsilon=0.1)
@@ -54,11 +52,11 @@ def drawn(batch):
 
 
 def test_who_is_asked(monkeypatch, tmp_path):
-    assert isinstance(executor(), SerialExecutor)
+    assert executor() == Executor()
     LOCAL_FILE.write_text("executor: processes:3\n")
-    assert executor() == ProcessExecutor(3)
+    assert executor() == Executor("processes", 3)
     monkeypatch.setenv(VARIABLE, "here")
-    assert isinstance(executor(), SerialExecutor)
+    assert executor() == Executor()
 
 
 def test_an_experiment_of_dvc_asks_the_local_file_of_who_began_it(monkeypatch, tmp_path):
@@ -67,9 +65,9 @@ def test_an_experiment_of_dvc_asks_the_local_file_of_who_began_it(monkeypatch, t
     clone = tmp_path / ".dvc" / "tmp" / "exps" / "tmp1"
     subprocess.run(["git", "init", "-q", str(clone)], check=True)
     monkeypatch.chdir(clone)
-    assert executor() == ProcessExecutor(3)
+    assert executor() == Executor("processes", 3)
     LOCAL_FILE.write_text("executor: here\n")  # its own comes first
-    assert isinstance(executor(), SerialExecutor)
+    assert executor() == Executor()
 
 
 @pytest.mark.parametrize(
@@ -125,7 +123,7 @@ def test_a_wrong_local_file_is_one_line(content, says):
 @pytest.mark.parametrize("content", ["", "# executor: processes:4\n", "executor:\n"])
 def test_a_local_file_that_says_nothing_asks_for_nothing(content):
     LOCAL_FILE.write_text(content)
-    assert isinstance(executor(), SerialExecutor)
+    assert executor() == Executor()
 
 
 @pytest.mark.parametrize("stage", ["resolve", "attack pgd"])
@@ -313,7 +311,7 @@ def test_where_work_is_done_is_refused_in_params_with_the_place_where_it_belongs
 def test_the_limit_of_the_local_file():
     LOCAL_FILE.write_text("batch_limit: 90\n")
     assert batch_limit() == 90
-    assert isinstance(executor(), SerialExecutor)
+    assert executor() == Executor()
 
 
 SHORT = {
@@ -452,9 +450,8 @@ def test_a_worker_of_a_cluster_that_differs_is_refused_in_one_line(monkeypatch, 
 
 def end_pool(ray_cluster):
     """A pool is kept from one piece of work to the next, and has been compared."""
-    for worker in ray_cluster._SharedRayPool.pool.workers if ray_cluster._SharedRayPool.pool else ():
-        worker.end()
-    ray_cluster._SharedRayPool.pool = None
+    while ray_cluster._pools:
+        ray_cluster._pools.popitem()[1].end()
 
 
 @pytest.mark.slow

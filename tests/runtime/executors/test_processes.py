@@ -10,14 +10,14 @@ def test_a_worker_that_is_ended_while_its_parcel_is_still_being_sent_leaves_no_t
     monkeypatch.setattr(threading, "excepthook", raised.append)
     worker = _Process()
     started, ended = threading.Event(), threading.Event()
-    written = worker.connection._send
+    written = worker.channel._send
 
     def slowly(buffer, *more):  # the pipe takes a part of it; then the driver ends the worker
         started.set()
         ended.wait(60)
         written(buffer, *more)
 
-    monkeypatch.setattr(worker.connection, "_send", slowly)
+    monkeypatch.setattr(worker.channel, "_send", slowly)
     before = set(threading.enumerate())
     worker.load(bytes(1 << 20))
     assert started.wait(60)

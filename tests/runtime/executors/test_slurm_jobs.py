@@ -5,9 +5,9 @@ from unittest.mock import Mock
 import pytest
 
 from windtunnel.core.errors import UserError
-from windtunnel.runtime.executors import executor, slurm_jobs
+from windtunnel.runtime.executors import Executor, executor, slurm_jobs
 from windtunnel.runtime.executors.interface import Lost
-from windtunnel.runtime.executors.slurm_jobs import CLUSTER, FOLDER, SlurmExecutor, compute
+from windtunnel.runtime.executors.slurm_jobs import CLUSTER, FOLDER, compute
 from windtunnel.runtime.placement import VARIABLE
 
 pytest.importorskip("submitit")
@@ -59,7 +59,7 @@ def test_a_job_of_the_local_cluster_gives_what_this_process_gives(monkeypatch):
     monkeypatch.setenv(CLUSTER, "local")
     monkeypatch.setattr(slurm_jobs, "JOBS_PER_WORKER", 1)
     slurm = executor()
-    assert slurm == SlurmExecutor(1)
+    assert slurm == Executor("slurm", 1)
     assert dict(slurm.results(square, [3, 4, 5], "squares")) == {0: 9, 1: 16, 2: 25}
     assert not list(FOLDER.iterdir())  # pickled work does not pile up
 
@@ -67,30 +67,30 @@ def test_a_job_of_the_local_cluster_gives_what_this_process_gives(monkeypatch):
 def test_every_unit_comes_once_for_any_number_of_jobs(queue):
     for workers in (1, 3, None):
         queue()
-        results = list(SlurmExecutor(workers).results(square, range(11), "squares"))
+        results = list(Executor("slurm", workers).results(square, range(11), "squares"))
         assert sorted(results) == [(number, number * number) for number in range(11)]
 
 
 def test_a_unit_whose_jobs_die_is_lost_with_the_reason_and_takes_no_other_with_it(queue):
     queue(dies=[5])
-    results = dict(SlurmExecutor(1).results(square, range(8), "squares"))
+    results = dict(Executor("slurm", 1).results(square, range(8), "squares"))
     assert results.pop(5) == Lost("its job died (Job 7 was killed), 5 times")
     assert results == {number: number * number for number in range(8) if number != 5}
 
 
 def test_a_job_that_runs_out_of_time_returns_what_it_has_and_another_does_the_rest(queue):
     made = queue(seconds=0.0)
-    assert dict(SlurmExecutor(1).results(square, range(8), "squares")) == {n: n * n for n in range(8)}
+    assert dict(Executor("slurm", 1).results(square, range(8), "squares")) == {n: n * n for n in range(8)}
     assert sorted(made.sizes) == [1] * 4 + [2] * 4
 
 
 def test_what_the_work_raises_is_raised_here_and_other_versions_are_refused(queue):
     queue()
     with pytest.raises(ValueError, match="-1 is below 0"):
-        list(SlurmExecutor(1).results(square, [-1], "squares"))
+        list(Executor("slurm", 1).results(square, [-1], "squares"))
     queue(versions={"torch": "1.0"})
     with pytest.raises(UserError, match=r"a job of Slurm has .*torch 1\.0"):
-        list(SlurmExecutor(1).results(square, [1], "squares"))
+        list(Executor("slurm", 1).results(square, [1], "squares"))
 
 
 @pytest.mark.parametrize(("cluster", "says"), [("slurm", "submits no jobs"), ("pbs", "'pbs' is no cluster")])
@@ -98,7 +98,7 @@ def test_a_machine_that_cannot_submit_is_one_line(monkeypatch, cluster, says):
     monkeypatch.setenv(CLUSTER, cluster)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UserError, match=says):
-        list(SlurmExecutor(1).results(square, [1], "squares"))
+        list(Executor("slurm", 1).results(square, [1], "squares"))
 
 
 def test_work_that_cannot_be_loaded_is_said_by_the_job():

@@ -7,11 +7,61 @@ cluster and one on a laptop share one cache.
 
 from __future__ import annotations
 
-from windtunnel.runtime.executors.interface import Executor, SerialExecutor, is_inside_a_unit
-from windtunnel.runtime.placement import Placement, placement
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
+from windtunnel.runtime.console import warn
+from windtunnel.runtime.executors.interface import Lost, inside_a_unit, is_inside_a_unit, retain_freed_memory
+from windtunnel.runtime.executors.payload import NotPicklableError, pack
+from windtunnel.runtime.placement import placement
+
+U = TypeVar("U")
+R = TypeVar("R")
 # Worker processes for expensive work (solvers, large corruption suites) where no executor is configured.
 DEFAULT_WORKERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """Computes units of work. kind: one of `placement.KINDS`. workers: at most; None for as many as the cluster has."""
+
+    kind: str = "here"
+    workers: int | None = 1
+
+    def results(
+        self, work: Callable[[U], R], units: Sequence[U], name: str, limit: Callable[[U], float] | None = None
+    ) -> Generator[tuple[int, R | Lost], None, None]:
+        """Yield (index in `units`, result of `work`), each as soon as it is finished.
+
+        name: of the assessment, for messages. limit: seconds that a unit may take before its worker is ended and it is given
+        up; without it `batch_limit()`, and a second try. Neither holds in this process, which nobody could end.
+        Raises what `work` raises.
+        """
+        payload = None
+        if units and self.kind != "here":
+            try:
+                payload = pack(work, for_this_machine=self.kind == "processes")
+            except NotPicklableError as error:
+                warn(f"{name}: runs in one process: {error}")
+        if payload is None:
+            retain_freed_memory()
+            for index, unit in enumerate(units):
+                with inside_a_unit():
+                    result = work(unit)
+                yield index, result
+        elif self.kind == "processes":
+            from windtunnel.runtime.executors.processes import spread_over_processes
+
+            yield from spread_over_processes(payload, units, name, limit, self.workers or 1)
+        elif self.kind == "ray":
+            from windtunnel.runtime.executors.ray_cluster import spread_over_actors
+
+            yield from spread_over_actors(payload, units, name, limit, self.workers)
+        else:
+            from windtunnel.runtime.executors.slurm_jobs import spread_over_jobs
+
+            yield from spread_over_jobs(payload, units, name, limit, self.workers)
 
 
 def executor(processes: int = 1) -> Executor:
@@ -20,19 +70,5 @@ def executor(processes: int = 1) -> Executor:
     Raises UserError as `placement`.
     """
     if is_inside_a_unit():
-        return SerialExecutor()
-    configured = placement() or (Placement("processes", processes) if processes > 1 else Placement("here"))
-    if configured.kind == "processes":
-        from windtunnel.runtime.executors.processes import ProcessExecutor
-
-        assert configured.workers is not None
-        return ProcessExecutor(configured.workers)
-    if configured.kind == "ray":
-        from windtunnel.runtime.executors.ray_cluster import RayExecutor
-
-        return RayExecutor(configured.workers)
-    if configured.kind == "slurm":
-        from windtunnel.runtime.executors.slurm_jobs import SlurmExecutor
-
-        return SlurmExecutor(configured.workers)
-    return SerialExecutor()
+        return Executor()
+    return Executor(*(placement() or (("processes", processes) if processes > 1 else ("here", 1))))

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
 from windtunnel.core.errors import InfrastructureError
 from windtunnel.runtime.executors.interface import Lost
-from windtunnel.runtime.executors.payload import Payload
 from windtunnel.runtime.placement import batch_limit
 
-U = TypeVar("U")
 AHEAD = 2  # units for each worker that are in work, or done and waiting for one before them: memory stays bounded
 # A unit is given up after DEATHS deaths of its workers, plus one for each death that no unit can have caused (a worker that was only
 # starting, or whose unit another worker finished), at most AT_MOST. Measured: tests/hostile/worker_kills.py.
@@ -36,44 +34,57 @@ class WorkerEvent:
 
 
 class Worker(Protocol):
-    """A process that has loaded the work and computes one unit at a time."""
+    """A process that has loaded the work and computes one unit at a time. channel: what `WorkerPool.wait` waits for."""
 
-    def load(self, payload: Payload) -> None:
+    channel: Any
+
+    def load(self, payload: Any) -> None:
         """Begin to load the work; the event is `ready` or `raised`."""
 
     def submit(self, unit: object) -> None:
         """Begin a unit; the event is `done` or `raised`."""
 
+    def read_event(self) -> WorkerEvent:
+        """Return the event that has come on the channel; `died` for a worker that is no more."""
+
     def end(self) -> None:
         """Kill the worker."""
 
 
-W = TypeVar("W", bound=Worker)
-
-
-class WorkerPool(Protocol[W]):
-    """Workers of one kind, reused for the next piece of work because their imports take seconds.
-
-    size: the number of workers wanted. workers: those that are alive.
-    """
+@dataclass
+class WorkerPool:
+    """Workers of one kind, reused for the next piece of work because their imports take seconds."""
 
     size: int
-    workers: list[W]
+    """The number of workers wanted."""
+    start: Callable[[], Worker]
+    """Starts one."""
+    wait: Callable[[list[Any], float], Sequence[Any]]
+    """Waits at most some seconds until one of the channels has an event; returns those that have."""
+    check_worker: Callable[[Mapping[str, str]], None]
+    """Raises UserError for a worker whose versions would give other results."""
+    workers: list[Worker] = field(default_factory=list)
+    """Those that are alive."""
 
-    def spawn(self) -> W:
+    def spawn(self) -> Worker:
         """Start one more worker."""
+        self.workers.append(self.start())
+        return self.workers[-1]
 
-    def wait_events(self, workers: Sequence[W], seconds: float) -> list[tuple[W, WorkerEvent]]:
+    def wait_events(self, workers: Sequence[Worker], seconds: float) -> list[tuple[Worker, WorkerEvent]]:
         """Return the events of `workers`, after waiting at most `seconds` for one."""
+        by_channel = {worker.channel: worker for worker in workers}
+        return [(by_channel[c], by_channel[c].read_event()) for c in self.wait(list(by_channel), seconds)]
 
-    def check_worker(self, ready: Mapping[str, str]) -> None:
-        """Raise UserError for a worker whose versions (`ready`) would give other results."""
+    def end(self) -> None:
+        """Kill all workers."""
+        while self.workers:
+            self.workers.pop().end()
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class _Assignment:
     index: int
-    unit: Any
     seconds: float
     until: float
 
@@ -82,27 +93,26 @@ class _Assignment:
 class Dispatcher:
     """Spread one piece of work over a pool of workers."""
 
-    pool: WorkerPool[Any]
-    payload: Payload
+    pool: WorkerPool
+    payload: Any
     units: Sequence[Any]
     name: str
     limit: Callable[[Any], float] | None = None
-    _busy: dict[Any, _Assignment] = field(default_factory=dict)
-    _opening: dict[Any, float] = field(default_factory=dict)
-    _idle: deque[Any] = field(default_factory=deque)
+    _busy: dict[Worker, _Assignment] = field(default_factory=dict)
+    _opening: dict[Worker, float] = field(default_factory=dict)
+    _idle: deque[Worker] = field(default_factory=deque)
     _again: deque[int] = field(default_factory=deque)
     _deaths: Counter[int] = field(default_factory=Counter)
     _from_outside: int = 0
     _hangs: Counter[int] = field(default_factory=Counter)
     _starts: int = 0
-    _unfinished: set[int] = field(default_factory=set)
-    _lowest: int = 0
+    _unfinished: OrderedDict[int, None] = field(default_factory=OrderedDict)
     _next: int = 0
 
     def results(self) -> Iterator[tuple[int, Any]]:
         """Yield (index of the unit, its result) as `Executor.results` does."""
         longest = batch_limit() if self.limit is None else 0.0
-        self._unfinished = set(range(len(self.units)))
+        self._unfinished = OrderedDict.fromkeys(range(len(self.units)))
         try:
             while len(self.pool.workers) < min(self.pool.size, len(self.units)):
                 self.pool.spawn()
@@ -111,7 +121,7 @@ class Dispatcher:
             while self._unfinished:
                 self._dispatch(longest)
                 for index, result in self._collect():
-                    self._unfinished.discard(index)
+                    del self._unfinished[index]
                     self._dispatch(longest)  # workers go on while the caller uses the result
                     yield index, result
         finally:
@@ -124,20 +134,19 @@ class Dispatcher:
             unit = self.units[index]
             seconds = self.limit(unit) if self.limit else longest
             worker = self._idle.popleft()
-            self._busy[worker] = _Assignment(index, unit, seconds, time.monotonic() + seconds)
+            self._busy[worker] = _Assignment(index, seconds, time.monotonic() + seconds)
             worker.submit(unit)
 
     def _next_index(self) -> int | None:
         if self._again:
             return self._again.popleft()
-        while self._lowest < self._next and self._lowest not in self._unfinished:
-            self._lowest += 1
-        if self._next < len(self.units) and self._next - self._lowest < AHEAD * self.pool.size:
+        lowest = next(iter(self._unfinished), self._next)
+        if self._next < len(self.units) and self._next - lowest < AHEAD * self.pool.size:
             self._next += 1
             return self._next - 1
         return None
 
-    def _open(self, worker: Any) -> None:
+    def _open(self, worker: Worker) -> None:
         self._opening[worker] = time.monotonic() + START_LIMIT
         worker.load(self.payload)
 
@@ -174,7 +183,7 @@ class Dispatcher:
             )
 
     def _retry_or_give_up(
-        self, worker: Any, count: Counter[int], max_tries: int, reason: str
+        self, worker: Worker, count: Counter[int], max_tries: int, reason: str
     ) -> Iterator[tuple[int, Any]]:
         index = self._busy.pop(worker).index
         self._end_worker(worker)
@@ -185,7 +194,7 @@ class Dispatcher:
             self._again.append(index)
         self._open(self.pool.spawn())
 
-    def _replace_failed_start(self, worker: Any, reason: str) -> None:
+    def _replace_failed_start(self, worker: Worker, reason: str) -> None:
         """Start another worker; raise InfrastructureError where every worker dies before it is ready."""
         self._starts += 1
         self._from_outside += 1
@@ -196,7 +205,7 @@ class Dispatcher:
             )
         self._open(self.pool.spawn())
 
-    def _end_worker(self, worker: Any) -> None:
+    def _end_worker(self, worker: Worker) -> None:
         self._opening.pop(worker, None)
         self._busy.pop(worker, None)
         if worker in self.pool.workers:

@@ -1,15 +1,11 @@
-"""The interface of executors, and the one that computes in this process."""
+"""What executors and the work inside them share: a unit that was given up, and the state of a process that computes one."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
-
-U = TypeVar("U")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,53 +16,23 @@ class Lost:
     hung: bool = False
 
 
-class Executor(Protocol):
-    """Computes units of work."""
-
-    def results(
-        self, work: Callable[[U], R], units: Sequence[U], name: str, limit: Callable[[U], float] | None = None
-    ) -> Generator[tuple[int, R | Lost], None, None]:
-        """Yield (index in `units`, result of `work`), each as soon as it is finished.
-
-        name: of the assessment, for messages. limit: seconds that a unit may take before its worker is ended and it is given
-        up; without it `batch_limit()`, and a second try. Neither holds in this process, which nobody could end.
-        Raises what `work` raises.
-        """
-
-
-class _Inside:
-    """State of this process: `unit` is True while it computes one; nested work then runs serially, without progress."""
-
-    unit = False
+_is_inside = False  # of this process: nested work runs serially, without progress
 
 
 @contextmanager
 def inside_a_unit() -> Iterator[None]:
     """Mark the block as the computation of a unit."""
-    before, _Inside.unit = _Inside.unit, True
+    global _is_inside
+    before, _is_inside = _is_inside, True
     try:
         yield
     finally:
-        _Inside.unit = before
+        _is_inside = before
 
 
 def is_inside_a_unit() -> bool:
     """Return True while this process computes a unit."""
-    return _Inside.unit
-
-
-class SerialExecutor:
-    """Computes one unit after the other in this process."""
-
-    def results(
-        self, work: Callable[[U], R], units: Sequence[U], name: str, limit: Callable[[U], float] | None = None
-    ) -> Generator[tuple[int, R | Lost], None, None]:
-        """Yield results as `Executor.results` does."""
-        retain_freed_memory()
-        for index, unit in enumerate(units):
-            with inside_a_unit():
-                result = work(unit)
-            yield index, result
+    return _is_inside
 
 
 # glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD (malloc.h), bytes; the second at its maximum. With the defaults the memory of each

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from windtunnel.core.errors import UserError
 from windtunnel.core.machine import system_text
 from windtunnel.core.threads import compute_with_one_torch_thread
-from windtunnel.runtime.console import warn
 from windtunnel.runtime.executors.interface import inside_a_unit, retain_freed_memory
 from windtunnel.runtime.shutdown import as_user_error
 
@@ -76,15 +75,6 @@ def pack(work: Callable[[Any], Any], *, for_this_machine: bool = False) -> Paylo
     except Exception as error:  # whatever a model of the user's raises when it is pickled
         raise NotPicklableError(str(error) or type(error).__name__) from error
     return Payload(tuple(sys.path), content)
-
-
-def pack_or_warn(work: Callable[[Any], Any], name: str, *, for_this_machine: bool = False) -> Payload | None:
-    """Pickle as `pack` does; None after a warning for work of the assessment `name` that only this process can do."""
-    try:
-        return pack(work, for_this_machine=for_this_machine)
-    except NotPicklableError as error:
-        warn(f"{name}: runs in one process: {error}")
-        return None
 
 
 class WorkerServer:

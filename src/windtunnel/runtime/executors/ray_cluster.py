@@ -9,17 +9,13 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from windtunnel.core.errors import UserError
-from windtunnel.runtime.executors.dispatcher import Dispatcher, WorkerEvent
-from windtunnel.runtime.executors.interface import Lost, SerialExecutor
-from windtunnel.runtime.executors.payload import Payload, WorkerServer, pack_or_warn, require_equal, unpickled, versions
+from windtunnel.runtime.executors.dispatcher import Dispatcher, WorkerEvent, WorkerPool
+from windtunnel.runtime.executors.payload import Payload, WorkerServer, require_equal, unpickled, versions
 
-U = TypeVar("U")
-R = TypeVar("R")
 _TOO_SLOW, _STARTS = "timed out during startup", 5  # Ray gives itself 30 s to start, which a busy machine may exceed
 
 
@@ -31,46 +27,31 @@ class Actor(WorkerServer):
         return self.load(payload), versions()
 
 
-@dataclass(frozen=True, slots=True)
-class RayExecutor:
-    """Executor with `workers` actors; with None, as many as the cluster has processors."""
-
-    workers: int | None
-
-    def results(
-        self, work: Callable[[U], R], units: Sequence[U], name: str, limit: Callable[[U], float] | None = None
-    ) -> Generator[tuple[int, R | Lost], None, None]:
-        """Yield results as `Executor.results` does."""
-        if not units:
-            return
-        ray = _connect()
-        payload = pack_or_warn(work, name)
-        if payload is None:
-            yield from SerialExecutor().results(work, units, name)
-            return
-        processors = max(1, int(ray.cluster_resources().get("CPU", 1)))
-        pool = _pool_of(ray, min(self.workers or processors, processors))
-        yield from Dispatcher(pool, ray.put(payload), units, name, limit).results()
+def spread_over_actors(
+    payload: Payload, units: Sequence[Any], name: str, limit: Callable[[Any], float] | None, workers: int | None
+) -> Iterator[tuple[int, Any]]:
+    """Yield results as `Executor.results` does, from `workers` actors; for None as many as the cluster has processors."""
+    ray = _connect()
+    processors = max(1, int(ray.cluster_resources().get("CPU", 1)))
+    pool = _pool_of(ray, min(workers or processors, processors))
+    yield from Dispatcher(pool, ray.put(payload), units, name, limit).results()
 
 
 class _ActorHandle:
-    """Driver's handle of an actor, with the reference of its pending answer."""
+    """Driver's handle of an actor, whose channel is the reference of its pending answer."""
 
     def __init__(self, ray: Any, actor: Any) -> None:
-        self._ray, self._actor, self.pending = ray, actor, None
+        self._ray, self._actor, self.channel = ray, actor, None
 
-    def load(self, payload: Any) -> None:
-        """Begin to load the work; the payload lies in the object store."""
-        self.pending = self._actor.ready.remote(payload)
+    def load(self, payload: Any) -> None:  # it lies in the object store
+        self.channel = self._actor.ready.remote(payload)
 
     def submit(self, unit: object) -> None:
-        """Begin a unit."""
-        self.pending = self._actor.do.remote(unit)
+        self.channel = self._actor.do.remote(unit)
 
     def read_event(self) -> WorkerEvent:
-        """Return the answer as an event, or how the actor died."""
         try:
-            reply = self._ray.get(self.pending)
+            reply = self._ray.get(self.channel)
         except self._ray.exceptions.RayTaskError as error:  # ours, not of the work, whose exceptions are answers
             return WorkerEvent("raised", error.cause or error)
         except self._ray.exceptions.RayError as error:
@@ -80,7 +61,6 @@ class _ActorHandle:
         return WorkerEvent(kind, computes_with if kind == "ready" else content)
 
     def end(self) -> None:
-        """Kill the actor."""
         self._ray.kill(self._actor)
 
 
@@ -91,49 +71,29 @@ def _why(error: Exception) -> str:
     return " ".join(text.splitlines()[0].split())[:200] + (f" {how[1]}" if how else "")
 
 
-class _RayPool:
-    """Actors of one Ray cluster."""
+_pools: dict[tuple[int, str], WorkerPool] = {}  # of this process: at most one, by its size and its session of Ray
 
-    def __init__(self, ray: Any, size: int) -> None:
-        self._ray, self.size, self.workers = ray, size, list[_ActorHandle]()
+
+def _pool_of(ray: Any, size: int) -> WorkerPool:
+    """Return the pool of this process, replaced by a new one where its size or cluster differs."""
+    session = str(ray.get_runtime_context().get_job_id())
+    if (size, session) not in _pools:
+        while _pools:
+            (_, session_before), pool = _pools.popitem()
+            if session_before == session:
+                pool.end()
         # An accelerator of the cluster is shared by all: each gets its fraction. Where the driver has none, nobody needs one.
         mine = versions()
         gpus = ray.cluster_resources().get("GPU", 0) if mine["device"] != "cpu" else 0
         fraction = math.floor(min(1.0, gpus / size) * 10_000) / 10_000
-        self._kind, self._mine = ray.remote(num_cpus=1, num_gpus=fraction)(Actor), mine
-
-    def spawn(self) -> _ActorHandle:
-        """Start one more actor."""
-        self.workers.append(_ActorHandle(self._ray, self._kind.remote()))
-        return self.workers[-1]
-
-    def wait_events(self, workers: Sequence[_ActorHandle], seconds: float) -> list[tuple[_ActorHandle, WorkerEvent]]:
-        """Return the events of `workers`, after waiting at most `seconds` for one."""
-        by_reference = {worker.pending: worker for worker in workers}
-        finished, _ = self._ray.wait(list(by_reference), num_returns=1, timeout=seconds)
-        return [(by_reference[answer], by_reference[answer].read_event()) for answer in finished]
-
-    def check_worker(self, ready: Mapping[str, str]) -> None:
-        """Raise UserError for a worker with other versions."""
-        require_equal(self._mine, ready, "a worker of the Ray cluster")
-
-
-class _SharedRayPool:
-    """The pool of this process, reused for the next piece of work."""
-
-    pool: _RayPool | None = None
-    session: str = ""
-
-
-def _pool_of(ray: Any, size: int) -> _RayPool:
-    """Return the shared pool, replaced by a new one where its size or cluster differs."""
-    pool, session = _SharedRayPool.pool, str(ray.get_runtime_context().get_job_id())
-    if pool is None or (pool.size, _SharedRayPool.session) != (size, session):
-        for worker in pool.workers if pool and _SharedRayPool.session == session else ():
-            worker.end()
-        pool, _SharedRayPool.session = _RayPool(ray, size), session
-        _SharedRayPool.pool = pool
-    return pool
+        kind = ray.remote(num_cpus=1, num_gpus=fraction)(Actor)
+        _pools[size, session] = WorkerPool(
+            size,
+            start=lambda: _ActorHandle(ray, kind.remote()),
+            wait=lambda answers, seconds: ray.wait(answers, num_returns=1, timeout=seconds)[0],
+            check_worker=lambda ready: require_equal(mine, ready, "a worker of the Ray cluster"),
+        )
+    return _pools[size, session]
 
 
 def _connect() -> Any:

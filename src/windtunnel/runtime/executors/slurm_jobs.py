@@ -13,19 +13,16 @@ import shutil
 import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from windtunnel.core.errors import UserError
 from windtunnel.runtime.executors.dispatcher import DEATHS
-from windtunnel.runtime.executors.interface import Lost, SerialExecutor
-from windtunnel.runtime.executors.payload import Payload, WorkerServer, pack_or_warn, require_equal, unpickled, versions
+from windtunnel.runtime.executors.interface import Lost
+from windtunnel.runtime.executors.payload import Payload, WorkerServer, require_equal, unpickled, versions
 from windtunnel.runtime.placement import batch_limit
 
-U = TypeVar("U")
-R = TypeVar("R")
 CLUSTER = "WINDTUNNEL_SLURM"
 FOLDER = Path(".cache/windtunnel/slurm")  # pickled work and results, shared by driver and jobs
 DEFAULT_JOBS = 8
@@ -52,51 +49,42 @@ def compute(payload: Payload, units: Sequence[Any], seconds: float) -> tuple[dic
     return versions(), answers
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmExecutor:
-    """Executor with at most `workers` jobs in the queue; `DEFAULT_JOBS` for None."""
+def spread_over_jobs(
+    payload: Payload, units: Sequence[Any], name: str, limit: Callable[[Any], float] | None, workers: int | None
+) -> Iterator[tuple[int, Any]]:
+    """Yield results as `Executor.results` does, with at most `workers` jobs in the queue; `DEFAULT_JOBS` for None.
 
-    workers: int | None
-
-    def results(
-        self, work: Callable[[U], R], units: Sequence[U], name: str, limit: Callable[[U], float] | None = None
-    ) -> Generator[tuple[int, R | Lost], None, None]:
-        """Yield results as `Executor.results` does. A job of several units that dies is split; a unit alone is tried again."""
-        if not units:
-            return
-        payload = pack_or_warn(work, name)
-        if payload is None:
-            yield from SerialExecutor().results(work, units, name)
-            return
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(dir=FOLDER)).resolve()
-        size = min(self.workers or DEFAULT_JOBS, len(units))
-        n_units = math.ceil(len(units) / (JOBS_PER_WORKER * size))
-        waiting = deque([*range(start, min(start + n_units, len(units)))] for start in range(0, len(units), n_units))
-        running: dict[Any, list[int]] = {}
-        deaths: Counter[int] = Counter()
-        mine = versions()
-        try:
-            while waiting or running:
-                while waiting and len(running) < size:
-                    indices = waiting.popleft()
-                    seconds = sum(map(limit, (units[i] for i in indices))) if limit else batch_limit()
-                    queue = _queue(folder, seconds, gpus=int(mine["device"] != "cpu"))
-                    running[queue.submit(compute, payload, [units[i] for i in indices], seconds)] = indices
-                finished = [job for job in running if job.done()]
-                for job in finished:
-                    yield from _take(job, running.pop(job), waiting, deaths, mine)
-                if not finished:
-                    time.sleep(_LOOK_EVERY)
-        finally:
-            for job in running:
-                job.cancel(check=False)
-            shutil.rmtree(folder, ignore_errors=True)
+    A job of several units that dies is split; a unit alone is tried again.
+    """
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=FOLDER)).resolve()
+    size = min(workers or DEFAULT_JOBS, len(units))
+    n_units = math.ceil(len(units) / (JOBS_PER_WORKER * size))
+    waiting = deque([*range(start, min(start + n_units, len(units)))] for start in range(0, len(units), n_units))
+    running: dict[Any, list[int]] = {}
+    deaths: Counter[int] = Counter()
+    mine = versions()
+    try:
+        while waiting or running:
+            while waiting and len(running) < size:
+                indices = waiting.popleft()
+                seconds = sum(map(limit, (units[i] for i in indices))) if limit else batch_limit()
+                queue = _queue(folder, seconds, gpus=int(mine["device"] != "cpu"))
+                running[queue.submit(compute, payload, [units[i] for i in indices], seconds)] = indices
+            finished = [job for job in running if job.done()]
+            for job in finished:
+                yield from _take(job, running.pop(job), waiting, deaths, mine)
+            if not finished:
+                time.sleep(_LOOK_EVERY)
+    finally:
+        for job in running:
+            job.cancel(check=False)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _take(
     job: Any, indices: list[int], waiting: deque[list[int]], deaths: Counter[int], mine: dict[str, str]
-) -> Generator[tuple[int, Any], None, None]:
+) -> Iterator[tuple[int, Any]]:
     """Yield what a finished job computed; append to `waiting` what is to be computed again or is still missing."""
     try:
         theirs, answers = job.result()

@@ -17,9 +17,8 @@ from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.subject import Subject
 from windtunnel.records.files import read_own
 from windtunnel.runtime.checkpoint import Checkpoint
-from windtunnel.runtime.executors import DEFAULT_WORKERS, executor
-from windtunnel.runtime.executors.interface import Lost, SerialExecutor
-from windtunnel.runtime.executors.processes import ProcessExecutor
+from windtunnel.runtime.executors import DEFAULT_WORKERS, Executor, executor
+from windtunnel.runtime.executors.interface import Lost
 from windtunnel.runtime.progress import progress_bar
 
 # Seconds after its own time-out in which a solver may still answer before it is killed.
@@ -81,7 +80,7 @@ def solve_all(
     (time.monotonic(), inf for none) are UNKNOWN, reason `time budget`. What is verified or falsified is kept in `checkpoint`.
     """
     workers = executor(DEFAULT_WORKERS)
-    workforce = ProcessExecutor(1) if isinstance(workers, SerialExecutor) else workers
+    workforce = Executor("processes", 1) if workers.kind == "here" else workers
     cached = {query.index: checkpoint.get(query.index) for query in queries} if checkpoint else {}
     answers = [_answer(index, tensors) for index, tensors in cached.items() if tensors]
     answered = {answer.index for answer in answers}
