@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING
@@ -73,8 +73,8 @@ class _Ending:
     mark: str | None = None
 
 
-def handle_signals() -> None:
-    """From now on Ctrl-C and SIGTERM end this process by one line and the exit code 130 or 143.
+def handle_signals(handler: Callable[[int, FrameType | None], None] | None = None) -> None:
+    """From now on Ctrl-C and SIGTERM end this process by one line and the exit code 130 or 143, or are given to `handler`.
 
     Called before anything slow is imported. Under DVC the death of DVC counts as SIGTERM, so that a stage whose
     pipeline was killed does not go on alone for hours.
@@ -82,7 +82,7 @@ def handle_signals() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         # SIGINT is ignored where a shell started us in the background: that stays.
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _on_signal)
+            signal.signal(number, handler or _on_signal)
     sys.unraisablehook = _on_unraisable
     if "DVC_STAGE" in os.environ:
         threading.Thread(target=end_with_dvc, daemon=True).start()

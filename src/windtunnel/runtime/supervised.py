@@ -1,10 +1,17 @@
-"""Work that calls code of the user's, watched by a process of ours: it cannot hang, nor end unseen.
+"""Calls of the user's code, watched: none hangs for ever, and none ends its process unseen.
 
-The user's model may sleep for ever in C, call `os._exit(0)` or crash the interpreter. Only another process sees that.
+The user's model may sleep for ever in C, call `os._exit(0)` or crash the interpreter. Only another process sees that:
+`windtunnel check` works in one of its own (`run_watched`), and so does the stage of an entry (`fork_worker`). A stage ends itself
+where a call takes too long, by one line, instead of holding a schedule for ever. Code in C that hangs while it holds the
+interpreter's lock lets no thread of Python's say so: then a thread of C's ends the process, and tells where it was. The parent of
+an entry's stage reads from shared memory that a time limit ended it, and records that.
 """
 
 from __future__ import annotations
 
+import ctypes
+import faulthandler
+import mmap
 import multiprocessing as mp
 import os
 import signal
@@ -12,23 +19,159 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 from windtunnel.core.errors import USER_ERROR, InfrastructureError, UserError
-from windtunnel.runtime import watchdog
-from windtunnel.runtime.shutdown import as_user_error, deaf_children
+from windtunnel.runtime.console import warn
+from windtunnel.runtime.shutdown import as_user_error, deaf_children, end_refused, handle_signals, is_working
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_GRACE = 5.0  # seconds that a process may take to end after its last word
+# A stage asks for whole batches, and hours of work are behind it: it waits longer than `windtunnel check` does.
+STAGE_FACTOR = 10
+_LAST_WORD = 5.0  # seconds that a process may take to end after its last word
+_LOOK_EVERY = 0.25  # seconds
+_GRACE = 1.0  # seconds that the watching thread may be late
+_NOTE = 1024  # bytes
+_PR_SET_PDEATHSIG = 1  # prctl: the signal that the kernel sends when the parent dies
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class _Watcher:
-    """In a watched process: the way to the process that watches it."""
+@dataclass(slots=True)
+class _Call:
+    what: str
+    seconds: float
+    key: str
+    began: float
+    told: bool = False
 
-    connection: Connection | None = None
+    @property
+    def limit(self) -> float:
+        """Seconds after which a stage ends."""
+        return STAGE_FACTOR * self.seconds
+
+    @property
+    def reason(self) -> str:
+        return f"{self.what} has not answered in {self.limit:g} s, {STAGE_FACTOR} times {self.key} ({self.seconds:g} s)"
+
+
+_watcher: Connection | None = None  # in a process that `run_watched` started: the way to the one that watches it
+_calls: list[_Call] = []  # of a stage; of calls inside calls, the innermost counts
+_thread: threading.Thread | None = None
+_is_armed = False
+_note: mmap.mmap | None = None  # the call that is waited for, as `fork_worker` reads it in the parent
+
+
+@contextmanager
+def limited(what: str, seconds: float, key: str) -> Iterator[None]:
+    """Run a call of the user's code that may take `seconds` where `windtunnel check` makes it; `key` of params.yaml raises the limit.
+
+    A stage prints a line after as long, and gives it ten times that.
+    """
+    begin(what, seconds, key)
+    try:
+        yield
+    finally:
+        end()
+
+
+def begin(what: str, seconds: float, key: str) -> None:
+    """Begin what `limited` limits, for a call that `end` ends elsewhere."""
+    global _thread
+    if _watcher:
+        _watcher.send(("begin", f"{what} has not answered in {seconds:g} s; {key} gives it more", seconds))
+        return
+    if _thread is None and is_working():
+        _thread = threading.Thread(target=_watch, daemon=True)
+        _thread.start()
+    _calls.append(_Call(what, seconds, key, time.monotonic()))
+    if _thread and not _is_armed:
+        _arm(_calls[-1])
+
+
+def end() -> None:
+    """Note that the call that began last is over."""
+    if _watcher:
+        _watcher.send(("end",))
+    else:
+        _calls.pop()
+
+
+def is_watched() -> bool:
+    """Return True in a process that `run_watched` started, which is ended by the one that watches it."""
+    return _watcher is not None
+
+
+def _arm(call: _Call | None) -> None:
+    """End the process from C unless this is called again before: nothing of Python ran so long. None: no call."""
+    global _is_armed
+    if call is None:
+        faulthandler.cancel_dump_traceback_later()
+    else:
+        faulthandler.dump_traceback_later(call.limit + _GRACE, exit=True, file=2)
+    _is_armed = call is not None
+    if _note is not None:
+        text = f"{call.began + call.limit} {call.reason}" if call else ""
+        _note[:] = text.encode()[:_NOTE].ljust(_NOTE, b"\0")
+
+
+def _watch() -> None:
+    while True:
+        time.sleep(_LOOK_EVERY)
+        call = _calls[-1] if _calls and is_working() else None
+        _arm(call)
+        if call is None:
+            continue
+        waited = time.monotonic() - call.began
+        if waited > call.limit:
+            end_refused(f"{call.reason}; what is finished is kept, and a larger {call.key} gives it more")
+        elif waited > call.seconds and not call.told:
+            call.told = True
+            warn(f"{call.what} has not answered for {call.seconds:g} s; it is given {call.limit:g} s")
+
+
+def fork_worker() -> str:
+    """Fork this process and handle its signals. Return "" in the child, which does the work.
+
+    The parent forwards Ctrl-C and SIGTERM, and exits with the child's exit code. Only where a signal killed the child (the system
+    does so where memory is short), or a time limit ended it, it returns, with the reason. Linux only: "" elsewhere, without a fork.
+    """
+    global _note
+    if sys.platform != "linux":
+        handle_signals()
+        return ""
+    parent, note = os.getpid(), mmap.mmap(-1, _NOTE)
+    # A signal that comes before both processes have their handlers is delivered afterwards.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    child = os.fork()
+    if child == 0:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it died before the call
+            os._exit(128 + signal.SIGTERM)
+        handle_signals()
+        _note = note
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        return ""
+
+    def forward(number: int, _: FrameType | None) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    handle_signals(forward)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    ends, _, reason = note[:].rstrip(b"\0").decode(errors="ignore").partition(" ")
+    if code < 0:
+        hint = ", as the system does where memory is short" if -code == signal.SIGKILL else ""
+        reason = f"its process was ended by {signal.Signals(-code).name}{hint}"
+    elif code == 0 or not ends or time.monotonic() < float(ends):
+        os._exit(code)
+    handle_signals()
+    return reason
 
 
 def run_watched(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -52,42 +195,6 @@ def run_watched(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         process.join()
 
 
-@contextmanager
-def limited(what: str, seconds: float, key: str) -> Iterator[None]:
-    """Run a call of the user's code that may take `seconds` where it is watched; `key` of params.yaml raises the limit.
-
-    A stage, which nobody watches, gives it ten times as long (`runtime.watchdog`).
-    """
-    begin(what, seconds, key)
-    try:
-        yield
-    finally:
-        end()
-
-
-def begin(what: str, seconds: float, key: str) -> None:
-    """Begin what `limited` limits, for a call that `end` ends elsewhere."""
-    watcher = _Watcher.connection
-    if watcher is None:
-        watchdog.begin(what, seconds, key)
-    else:
-        watcher.send(("begin", f"{what} has not answered in {seconds:g} s; {key} gives it more", seconds))
-
-
-def end() -> None:
-    """Note that the call that began last is over."""
-    watcher = _Watcher.connection
-    if watcher is None:
-        watchdog.end()
-    else:
-        watcher.send(("end",))
-
-
-def is_watched() -> bool:
-    """Return True in a process that `run_watched` started, which is ended by the one that watches it."""
-    return _Watcher.connection is not None
-
-
 def _listen(connection: Connection, process: mp.process.BaseProcess) -> Any:
     """Wait until the process returns, ends without a result, or one of its calls exceeds its limit."""
     waiting: list[tuple[str, float]] = []  # of calls inside calls, the limit of the innermost counts
@@ -106,9 +213,9 @@ def _listen(connection: Connection, process: mp.process.BaseProcess) -> Any:
         elif word == "refused":
             raise (InfrastructureError if details[1] else UserError)(details[0])
         else:
-            process.join(_GRACE)
+            process.join(_LAST_WORD)
             return details[0]
-    process.join(_GRACE)
+    process.join(_LAST_WORD)
     code = process.exitcode
     how = f"by {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
     raise UserError(f"code of yours ended the process {how} before anything was known; nothing was checked")
@@ -122,11 +229,12 @@ def _watched(
     kwargs: dict[str, object],
 ) -> None:
     """In the process of its own."""
+    global _watcher
     theirs.close()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     end_with_parent(lambda: os._exit(USER_ERROR))
-    _Watcher.connection = connection
+    _watcher = connection
     try:
         returned = work(*args, **kwargs)
         sys.stdout.flush()

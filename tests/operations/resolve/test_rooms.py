@@ -32,7 +32,7 @@ SCHEDULING = [
     ("runtime/batch_runner.py", "WORTH_KEEPING = 1.0"),
     ("runtime/stage_log.py", "_DIRECTORIES = {"),
     ("runtime/shutdown.py", "GRACE = 5.0"),
-    ("runtime/watchdog.py", "STAGE_FACTOR = 10"),
+    ("runtime/supervised.py", "STAGE_FACTOR = 10"),
     ("cli/show.py", "from pathlib import Path"),
 ]
 

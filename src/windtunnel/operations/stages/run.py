@@ -8,8 +8,8 @@ from importlib import import_module
 
 from windtunnel.core.errors import UserError, shown, unknown_word
 from windtunnel.core.threads import compute_with_one_thread
-from windtunnel.runtime.forked_stage import fork_worker
 from windtunnel.runtime.shutdown import handle_signals, user_errors
+from windtunnel.runtime.supervised import fork_worker
 
 # Those that are no family's, in the order of the pipeline: each is a module beside this one. `entry` runs all others.
 STAGES = ("resolve", "prepare", "train", "clean", "generators", "sanity", "summary", "gate", "report", "track")

@@ -1,4 +1,4 @@
-"""What executors and the work inside them share: a unit that was given up, and the state of a process that computes one."""
+"""Units of work as executors and the work inside them see them: one that was given up, and the process that computes one."""
 
 from __future__ import annotations
 

@@ -7,18 +7,18 @@ import pytest
 
 SCRIPT = """
 import ctypes, os, signal, time
-from windtunnel.runtime import watchdog
-from windtunnel.runtime.forked_stage import fork_worker
+from windtunnel.runtime import supervised
+from windtunnel.runtime.supervised import fork_worker
 from windtunnel.runtime.shutdown import user_errors
 
-watchdog._GRACE = 0.3
+supervised._GRACE = 0.3
 if reason := fork_worker():
     print("recorded:", reason)
     raise SystemExit(0)
 with user_errors():
-    watchdog.begin("the model", {seconds}, "model.time_limit")
+    supervised.begin("the model", {seconds}, "model.time_limit")
     {hangs}
-    watchdog.end()
+    supervised.end()
     {after}
 """
 
