@@ -8,7 +8,7 @@ import torch
 
 from tests.hostile.harness import params, stage, windtunnel, write_params
 from tests.hostile.random_kills import digests
-from windtunnel.operations.tracking import outbox
+from windtunnel.operations.tracking import track as outbox
 from windtunnel.operations.tracking.state import read_state
 from windtunnel.records.artifacts import load_tensors, read_artifacts
 from windtunnel.records.layout import Layout

@@ -6,7 +6,6 @@ import json
 import pytest
 
 from windtunnel.operations.dvc_lock import read_lock
-from windtunnel.operations.tracking.state import read_stages
 
 LOCK = """\
 schema: '2.0'
@@ -49,7 +48,7 @@ def test_a_damaged_lock_knows_of_no_stage(tmp_path, content):
 
 def test_a_stage_is_known_by_its_command_its_dependencies_and_its_params_as_they_stand_in_the_file(tmp_path):
     (tmp_path / "dvc.lock").write_text(LOCK)
-    stage = read_stages(tmp_path / "dvc.lock")[0]
+    stage = read_lock(tmp_path / "dvc.lock", exact=True)["attack@pgd"]
     noted = [
         "python -m stages.attack pgd",
         [{"hash": "md5", "md5": "0a1b", "path": "reports/resolved/attack/pgd.json", "size": 12}],

@@ -145,15 +145,6 @@ def _migrate(path: Path) -> None:
     SqlAlchemyStore(f"sqlite:///{path}", (path.parent / "mlartifacts").as_uri()).engine.dispose()
 
 
-def first_number(path: Path, query: str, *values: str) -> int | None:
-    """Return the number in the first row that a query gives; None for a store that has another schema or is damaged."""
-    try:
-        with closing(_read_only(path)) as database:
-            return int(database.execute(query, values).fetchone()[0])
-    except sqlite3.Error:
-        return None
-
-
 def _set_aside(path: Path) -> None:
     for side in ("", "-wal", "-shm", "-journal"):
         if Path(f"{path}{side}").exists():

@@ -44,6 +44,13 @@ class LockedStage(BaseModel):
         return self.params.get("params.yaml") or {}
 
     @property
+    def hash(self) -> str:
+        """Return the digest of its command, dependencies and params, what DVC's own cache goes by."""
+        noted = self.model_dump(exclude_unset=True)
+        key = json.dumps([noted.get(part) for part in ("cmd", "deps", "params")], sort_keys=True, default=str)
+        return hashlib.sha256(key.encode()).hexdigest()[:32]
+
+    @property
     def md5_of_deps(self) -> dict[str, str]:
         """md5 of what it read, by path."""
         return {file.path: file.md5 for file in self.deps}

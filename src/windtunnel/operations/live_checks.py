@@ -8,9 +8,15 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from windtunnel.boundary.mlflow_server import connect, tracking_uri
+from windtunnel.boundary.params import load_params
 from windtunnel.core.errors import UserError
+from windtunnel.evaluation.gate.decide import regression_mismatch
+from windtunnel.operations.tracking.state import read_state
+from windtunnel.operations.tracking.store import find_state
 from windtunnel.records.findings import FindingRecord, Status
-from windtunnel.runtime.credentials import reason_of, without_credentials
+from windtunnel.records.layout import CHAMPION, SUMMARY
+from windtunnel.records.outcomes import OUTCOMES_FILE, read_record
+from windtunnel.runtime.credentials import reason_at
 
 
 class LiveOutcome(NamedTuple):
@@ -38,9 +44,6 @@ def committed() -> LiveOutcome:
 
 def tracked() -> LiveOutcome:
     """G5: whether the metrics of this state's MLflow run are those of the files; not run where there is no such run."""
-    from windtunnel.boundary.params import load_params
-    from windtunnel.operations.tracking.state import read_state
-
     try:
         state = read_state()
         logged = logged_metrics(state.digest, state.experiment, load_params().tracking.uri)
@@ -56,11 +59,6 @@ def tracked() -> LiveOutcome:
 
 def paired() -> LiveOutcome:
     """F3: whether the champion can be paired with this run on every metric of `gate.maximum_regression`."""
-    from windtunnel.boundary.params import load_params
-    from windtunnel.evaluation.gate.decide import regression_mismatch
-    from windtunnel.records.layout import CHAMPION, SUMMARY
-    from windtunnel.records.outcomes import OUTCOMES_FILE, read_record
-
     if not CHAMPION.is_file():
         return LiveOutcome(Status.NOT_APPLICABLE, "there is no champion to compare with")
     try:
@@ -81,10 +79,7 @@ def logged_metrics(digest: str, experiment: str, configured_uri: str | None) -> 
     """Return the metrics of the parent run of the state `digest`; None where it is not logged. Raises UserError for a dead server."""
     uri = tracking_uri(configured_uri)
     try:
-        client = connect(uri)
-        experiment_record = client.get_experiment_by_name(experiment)
-        query = f"tags.`windtunnel.state` = '{digest}' and tags.`windtunnel.role` = 'parent'"
-        runs = client.search_runs([experiment_record.experiment_id], query, max_results=1) if experiment_record else []
+        run = find_state(connect(uri), experiment, digest)
     except Exception as error:  # MLflow, SQLAlchemy and requests raise what they like
-        raise UserError(f"tracking: {without_credentials(uri)}: {type(error).__name__}: {reason_of(error)}") from error
-    return dict(runs[0].data.metrics) if runs else None
+        raise UserError(f"tracking: {reason_at(uri, error)}") from error
+    return dict(run.data.metrics) if run else None

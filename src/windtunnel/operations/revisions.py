@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 from windtunnel.boundary.params_file import entry_names, read_params
 from windtunnel.core.errors import UserError
 from windtunnel.operations.dvc_lock import read_lock
-from windtunnel.operations.tracking.state import read_stages
 from windtunnel.records.files import DATA_FILE, METADATA_FILE, read_json
 from windtunnel.records.layout import LOCK
 from windtunnel.registry.plugins import families
@@ -52,7 +51,7 @@ def run_of_lock(folder: Path, label: str, origin: str) -> Run:
     from dvc.repo import Repo
 
     raw = read_params(folder / "params.yaml")
-    outs = {path: md5 for stage in read_stages(folder / LOCK) for path, md5 in stage.outs.items()}
+    outs = {path: md5 for stage in read_lock(folder / LOCK).values() for path, md5 in stage.md5_of_outs.items()}
     names = ["clean", *(name for family in families() for name in entry_names(raw, family))]
     outputs = [
         "reports/metrics.json",

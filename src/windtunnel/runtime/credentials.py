@@ -29,6 +29,11 @@ def reason_of(error: BaseException, at_most: int = 200) -> str:
     return " ".join(without_credentials(str(error)).split())[:at_most]
 
 
+def reason_at(address: str, error: BaseException) -> str:
+    """Return what went wrong at an address (of a tracking store, a registry) as one line without credentials."""
+    return f"{without_credentials(address)}: {type(error).__name__}: {reason_of(error)}"
+
+
 def without_credentials(text: str) -> str:
     """Return `text` without the credentials of every address in it, nor those of the environment.
 

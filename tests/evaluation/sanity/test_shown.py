@@ -102,13 +102,9 @@ def test_git_is_asked_now(run: Path) -> None:
 def test_mlflow_is_asked_now(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 
-    from windtunnel.boundary import params as load
-    from windtunnel.operations import live_checks
-    from windtunnel.operations.tracking import state
-
     found = SimpleNamespace(digest="d", experiment="e", metrics={"clean/accuracy": 0.9})
-    monkeypatch.setattr(state, "read_state", lambda: found)
-    monkeypatch.setattr(load, "load_params", lambda: SimpleNamespace(tracking=SimpleNamespace(uri=None)))
+    monkeypatch.setattr(live_checks, "read_state", lambda: found)
+    monkeypatch.setattr(live_checks, "load_params", lambda: SimpleNamespace(tracking=SimpleNamespace(uri=None)))
     for logged, status in (
         ({"clean/accuracy": 0.9}, "pass"),
         ({"clean/accuracy": 0.8}, "fail"),
@@ -123,13 +119,12 @@ def test_the_champion_is_compared_on_its_own_samples_or_not_at_all(run: Path, mo
     """F3: a champion of other samples cannot be paired, and the sanity checks say so."""
     from types import SimpleNamespace
 
-    from windtunnel.boundary import params as load
     from windtunnel.params.results import Gate
     from windtunnel.records.layout import CHAMPION, SUMMARY
     from windtunnel.records.outcomes import OUTCOMES_FILE, OutcomeRecord, Outcomes, write_record
 
     gate = Gate(maximum_regression={"worst_case/accuracy": 0.05})
-    monkeypatch.setattr(load, "load_params", lambda: SimpleNamespace(gate=gate))
+    monkeypatch.setattr(live_checks, "load_params", lambda: SimpleNamespace(gate=gate))
     assert live_checks.paired().status == "not_applicable"
     mine = OutcomeRecord("a", ("one", "two"), {"worst_case/accuracy": Outcomes("p", "11")})
     write_record(mine, SUMMARY / OUTCOMES_FILE)

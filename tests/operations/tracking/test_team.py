@@ -19,10 +19,9 @@ from windtunnel.boundary.mlflow_server import connect
 from windtunnel.boundary.models.architectures import mlp
 from windtunnel.boundary.models.from_mlflow import fetch_model
 from windtunnel.operations.tracking import store
-from windtunnel.operations.tracking.outbox import waiting
 from windtunnel.operations.tracking.registry import CHAMPION, PREVIOUS, open_registry
 from windtunnel.operations.tracking.state import read_state
-from windtunnel.operations.tracking.track import track
+from windtunnel.operations.tracking.track import track, waiting
 from windtunnel.params.results import Tracking
 from windtunnel.records.artifacts import save_tensors
 from windtunnel.records.files import write_json

@@ -24,7 +24,7 @@ from windtunnel.params.results import Tracking
 from windtunnel.records.gate import GateResult
 from windtunnel.records.layout import REPORTS, SUMMARY
 from windtunnel.records.outcomes import OUTCOMES_FILE, Origin, OutcomeRecord, read_record
-from windtunnel.runtime.credentials import reason_of, without_credentials
+from windtunnel.runtime.credentials import reason_at, without_credentials
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -115,7 +115,7 @@ class Registry:
         `model` is reports/model. Raises UserError for a model that has no weights of its own.
         """
         with self._asked():
-            run_id = deliver(state, self.uri, volatile_tags())
+            run_id, _ = deliver(state, self.uri, volatile_tags())
         existing = self.versions(_STATE, state.digest)
         if existing:
             return existing[0]
@@ -201,8 +201,7 @@ class Registry:
         except UserError:
             raise
         except Exception as error:  # MLflow, its stores and its HTTP client raise many kinds for "did not answer"
-            where = without_credentials(self.uri)
-            raise RegistryError(f"registry: {where}: {type(error).__name__}: {reason_of(error)}") from error
+            raise RegistryError(f"registry: {reason_at(self.uri, error)}") from error
 
 
 def open_registry(tracking: Tracking) -> Registry:

@@ -43,15 +43,15 @@ MAX_TAG = 4500
 class ChildState:
     """One assessment as a nested run: its digest decides whether it was logged before.
 
-    run_times: what the seconds come to that its samples took on the machine that computed it, where that is known.
-    entry: its keys in params.yaml, dotted and as written.
+    dvc_tags: its stage in dvc.lock, where it has one. run_times: what the seconds come to that its samples took on the machine
+    that computed it, where that is known. entry: its keys in params.yaml, dotted and as written.
     """
 
     name: str
     directory: Path
     metadata: Metadata
     digest: str
-    stage: StageState | None = None
+    dvc_tags: Mapping[str, str] = field(default_factory=dict)
     run_times: Mapping[str, float] = field(default_factory=dict)
     entry: Mapping[str, str] = field(default_factory=dict)
 
@@ -154,7 +154,8 @@ def read_state(layout: Layout = HERE, *, tensors: bool = True) -> State:
     Raises UserError where a part of it is missing or damaged.
     """
     params = load_params(layout.params)
-    stages = [stage for stage in read_stages(layout.lock) if stage.name != "track"]
+    # Assessed without DVC there are none: the digests of the artifacts still identify the run.
+    stages = {name: stage for name, stage in read_lock(layout.lock, exact=True).items() if name != "track"}
     names = ["clean", *(name for _, name, _ in entries(params))]
     checks = read_findings(layout.sanity)
     written = flat_params(layout.params)
@@ -190,7 +191,7 @@ def read_state(layout: Layout = HERE, *, tensors: bool = True) -> State:
         **({"windtunnel.damaged": "; ".join(problems)} if problems else {}),
         "data.digest": dataset.digest,
         "model.digest": model_digest,
-        **({"dvc.stage_hashes": " ".join(f"{s.name}={s.hash[:12]}" for s in stages)} if stages else {}),
+        **({"dvc.stage_hashes": " ".join(f"{name}={s.hash[:12]}" for name, s in stages.items())} if stages else {}),
         **{k: str(v) for k, v in params.tracking.tags.items()},
     }
     assessments = {child.name: child.metadata for child in children}
@@ -268,13 +269,17 @@ def _git(*arguments: str) -> str:
 
 
 def _child(
-    layout: Layout, name: str, stages: Sequence[StageState], checks: Sequence[FindingRecord], *, tensors: bool
+    layout: Layout, name: str, stages: Mapping[str, LockedStage], checks: Sequence[FindingRecord], *, tensors: bool
 ) -> ChildState:
     directory = layout.robustness / name
     metadata = with_caveats(read_metadata(directory), checks)
-    stage = next((s for s in stages if layout.name_in_dvc(directory) in s.outs), None)
+    output = layout.name_in_dvc(directory)
+    dvc_tags = {}
+    for label, stage in stages.items():
+        if md5 := stage.md5_of_outs.get(output):
+            dvc_tags = {"dvc.stage": label, "dvc.stage_hash": stage.hash, "dvc.out_md5": md5}
     if not tensors:
-        return ChildState(name, directory, metadata, "", stage)
+        return ChildState(name, directory, metadata, "", dvc_tags)
     # Not the digest in runtime.json: that file is no DVC output, so after a checkout it may speak of other tensors.
     path = directory / DATA_FILE
     if not is_whole(path):
@@ -282,7 +287,7 @@ def _child(
     data = file_digest(path)
     digest = assessment_digest(directory, data)
     run_times = run_time_metrics(measured_run_times(directory, data) or ())
-    return ChildState(name, directory, metadata, digest, stage, run_times)
+    return ChildState(name, directory, metadata, digest, dvc_tags, run_times)
 
 
 def _by_name(metrics: Metrics) -> dict[str, Json]:
@@ -292,26 +297,3 @@ def _by_name(metrics: Metrics) -> dict[str, Json]:
     for line in table(tuple[Correlation, ...], metrics, "correlations"):
         pairs.setdefault(line.x, {})[line.y] = line.model_dump(exclude={"x", "y"})
     return {key: group for key, group in (("models", models), ("correlations", pairs)) if group}
-
-
-@dataclass(frozen=True, slots=True)
-class StageState:
-    """One stage of dvc.lock: `hash` is over its command, dependencies and params, what DVC's own cache goes by."""
-
-    name: str
-    hash: str
-    outs: Mapping[str, str]
-
-
-def read_stages(path: Path) -> list[StageState]:
-    """Return the stages of a dvc.lock in the order of the file; none where there is no such file or it is damaged.
-
-    Assessed without DVC there are none: the digests of the artifacts still identify the run.
-    """
-    return [_stage(name, stage) for name, stage in read_lock(path, exact=True).items()]
-
-
-def _stage(name: str, stage: LockedStage) -> StageState:
-    noted = stage.model_dump(exclude_unset=True)
-    key = json.dumps([noted.get(part) for part in ("cmd", "deps", "params")], sort_keys=True, default=str)
-    return StageState(name, hashlib.sha256(key.encode()).hexdigest()[:32], stage.md5_of_outs)

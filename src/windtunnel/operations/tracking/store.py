@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from collections.abc import Mapping
@@ -11,7 +12,6 @@ from urllib.parse import urlparse
 
 from windtunnel.boundary.mlflow_server import ARTIFACTS, connect, main_root, store_lock
 from windtunnel.boundary.params_file import read_params
-from windtunnel.boundary.sqlite_store import first_number
 from windtunnel.operations.redaction import TEXT_SUFFIXES, redacted_file, secrets_of
 from windtunnel.operations.tracking.state import MAX_TAG, ChildState, State
 from windtunnel.records.files import DATA_FILE, read_own
@@ -19,6 +19,7 @@ from windtunnel.records.layout import Layout
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 # MLflow 3 opens an experiment of no kind in its GenAI view.
 _EXPERIMENT = {
@@ -34,53 +35,45 @@ _EXPERIMENT = {
 _PARAMS_AT_ONCE = 100  # MLflow's limit for one batch
 
 
-def deliver(state: State, uri: str, origin: Mapping[str, str]) -> str:
-    """Log `state` unless it is logged already; the parent's run id. Complete, or raises what MLflow raises.
+def deliver(state: State, uri: str, origin: Mapping[str, str]) -> tuple[str, bool]:
+    """Log `state` unless it is logged already; return (the parent's run id, True if it was logged now).
 
-    `origin` are tags on where the state was made (`state.volatile_tags`), kept from the first delivery. Runs are found
-    by tag, so that delivering twice makes nothing twice; an interrupted delivery is completed.
+    Complete, or raises what MLflow raises. `origin` are tags on where the state was made (`state.volatile_tags`), kept from the
+    first delivery. Runs are found by tag, so that delivering twice makes nothing twice; an interrupted delivery is completed.
     """
     with store_lock():
         client = connect(uri)
         experiment = find_experiment(client, state.experiment, uri)
-        existing = _find(client, experiment, _parent_of(state.digest))
-        if existing and _is_complete(client, existing):
-            return existing
+        existing = find_state(client, state.experiment, state.digest)
+        if existing and _is_complete(existing):
+            return str(existing.info.run_id), False
         tags = {**state.tags, **origin, "windtunnel.role": "parent", "mlflow.source.name": "dvc repro"}
-        parent = existing or _create(client, experiment, _run_name(state), tags)
-        model = _log_parent(client, parent, state)
+        parent = str(existing.info.run_id) if existing else _create(client, experiment, _run_name(state), tags)
+        secrets = secrets_of(read_params(state.layout.params))
+        model = _log_parent(client, parent, state, secrets)
         for child in state.children:
-            _deliver_child(client, experiment, parent, child, state, model)
+            _deliver_child(client, experiment, parent, child, state, model, secrets)
         _complete(client, parent)
-        return parent
+        return parent, True
 
 
-def _parent_of(digest: str) -> str:
-    return f"tags.`windtunnel.state` = '{digest}' and tags.`windtunnel.role` = 'parent'"
+def find_state(client: MlflowClient, experiment: str, digest: str) -> Run | None:
+    """Return the parent run of a state, complete or not; None where there is none, or no experiment of this name."""
+    entry = client.get_experiment_by_name(experiment)
+    query = f"tags.`windtunnel.state` = '{digest}' and tags.`windtunnel.role` = 'parent'"
+    return _find(client, str(entry.experiment_id), query) if entry else None
 
 
 def tag_state(digest: str, experiment: str, uri: str, tags: Mapping[str, str]) -> str | None:
     """Set tags on the run of a state; return its id, None where the state is not logged."""
     with store_lock():
         client = connect(uri)
-        entry = client.get_experiment_by_name(experiment)
-        run = _find(client, str(entry.experiment_id), _parent_of(digest)) if entry else None
-        for key, value in tags.items() if run else ():
-            client.set_tag(run, key, value)
-        return run
-
-
-def is_logged(digest: str, uri: str) -> bool:
-    """Return True if a complete run of this state is in a local SQLite store: a look that takes milliseconds, without MLflow."""
-    path = uri.removeprefix("sqlite:///")
-    if not uri.startswith("sqlite:///") or not Path(path).is_file():
-        return False
-    query = (
-        "select count(*) from tags s join tags c on s.run_uuid = c.run_uuid join runs r on r.run_uuid = s.run_uuid "
-        "where s.key = 'windtunnel.state' and s.value = ? and c.key = 'windtunnel.complete' and c.value = 'true' "
-        "and r.lifecycle_stage = 'active'"
-    )
-    return bool(first_number(Path(path), query, digest))
+        run = find_state(client, experiment, digest)
+        if run is None:
+            return None
+        for key, value in tags.items():
+            client.set_tag(run.info.run_id, key, value)
+        return str(run.info.run_id)
 
 
 def find_experiment(client: MlflowClient, name: str, uri: str) -> str:
@@ -98,9 +91,8 @@ def find_experiment(client: MlflowClient, name: str, uri: str) -> str:
     return identifier
 
 
-def _find(client: MlflowClient, experiment: str, query: str) -> str | None:
-    runs = client.search_runs([experiment], filter_string=query, max_results=1)
-    return str(runs[0].info.run_id) if runs else None
+def _find(client: MlflowClient, experiment: str, query: str) -> Run | None:
+    return next(iter(client.search_runs([experiment], filter_string=query, max_results=1)), None)
 
 
 def _create(client: MlflowClient, experiment: str, name: str, tags: Mapping[str, str]) -> str:
@@ -113,8 +105,8 @@ def _name(name: str) -> str:
     return re.sub(r"[^\w\-./: ]", "_", name)[:250]
 
 
-def _is_complete(client: MlflowClient, run: str) -> bool:
-    return bool(client.get_run(run).data.tags.get("windtunnel.complete") == "true")
+def _is_complete(run: Run) -> bool:
+    return bool(run.data.tags.get("windtunnel.complete") == "true")
 
 
 def _complete(client: MlflowClient, run: str) -> None:
@@ -128,14 +120,13 @@ def _run_name(state: State) -> str:
     return " ".join([*filter(None, budget), state.digest[:8]])
 
 
-def _log_parent(client: MlflowClient, run: str, state: State) -> str:
+def _log_parent(client: MlflowClient, run: str, state: State, secrets: set[str]) -> str:
     """Log the state itself; return the id of its model."""
     client.set_tag(run, "mlflow.note.content", state.description.replace("{run}", run))
     _log_params(client, run, state.params)
     # With its model and its data set, a metric ranks models: search_logged_models, and the columns of the Models page.
     origin = _log_subject(client, run, state)
     _log_metrics(client, run, {name: [(0, value)] for name, value in state.metrics.items()}, origin)
-    secrets = secrets_of(read_params(state.layout.params))
     for path in state.files:
         in_reports = path.is_relative_to(state.layout.reports)
         below = path.parent.relative_to(state.layout.reports).as_posix() if in_reports else "."
@@ -156,26 +147,26 @@ def _log_file(client: MlflowClient, run: str, path: Path, below: str | None, sec
 
 
 def _deliver_child(
-    client: MlflowClient, experiment: str, parent: str, child: ChildState, state: State, model: str
+    client: MlflowClient, experiment: str, parent: str, child: ChildState, state: State, model: str, secrets: set[str]
 ) -> None:
     same = f"tags.`windtunnel.digest` = '{child.digest}'"
     # The name too: two assessments may find the same, and are two runs all the same.
     query = f"{same} and tags.`mlflow.parentRunId` = '{parent}' and attributes.run_name = '{child.name}'"
-    run = _find(client, experiment, query)
-    if run and _is_complete(client, run):
+    existing = _find(client, experiment, query)
+    if existing and _is_complete(existing):
         return
-    if not run:
+    if existing:
+        run = str(existing.info.run_id)
+    else:
         earlier = _find(client, experiment, f"{same} and tags.`windtunnel.complete` = 'true'")
         # A cached result is linked to the run that first logged it.
-        link = {"reused_from": earlier} if earlier else {}
-        run = _create(
-            client, experiment, child.name, {**_child_tags(child, state.layout), **link, "mlflow.parentRunId": parent}
-        )
+        link = {"reused_from": str(earlier.info.run_id)} if earlier else {}
+        tags = {**_child_tags(child, state.layout), **link, "mlflow.parentRunId": parent}
+        run = _create(client, experiment, child.name, tags)
     _log_params(client, run, child.params)
     # Its metrics are not tied to the model: `accuracy` of two assessments would be one column of the Models page.
     _log_inputs(client, run, state, model)
     _log_metrics(client, run, {**{k: [(0, v)] for k, v in child.metrics.items()}, **child.curves})
-    secrets = secrets_of(read_params(state.layout.params))
     for path in child.files:
         _log_file(client, run, path, None, secrets)
     if state.log_tensors:
@@ -185,7 +176,7 @@ def _deliver_child(
 
 def _child_tags(child: ChildState, layout: Layout) -> dict[str, str]:
     """By what a nested run is found, and what limits its numbers."""
-    tags = {
+    return {
         "windtunnel.role": "assessment",
         "windtunnel.digest": child.digest,
         "assessment_kind": child.metadata.assessment_kind.value,
@@ -193,11 +184,8 @@ def _child_tags(child: ChildState, layout: Layout) -> dict[str, str]:
         "tensors": f"{layout.name_in_dvc(child.directory / DATA_FILE)} (in DVC)",
         **{f"metric.{key}": word for key, word in child.words.items()},
         **{f"caveat.{caveat.code}": caveat.text[:MAX_TAG] for caveat in child.caveats},
+        **child.dvc_tags,
     }
-    if child.stage:
-        md5 = child.stage.outs[layout.name_in_dvc(child.directory)]
-        tags |= {"dvc.stage": child.stage.name, "dvc.stage_hash": child.stage.hash, "dvc.out_md5": md5}
-    return tags
 
 
 def _log_params(client: MlflowClient, run: str, params: Mapping[str, str]) -> None:
@@ -239,8 +227,6 @@ def _log_subject(client: MlflowClient, run: str, state: State) -> dict[str, str]
 
 def _log_inputs(client: MlflowClient, run: str, state: State, model: str) -> tuple[str, str]:
     """Link a run to its data set and to the logged model of this id; return the name and the digest of the data set."""
-    import json
-
     from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput
 
     facts = state.dataset.model_dump(mode="json", include={"n", "shape", "class_names"})
@@ -261,8 +247,6 @@ def logged_model(client: MlflowClient, run: str, state: State) -> str:
 
     The weights stay in DVC until it is registered; MLflow gets what they are, so that all runs of one model can be found from it.
     """
-    import json
-
     experiment = client.get_run(run).info.experiment_id
     name = f"model-{state.model_digest[:12]}"
     models = client.search_logged_models([experiment], filter_string=f"name = '{name}'", max_results=1)

@@ -14,7 +14,7 @@ from windtunnel.assessments.figures.plots import Bar, Series, bars, lines
 from windtunnel.assessments.figures.scene import Scene
 from windtunnel.boundary.mlflow_server import connect, store_lock
 from windtunnel.core.transformations import epsilon_text
-from windtunnel.operations.tracking.store import find_experiment
+from windtunnel.operations.tracking.store import find_experiment, find_state
 from windtunnel.records.basis import Basis, stated
 from windtunnel.records.metadata import rate
 
@@ -68,7 +68,7 @@ def record_sweep(
             if existing
             else client.create_run(where, tags=tags, run_name=title[:250]).info.run_id
         )
-        states = {point.state: _state(client, where, point.state) for point in points}
+        states = {point.state: find_state(client, experiment, point.state) for point in points}
         for state in states.values():
             if state and "mlflow.parentRunId" not in state.data.tags:
                 for key, value in {**_OPEN, "mlflow.parentRunId": run}.items():
@@ -76,12 +76,6 @@ def record_sweep(
         _log(client, run, title, axes, points, states)
         client.set_terminated(run)
     return run
-
-
-def _state(client: MlflowClient, experiment: str, digest: str) -> Run | None:
-    query = f"tags.`windtunnel.state` = '{digest}' and tags.`windtunnel.role` = 'parent'"
-    runs = client.search_runs([experiment], filter_string=query, max_results=1)
-    return runs[0] if runs else None
 
 
 def _log(
