@@ -9,8 +9,7 @@ from windtunnel.boundary.mlflow_server import main_root
 from windtunnel.core.references import resolve
 from windtunnel.core.repository import asking_project, code_folders, dvc_root, repository
 from windtunnel.operations.dvc_files import damaged_files
-from windtunnel.operations.resolve.closure import Code
-from windtunnel.operations.resolve.memory import Memory
+from windtunnel.operations.resolve.closure import Code, Memory
 
 
 @pytest.fixture

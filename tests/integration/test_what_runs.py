@@ -16,9 +16,7 @@ from dvc.repo import Repo
 from sklearn.datasets import load_digits
 
 from tests.integration.clone import Clone
-from windtunnel.operations.resolve.closure import STAGE_LOG, Code, schedules
-from windtunnel.operations.resolve.memory import Memory
-from windtunnel.operations.resolve.source import read_source
+from windtunnel.operations.resolve.closure import STAGE_LOG, Code, Memory, read_source, schedules
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -299,7 +297,7 @@ def test_no_stage_executes_code_that_was_not_digested(project):
         seen.setdefault(stage, set()).add(module)
     assert set(seen) >= TORCH - {"corrupt@against"}
     code = Code(project.folder, Memory(project.probe / "memory.json"))
-    log = read_source(Path(str(code.file(STAGE_LOG))), STAGE_LOG).imports
+    log = read_source(Path(str(code.file(STAGE_LOG))), STAGE_LOG)["imports"]
     logged = set(code.closure(name for name in log if code.file(name)).code)  # what the last line of a stage reads
     for stage, modules in sorted(seen.items()):
         if stage in ("resolve", "track"):

@@ -32,7 +32,7 @@ STAGES = "windtunnel.operations.stages"
     ("modules", "needed"),
     [
         ("stages.attack", set()),
-        ("windtunnel.operations.tracking.recall", set()),
+        ("windtunnel.operations.stages.track", set()),
         (ATTACK, {"torch", "scipy"}),  # of scipy a function of the normal distribution
         (f"{STAGES}.prepare", {"torch"}),
         (f"{STAGES}.train", {"torch"}),
@@ -54,7 +54,7 @@ def test_resolving_and_seeing_that_all_is_logged_wait_for_nothing_slow(tmp_path)
     code = f"""
 import sys
 from windtunnel.operations.stages import resolve
-from windtunnel.operations.tracking.recall import logged_before
+from windtunnel.operations.stages.track import logged_before
 resolve.main()
 logged_before()
 print(*{{name.partition('.')[0] for name in sys.modules}} & {SLOW!r}, file=sys.stderr)

@@ -38,8 +38,7 @@ def _has_results(directory: Path) -> bool:
 def _mlflow_run(name: str, scratch: Path) -> Run | None:
     from windtunnel.boundary.mlflow_server import tracking_uri
     from windtunnel.boundary.params import load_params
-    from windtunnel.operations.revisions import run_of_lock
-    from windtunnel.operations.tracking.runs import fetch_run
+    from windtunnel.operations.revisions import fetch_run, run_of_lock
 
     tracking = load_params().tracking
     label = fetch_run(name, scratch, tracking_uri(tracking.uri), tracking.experiment)

@@ -10,9 +10,7 @@ import pytest
 
 from windtunnel.core.errors import UserError
 from windtunnel.operations.resolve import dependencies
-from windtunnel.operations.resolve.closure import Code, draws
-from windtunnel.operations.resolve.memory import Memory
-from windtunnel.operations.resolve.source import read_source
+from windtunnel.operations.resolve.closure import Code, Memory, draws, read_source
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.schema import Params
 
@@ -39,7 +37,7 @@ def project(tmp_path):
 
 def digest(path, text):
     path.write_text(text)
-    return read_source(path, "own.it").digest
+    return read_source(path, "own.it")["digest"]
 
 
 def test_comments_docstrings_and_layout_are_no_change_of_code(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import windtunnel
 from windtunnel.evaluation.validate import validated_params
 from windtunnel.operations.resolve.build import Resolver
-from windtunnel.operations.resolve.memory import Memory
+from windtunnel.operations.resolve.closure import Memory
 
 ROOT = Path(__file__).parents[3]
 # A file, one constant in it, and a stage that must run again when the constant changes.

@@ -10,7 +10,7 @@ from windtunnel.assessments.clean.assess import assess_clean
 from windtunnel.assessments.run import take_back
 from windtunnel.boundary.models.load import export_onnx
 from windtunnel.operations.resolve.build import resolve_all
-from windtunnel.operations.resolve.explain import explain
+from windtunnel.operations.resolve.status import explain
 from windtunnel.params.resolved import Drawing, FigureSpec, Resolved, Work
 from windtunnel.params.results import Clean
 from windtunnel.records.artifacts import write_artifacts

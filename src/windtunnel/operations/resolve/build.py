@@ -15,9 +15,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.evaluation.sanity import CONTROL_LIBRARY
 from windtunnel.evaluation.validate import validated_params
 from windtunnel.operations.resolve import dependencies
-from windtunnel.operations.resolve.closure import Closure, Code
-from windtunnel.operations.resolve.libraries import versions
-from windtunnel.operations.resolve.memory import Memory
+from windtunnel.operations.resolve.closure import Closure, Code, Memory
 from windtunnel.operations.stages.run import ENTRY
 from windtunnel.params.entry import Block, Entry
 from windtunnel.params.load import entries
@@ -178,7 +176,7 @@ class Resolver:
             device=self.params.device if computes and stage != "prepare" else "",
             files={key: self._digest(key, path) for key, path in sorted((files or {}).items())},
             code=closure.code,
-            libraries=versions((closure.libraries - without_libraries) | installed, label),
+            libraries=dependencies.versions((closure.libraries - without_libraries) | installed, label),
             builds_on=dict(builds_on or {}),
         )
         return Resolved(stage=stage, family=family, name=name, work=work)
@@ -198,7 +196,7 @@ class Resolver:
         return Drawing(
             figures=tuple(figures),
             code=code,
-            libraries=versions(closure.libraries & {"matplotlib"}, "figures"),
+            libraries=dependencies.versions(closure.libraries & {"matplotlib"}, "figures"),
             pictures=self.params.report.pictures,
         )
 

@@ -1,24 +1,39 @@
-"""Find the code that a stage executes: modules reached by imports from its entry points, and their libraries."""
+"""Find the code that a stage executes: modules reached by imports from its entry points, and their libraries.
+
+What is read of a file, its digest without comments and docstrings and the modules it may import, is valid while its size and
+its time are the same.
+"""
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import importlib.util
+import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 import windtunnel
 from windtunnel.core.errors import UserError
 from windtunnel.core.repository import code_folders
-from windtunnel.operations.resolve.memory import Memory
-from windtunnel.operations.resolve.source import ModuleSource, read_source
+from windtunnel.records.files import file_digest, read_json, read_own, write_json
 
 PACKAGE = "windtunnel"
 SCHEDULING = f"{PACKAGE}.runtime"  # executors, progress, messages, shutdown: decides nothing of a result
 STAGE_LOG = f"{SCHEDULING}.stage_log"  # reads results for its last line, so what it imports decides nothing either
+MEMORY = Path(".cache/windtunnel/resolve.json")
+# Raised where what is remembered changes its form or its meaning: the digest of a module, what counts as an import.
+FORM = 1
+# A file that is younger when it is read may change once more within the same tick of its file system's clock.
+SETTLED = 2.0
+Finding = TypeVar("Finding")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,26 +120,19 @@ class Code:
         if name not in self._modules:
             path = self.file(name)
             assert path is not None
-            source = self._source(name, path)
-            code = {name: source.digest}
-            if source.resources:
+            source = self.memory.of(f"source {name}", path, lambda path: read_source(path, name))
+            code = {name: source["digest"]}
+            if source["resources"]:
                 code |= {f"{name}: {rel}": self.memory.digest(file) for rel, file in _beside(path)}
             parts = name.split(".")
             around = (".".join(parts[:i]) for i in range(1, len(parts)))
             # A folder of modules without an __init__.py has no file of its own, and is no library.
-            imported = (*source.imports, *self._lazy.get(name, ()))
+            imported = (*source["imports"], *self._lazy.get(name, ()))
             at_hand = {module.partition(".")[0] for module in imported if self.file(module) is not None}
             libraries = {module.partition(".")[0] for module in imported} - at_hand - sys.stdlib_module_names
             imports = tuple(module for module in (*around, *imported) if self.file(module) is not None)
             self._modules[name] = _Module(code, imports, frozenset(libraries))
         return self._modules[name]
-
-    def _source(self, name: str, path: Path) -> ModuleSource:
-        def read(path: Path) -> dict[str, object]:
-            return asdict(read_source(path, name))
-
-        source = self.memory.of(f"source {name}", path, read)
-        return ModuleSource(str(source["digest"]), tuple(source["imports"]), bool(source["resources"]))  # type: ignore[arg-type]
 
 
 class _Module(NamedTuple):
@@ -151,3 +159,139 @@ def _beside(path: Path) -> Iterator[tuple[str, Path]]:
     for file in sorted(folder.rglob("*")):
         if file.is_file() and file.suffix not in {".py", ".pyc"}:
             yield file.relative_to(folder).as_posix(), file
+
+
+class ModuleSource(TypedDict):
+    """digest: of the code alone. imports: dotted names; one may be a module's or that of something in a module.
+
+    resources: whether it reads files that lie beside it.
+    """
+
+    digest: str
+    imports: list[str]
+    resources: bool
+
+
+def read_source(path: Path, name: str) -> ModuleSource:
+    """Return the module `name` in `path`. Imports inside functions count, those for type checkers do not.
+
+    Raises UserError where the file is no Python.
+    """
+    try:
+        tree = ast.parse(read_own(path))
+    except (SyntaxError, ValueError) as error:
+        raise UserError(f"{path}: not Python ({error})") from error
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    imports = sorted(set(_imports(tree, package)))
+    resources = any(isinstance(node, ast.Name) and node.id in {"__file__", "PackageLoader"} for node in ast.walk(tree))
+    digest = hashlib.sha256("".join(_shape(tree)).encode()).hexdigest()
+    return ModuleSource(digest=digest, imports=imports, resources=resources)
+
+
+def _imports(node: ast.AST, package: str) -> Iterator[str]:
+    match node:
+        case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
+            for statement in node.orelse:
+                yield from _imports(statement, package)
+            return
+        case ast.Import():
+            yield from (alias.name for alias in node.names)
+        case ast.ImportFrom():
+            parts = package.split(".")
+            base = parts[: len(parts) + 1 - node.level] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            if module != "__future__":
+                yield from (module, *(f"{module}.{alias.name}" for alias in node.names))
+        case ast.Call(
+            func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"),
+            args=[ast.Constant(value=str(module)), *_],
+        ):
+            yield module
+    for child in ast.iter_child_nodes(node):
+        yield from _imports(child, package)
+
+
+def _shape(node: object) -> Iterator[str]:
+    """Yield the tree without places, comments and docstrings; what is empty is left out, so that Python's versions agree."""
+    if isinstance(node, list):
+        yield "["
+        for item in node:
+            yield from _shape(item)
+        yield "]"
+    elif isinstance(node, ast.AST):
+        yield f"({type(node).__name__}"
+        for name, value in ast.iter_fields(node):
+            if name == "body" and _has_docstring(node):
+                value = value[1:]
+            if value is not None and value != [] and name not in {"type_comment", "kind", "ctx"}:
+                yield f" {name}="
+                yield from _shape(value)
+        yield ")"
+    else:
+        yield f"{type(node).__name__}:{node!r}"
+
+
+def _has_docstring(node: ast.AST) -> bool:
+    """Return True for a docstring that is only documentation: a decorator may make it content, as that of a sanity check is."""
+    match node:
+        case (
+            ast.Module()
+            | ast.ClassDef(decorator_list=[])
+            | ast.FunctionDef(decorator_list=[])
+            | ast.AsyncFunctionDef(decorator_list=[])
+        ):
+            return ast.get_docstring(node, clean=False) is not None
+    return False
+
+
+class _MemoryFile(BaseModel):
+    """The file. files: size, time, inode and finding, by what it is and of which file."""
+
+    form: int
+    files: dict[str, list[object]]
+
+
+class Memory:
+    """Findings about files, kept between runs in `path`; a damaged or older file only costs time."""
+
+    def __init__(self, path: Path = MEMORY) -> None:
+        self._path = path
+        self._known: dict[str, list[object]] = {}
+        self._changed = False
+        try:
+            stored = _MemoryFile.model_validate(read_json(path))
+        except (UserError, ValidationError):
+            return
+        if stored.form == FORM:
+            self._known = stored.files
+
+    def of(self, what: str, path: Path, find: Callable[[Path], Finding]) -> Finding:
+        """Return the result of `find`, cached as `what`, for a file; a list, a text or a number. Raises OSError where it is missing."""
+        key, facts = f"{what} {os.path.abspath(path)}", path.stat()
+        mark = [facts.st_size, facts.st_mtime_ns, facts.st_ino]
+        entry = self._known.get(key)
+        if entry is not None and entry[:3] == mark:
+            return entry[3]  # type: ignore[return-value]  # what `find` gave before, through JSON
+        value = find(path)
+        if time.time() - facts.st_mtime > SETTLED:
+            self._known[key] = [*mark, value]
+            self._changed = True
+        return value
+
+    def digest(self, path: Path) -> str:
+        """sha256 of a file's bytes, or of the names and bytes of all files below a folder."""
+        if not path.is_dir():
+            return self.of("sha256", path, file_digest)
+        return combined(
+            {p.relative_to(path).as_posix(): self.digest(p) for p in sorted(path.rglob("*")) if p.is_file()}
+        )
+
+    def keep(self) -> None:
+        """Write new findings for the next run."""
+        if self._changed:
+            write_json(_MemoryFile(form=FORM, files=self._known).model_dump(), self._path)
+
+
+def combined(digests: dict[str, str]) -> str:
+    """One digest of several under their names."""
+    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()

@@ -1,7 +1,8 @@
-"""List dependencies that cannot be read from imports: of an entry, its family's `depends` says it."""
+"""List dependencies that cannot be read from imports (of an entry, its family's `depends` says it), and versions of libraries."""
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -10,6 +11,7 @@ from pathlib import Path
 from windtunnel.assessments.depends import Depends, module_of
 from windtunnel.assessments.figures.registry import CLEAN_FIGURES
 from windtunnel.assessments.reported import OF_KIND
+from windtunnel.core.errors import UserError
 from windtunnel.params.data import Data
 from windtunnel.params.entry import BudgetOverride, Entry
 from windtunnel.params.latent import Generators
@@ -21,6 +23,7 @@ from windtunnel.registry.plugins import (
     family_of,
     libraries,
     library_records,
+    missing,
     model_source,
     model_sources,
     record_of,
@@ -63,8 +66,11 @@ DISTRIBUTION = {"PIL": "pillow", "cv2": "opencv-python", "skimage": "scikit-imag
 @cache
 def every_option() -> list[tuple[str, Option]]:
     """Return the options by name, those of the libraries' records among them; one name may stand for several, of several families."""
-    recorded = [library for family in families() for library in libraries(family).values()]
-    return [*OPTIONS.items(), *((library.name, _option(library)) for library in recorded)]
+    return [*OPTIONS.items(), *((library.name, _option(library)) for library in _recorded())]
+
+
+def _recorded() -> Iterator[Library]:
+    return (library for family in families() for library in libraries(family).values())
 
 
 def _option(library: Library) -> Option:
@@ -214,3 +220,49 @@ def data_code(data: Data) -> Iterator[str]:
 def generator_code(generators: Generators) -> Iterator[str]:
     """Yield the user's own modules that generative models are made of."""
     yield from module_of(generators.function if generators.source == "function" else None)
+
+
+def versions(names: Iterable[str], where: str) -> dict[str, str]:
+    """Distribution and version for each top-level name, but for those without a say in results.
+
+    A local build (`2.13.0+cpu`) is no other version: colleagues on other machines share results.
+    Raises UserError, for the stage `where`, where one is not installed.
+    """
+    installed_versions = {}
+    for name in sorted(set(names) - WITHOUT_SAY):
+        distribution = DISTRIBUTION.get(name) or _packages().get(name, name)
+        version = _version(distribution)
+        if version is None:
+            distribution = next(iter(_modules().get(name, [name])))
+            version = _version(distribution)
+        if version is None:
+            raise UserError(_missing(where, name))
+        installed_versions[distribution] = version
+    return installed_versions
+
+
+@cache
+def _packages() -> dict[str, str]:
+    """Return the distributions that the records name, by the module that each brings."""
+    return {library.imports[0]: library.package for library in _recorded() if library.imports and library.package}
+
+
+@cache
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution).partition("+")[0]
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return None
+
+
+# Reads the metadata of everything installed, half a second: only for a name that is not its distribution's.
+_modules = cache(importlib.metadata.packages_distributions)
+
+
+def _missing(where: str, module: str) -> str:
+    """Return the record's hint for a missing library, or the line for a module that is no record's."""
+    hints = [library.missing(where) for library in _recorded() if module in library.imports[:1]]
+    hints += [missing(where, source) for source in model_sources() if module in model_source(source).imports]
+    return next(
+        filter(None, hints), f"{where}: needs '{module}', which is neither installed nor a module in this folder"
+    )

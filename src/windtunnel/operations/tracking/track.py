@@ -17,7 +17,6 @@ from pydantic import Field, ValidationError
 from windtunnel.boundary.mlflow_server import main_root, tracking_uri
 from windtunnel.boundary.params import load_params
 from windtunnel.core.errors import UserError
-from windtunnel.operations.tracking.recall import remember_logged
 from windtunnel.operations.tracking.state import State, read_state, volatile_tags
 from windtunnel.operations.tracking.store import deliver
 from windtunnel.records.files import read_json, write_json
@@ -61,7 +60,6 @@ def track(*, strict: bool = False) -> Delivery:
         keep(state, origin)
         return Delivery(None, reason=reason)
     delivered, problems = _deliver_waiting(entries, uri)
-    remember_logged()
     if strict and problems:
         raise UserError("\n".join(f"tracking: {line}" for line in problems))
     return Delivery(run if is_new else None, not is_new, "", delivered, (*state.problems, *problems))
