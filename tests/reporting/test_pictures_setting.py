@@ -20,7 +20,7 @@ from windtunnel.evaluation.validate import validate
 from windtunnel.params.results import Report as Options
 from windtunnel.records.artifacts import read_artifacts
 from windtunnel.reporting.compare.comparison import compare_runs
-from windtunnel.reporting.compare.html import render_html as render_comparison
+from windtunnel.reporting.compare.page import render_comparison as render_comparison
 from windtunnel.reporting.compare.runs import run_in
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.html import render_html

@@ -10,13 +10,13 @@ import click
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Table as Grid
 
 from windtunnel.cli.output import OutputFile
 
 if TYPE_CHECKING:
     from windtunnel.reporting.compare.comparison import Comparison
-    from windtunnel.reporting.compare.document import Part
+    from windtunnel.reporting.report.model import Section
 
 _WIDTH = 120  # where there is no terminal that has one
 
@@ -57,30 +57,32 @@ def compare(*, runs: tuple[str, ...], as_markdown: bool, html: Path | None, as_j
 
 def show_comparison(comparison: Comparison, *, as_markdown: bool, html: Path | None) -> None:
     """Print a comparison, and write it as HTML where `html` is given."""
-    from windtunnel.reporting.compare.document import document, markdown, title
-    from windtunnel.reporting.compare.html import render_html
+    from windtunnel.reporting.compare.page import document, markdown, render_comparison, title
 
-    heading, parts = title(comparison), document(comparison)
+    heading, sections = title(comparison), document(comparison)
     if as_markdown:
-        click.echo(markdown(heading, parts), nl=False)
+        click.echo(markdown(heading, sections), nl=False)
     else:
-        _print(heading, parts)
+        _print(heading, sections)
     if html is not None:
-        render_html(comparison, html)
+        render_comparison(comparison, html)
         click.echo(f"with pictures: {html}", err=as_markdown)
 
 
-def _print(heading: str, parts: list[Part]) -> None:
+def _print(heading: str, sections: list[Section]) -> None:
+    from windtunnel.reporting.report.model import Table, Text
+
     console = Console() if Console().is_terminal else Console(width=_WIDTH)
     console.print(f"[bold]{escape(heading)}[/bold]")
-    for part in parts:
-        console.print(f"\n[bold]{escape(part.title)}[/bold]")
-        for content in part.tables:
-            table = Table(title=escape(content.caption) or None, title_justify="left", header_style="bold", box=SIMPLE)
-            for i, cell in enumerate(content.header):
-                table.add_column(escape(cell), justify="left" if i == 0 else "right", overflow="fold")
-            for row in content.rows:
-                table.add_row(*map(escape, row))
-            console.print(table)
-        for line in part.lines:
-            console.print(escape(line), style="dim")
+    for section in sections:
+        console.print(f"\n[bold]{escape(section.title)}[/bold]")
+        for block in section.blocks:
+            if isinstance(block, Table):
+                table = Grid(title=escape(block.caption) or None, title_justify="left", header_style="bold", box=SIMPLE)
+                for i, cell in enumerate(block.header):
+                    table.add_column(escape(cell), justify="left" if i == 0 else "right", overflow="fold")
+                for row in block.rows:
+                    table.add_row(*map(escape, row))
+                console.print(table)
+            elif isinstance(block, Text):
+                console.print(escape(block.text), style="dim")

@@ -16,9 +16,7 @@ from windtunnel.records.artifacts import save_tensors
 from windtunnel.records.files import read_json, write_json
 from windtunnel.reporting.answers import compare_answer
 from windtunnel.reporting.compare.comparison import compare_runs
-from windtunnel.reporting.compare.document import document, markdown
-from windtunnel.reporting.compare.html import render_html
-from windtunnel.reporting.compare.page import page
+from windtunnel.reporting.compare.page import document, markdown, page, render_comparison
 from windtunnel.reporting.compare.runs import Run, run_in
 
 
@@ -82,7 +80,7 @@ def test_what_a_person_reads_first_stands_first_among_the_metrics(pair):
         "pgd/adversarial_accuracy", "worst_case/weakest_class_accuracy", "certified/class_gap", "clean/nll",
         "common/mean_corruption_error", "pgd/attack_success_rate",
     ]  # fmt: skip
-    (table,) = next(part for part in document(compare_runs(runs)) if part.title == "Metrics that differ").tables
+    (table,) = next(part for part in document(compare_runs(runs)) if part.title == "Metrics that differ").blocks
     assert [row[0] for row in table.rows] == read
 
 
@@ -162,7 +160,7 @@ def test_markdown_cells_stay_cells(pair):
 
 
 def test_the_html_shows_the_flipped_samples_and_asks_for_nothing(pair, tmp_path):
-    render_html(compare_runs(pair), tmp_path / "c.html")
+    render_comparison(compare_runs(pair), tmp_path / "c.html")
     html = (tmp_path / "c.html").read_text()
     assert html.count("<img ") == 3 * 3  # clean, narrow, wide of the three that flipped
     assert "clean: zero" in html

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windtunnel.assessments.figures.axes import Axes, ticks
-from windtunnel.assessments.figures.plots import Bar, Series, bars, binned, columns, lines, matrix
+from windtunnel.assessments.figures.plots import Axes, Bar, Series, bars, binned, columns, lines, matrix, ticks
 from windtunnel.assessments.figures.scene import (
     ATTACK_CURVES,
     PALETTE,

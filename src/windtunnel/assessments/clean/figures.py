@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from windtunnel.assessments.figures.axes import HALF, plain
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
-from windtunnel.assessments.figures.plots import Bar, Series, bars, lines, matrix
+from windtunnel.assessments.figures.plots import HALF, Bar, Series, bars, lines, matrix, plain
 from windtunnel.assessments.figures.scene import BLUES
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.records.metadata import number

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from windtunnel.assessments.attacks.figures import NOT_IMAGES, answer
-from windtunnel.assessments.figures.axes import HALF, plain
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
-from windtunnel.assessments.figures.plots import Bar, Series, Stack, bars, lines, matrix, stacks
+from windtunnel.assessments.figures.plots import HALF, Bar, Series, Stack, bars, lines, matrix, plain, stacks
 from windtunnel.assessments.figures.scene import ramp
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.records.metadata import corruption_pairs, limits, number, numbers

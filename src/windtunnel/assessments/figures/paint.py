@@ -15,8 +15,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Polygon, Rectangle
 from matplotlib.text import Text
 
-from windtunnel.assessments.figures.axes import HALF
 from windtunnel.assessments.figures.pictures import Picture, PictureGrid
+from windtunnel.assessments.figures.plots import HALF
 from windtunnel.assessments.figures.scene import PALETTE, Area, Dot, Label, Line, Mark, Rect, Scene, text_width, wrapped
 from windtunnel.boundary.pictures import picture_pixels
 

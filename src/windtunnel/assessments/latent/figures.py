@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from windtunnel.assessments.figures.axes import HALF
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, register
-from windtunnel.assessments.figures.plots import Bar, Cloud, Series, bars, clouds, histogram, lines, ranks
+from windtunnel.assessments.figures.plots import HALF, Bar, Cloud, Series, bars, clouds, histogram, lines, ranks
 from windtunnel.assessments.latent import pictures as pictures  # registers its figures
 from windtunnel.assessments.latent.tables import ClassifierMetrics, Correlation
 from windtunnel.assessments.latent.visualiser import NOT_IMAGES, LatentVisualiser, Side, drawn_side, known_side, made

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from windtunnel.assessments.attacks.figures import NOT_IMAGES
-from windtunnel.assessments.figures.axes import plain
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
-from windtunnel.assessments.figures.plots import Series, binned, columns, lines
+from windtunnel.assessments.figures.plots import Series, binned, columns, lines, plain
 from windtunnel.assessments.figures.scene import ATTACK_CURVES, curve_colour
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.core.transformations import epsilon_text

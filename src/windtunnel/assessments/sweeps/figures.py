@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from windtunnel.assessments.figures.axes import HALF, plain
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
-from windtunnel.assessments.figures.plots import Bar, Series, bars, binned, columns, lines
+from windtunnel.assessments.figures.plots import HALF, Bar, Series, bars, binned, columns, lines, plain
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.transformations import budget_text, transformation_of
 from windtunnel.records.metadata import number, numbers

@@ -6,9 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from windtunnel.assessments.figures.axes import HALF, plain
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
-from windtunnel.assessments.figures.plots import Bar, Box, Series, bars, boxes, columns, intervals, lines, matrix, ranks
+from windtunnel.assessments.figures.plots import (
+    HALF,
+    Bar,
+    Box,
+    Series,
+    bars,
+    boxes,
+    columns,
+    intervals,
+    lines,
+    matrix,
+    plain,
+    ranks,
+)
 from windtunnel.assessments.figures.scene import ramp
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.core.statistics import median

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from windtunnel.assessments.figures.axes import WIDTH, percent
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
+from windtunnel.assessments.figures.plots import WIDTH, percent
 from windtunnel.assessments.figures.scene import (
     Dot,
     Label,

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import ClassVar
 
-from windtunnel.assessments.figures.axes import plain
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
-from windtunnel.assessments.figures.plots import Series, lines
+from windtunnel.assessments.figures.plots import Series, lines, plain
 from windtunnel.assessments.figures.scene import ATTACK_CURVES, CERTIFICATE_CURVES, Scene, curve_colour
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.evaluation.summary.security import SecurityCurve, read_curves

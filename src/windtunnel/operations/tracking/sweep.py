@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from windtunnel.assessments.figures.axes import WIDTH
-from windtunnel.assessments.figures.plots import Bar, Series, bars, lines
+from windtunnel.assessments.figures.plots import WIDTH, Bar, Series, bars, lines
 from windtunnel.assessments.figures.scene import Scene
 from windtunnel.boundary.mlflow_server import connect, store_lock
 from windtunnel.core.transformations import epsilon_text

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from windtunnel.assessments.figures.axes import WIDTH
-from windtunnel.assessments.figures.plots import Series, lines
+from windtunnel.assessments.figures.plots import WIDTH, Series, lines
 from windtunnel.assessments.figures.scene import Scene
 from windtunnel.core.errors import UserError
 from windtunnel.records.artifacts import read_artifacts
-from windtunnel.reporting.compare.curves import CurveDifference
-from windtunnel.reporting.compare.paired import compare_assessment
+from windtunnel.reporting.compare.paired import CurveDifference, compare_assessment
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from windtunnel.assessments.figures.axes import HALF
 from windtunnel.assessments.figures.pictures import data_uri
+from windtunnel.assessments.figures.plots import HALF
 from windtunnel.assessments.figures.scene import PALETTE
 from windtunnel.core.markdown import with_code
 from windtunnel.records.files import replacing

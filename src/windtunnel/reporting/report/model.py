@@ -135,16 +135,16 @@ class Front:
     """Page one: the answer. `facts`: (what, value) of the run; `threat`: what the adversary may do, in words and as a picture."""
 
     subtitle: str
-    facts: tuple[tuple[str, str], ...]
-    alarms: tuple[Highlight, ...]
     statement: str
-    gate: Highlight | None
-    sanity: Highlight | None
-    tiles: tuple[Tile, ...]
-    sandwich: Chart | None
-    threat: tuple[Block, ...]
-    findings: tuple[Highlight, ...]
-    caveats: tuple[Highlight, ...]
+    facts: tuple[tuple[str, str], ...] = ()
+    alarms: tuple[Highlight, ...] = ()
+    gate: Highlight | None = None
+    sanity: Highlight | None = None
+    tiles: tuple[Tile, ...] = ()
+    sandwich: Chart | None = None
+    threat: tuple[Block, ...] = ()
+    findings: tuple[Highlight, ...] = ()
+    caveats: tuple[Highlight, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +154,8 @@ class ReportContent:
     title: str
     front: Front
     sections: tuple[Section, ...]
-    samples: SampleAppendix | None
-    glossary: tuple[tuple[str, str], ...]
+    samples: SampleAppendix | None = None
+    glossary: tuple[tuple[str, str], ...] = ()
     full: bool = False
     paper: str = "A4"
 

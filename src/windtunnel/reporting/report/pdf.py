@@ -24,8 +24,8 @@ from reportlab.platypus import (
 from reportlab.platypus import Table as PdfTable
 from reportlab.platypus.tableofcontents import TableOfContents
 
-from windtunnel.assessments.figures.axes import HALF
 from windtunnel.assessments.figures.pictures import PictureGrid
+from windtunnel.assessments.figures.plots import HALF
 from windtunnel.assessments.figures.scene import clipped
 from windtunnel.records.files import replacing
 from windtunnel.reporting.report.model import (

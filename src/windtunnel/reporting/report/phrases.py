@@ -89,3 +89,11 @@ def kwargs(artifacts: Artifacts) -> Mapping[str, Json]:
 def class_name(names: list[str], index: int) -> str:
     """Return the name of a class; its number where it has no name."""
     return names[index] if 0 <= index < len(names) else str(index)
+
+
+def clean_words(artifacts: Artifacts, index: int) -> str:
+    """Return the label of a sample, and the clean prediction where it is another."""
+    label, predicted = (
+        class_name(artifacts.class_names, int(artifacts.tensor(key)[index])) for key in ("targets", "clean_predictions")
+    )
+    return label if label == predicted else f"{label}, predicted {predicted}"

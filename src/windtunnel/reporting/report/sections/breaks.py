@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from windtunnel.assessments.figures.axes import HALF
-from windtunnel.assessments.figures.plots import Bar, Stack, bars, stacks
+from windtunnel.assessments.figures.plots import HALF, Bar, Stack, bars, stacks
 from windtunnel.core.contracts import Verdict
 from windtunnel.evaluation.summary.class_rows import ENDS, MOST_CLASSES, gap_words, weakest_first, weakest_slices
 from windtunnel.evaluation.summary.sandwich_figure import ROLES

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from windtunnel.assessments.figures.axes import HALF
+from windtunnel.assessments.figures.plots import HALF
 from windtunnel.assessments.reported import CONFIDENCE, COST, Column, Question, Reported, reported_of
 from windtunnel.core.contracts import ThreatModel
 from windtunnel.params.results import Report as Options

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from windtunnel.assessments.figures.axes import HALF
+from windtunnel.assessments.figures.plots import HALF
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.core.statistics import binomial_rate, median
 from windtunnel.evaluation.summary.class_rows import weakest_slices

@@ -16,7 +16,7 @@ from windtunnel.params.results import Report as Options
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.reporting.report.collect import ReportInputs
 from windtunnel.reporting.report.model import Block, Text
-from windtunnel.reporting.report.phrases import class_name, region
+from windtunnel.reporting.report.phrases import class_name, clean_words, region
 from windtunnel.reporting.report.pictures import LARGE, Pictures
 
 ACROSS = 7  # pictures beside each other on a page
@@ -103,13 +103,8 @@ def _scale(pictures: Pictures, i: int) -> float:
 
 
 def _clean(inputs: ReportInputs, pictures: Pictures, i: int) -> Picture:
-    base = inputs.base
-    assert base is not None  # pictures were planned on it
-    label, prediction = (
-        class_name(base.class_names, int(base.tensor(key)[i])) for key in ("targets", "clean_predictions")
-    )
-    text = label if label == prediction else f"{label}, predicted {prediction}"
-    return Picture(png_of(pictures.clean[i], LARGE), f"{pictures.names[i]}, clean", text)
+    assert inputs.base is not None  # pictures were planned on it
+    return Picture(png_of(pictures.clean[i], LARGE), f"{pictures.names[i]}, clean", clean_words(inputs.base, i))
 
 
 def _row(artifacts: Artifacts, name: str) -> int:
