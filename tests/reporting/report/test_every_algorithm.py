@@ -8,8 +8,7 @@ import pytest
 import windtunnel
 from windtunnel.assessments.catalogue import algorithms
 from windtunnel.assessments.figures.plots import Bar, bars
-from windtunnel.assessments.figures.scene import Label
-from windtunnel.assessments.figures.split import split_scene
+from windtunnel.assessments.figures.scene import Label, split_scene
 from windtunnel.evaluation.sanity.run import registry
 from windtunnel.records.artifacts import Artifacts, write_metadata
 from windtunnel.records.files import DATA_FILE

@@ -13,8 +13,7 @@ from windtunnel.records.artifacts import read_artifacts
 from windtunnel.records.files import write_json
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.model import Table
-from windtunnel.reporting.report.pdf import render_pdf
-from windtunnel.reporting.report.pdf_parts import table_parts
+from windtunnel.reporting.report.pdf import render_pdf, table_parts
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ Coordinates are in points, y downwards. A colour is a role of PALETTE (which has
 
 from collections.abc import Iterator, Sequence
 from colorsys import hls_to_rgb
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 # Okabe and Ito's palette (https://jfly.uni-koeln.de/color/).
@@ -172,13 +172,24 @@ def whisker(
     return (Line((low, high), colour, 1.1), *ends)
 
 
-def hatch(x: float, y: float, width: float, height: float, colour: str, step: float = 7) -> Iterator[Line]:
+def hatch(area: Rect, colour: str, step: float = 7) -> Iterator[Line]:
     """Diagonal lines inside a rectangle, so that it can be told apart without colour."""
     offset = step
-    while offset < width + height:
-        x0, x1 = max(0.0, offset - height), min(offset, width)
-        yield Line(((x + x0, y + offset - x0), (x + x1, y + offset - x1)), colour, 0.9)
+    while offset < area.width + area.height:
+        x0, x1 = max(0.0, offset - area.height), min(offset, area.width)
+        ends = ((area.x + x0, area.y + offset - x0), (area.x + x1, area.y + offset - x1))
+        yield Line(ends, colour, 0.9)
         offset += step
+
+
+def part_of_bar(part: Rect, text: str, size: float) -> Iterator[Mark]:
+    """Yield a part of a stacked bar, hatched where it is unknown, and its text of this size where it has room."""
+    yield part
+    if part.colour == "unknown":
+        yield from hatch(part, "#a3a9b3")
+    if part.width > 8 + text_width(text, size):
+        middle = part.x + part.width / 2, part.y + part.height / 2 + 3.5
+        yield Label(*middle, text, f"on-{part.colour}", size, "middle", bold=True)
 
 
 def wrapped(text: str, width: float, size: float = 9) -> list[str]:
@@ -217,3 +228,83 @@ def ramp(cmap: str, steps: int = 11) -> tuple[str, ...]:
     if cmap not in colormaps:
         raise ValueError(f"cmap: '{cmap}' is no colour map of matplotlib, such as cividis, viridis, RdBu_r")
     return tuple(to_hex(colormaps[cmap](i / (steps - 1))) for i in range(steps))
+
+
+_CUT_FROM = 60.0  # points: a mark that is lower belongs to one row of a chart and is never cut
+
+
+def split_scene(scene: Scene, height: float) -> list[Scene]:
+    """Return the scene in parts of at most `height` points, from top to bottom, cut between its rows; itself where it is low enough.
+
+    What stands below the plot (tick labels, the label of the axis) is repeated below each part, if it is no taller than a row.
+    """
+    if scene.height <= height:
+        return [scene]
+    grid = [line for line in scene.marks if isinstance(line, Line) and _is_vertical(line)]
+    bottom = max((_extent(line)[1] for line in grid), default=scene.height)
+    foot = scene.height - bottom
+    if not 0 < foot <= min(_CUT_FROM, height / 2):
+        bottom, foot = scene.height, 0.0
+    below = [mark for mark in scene.marks if _extent(mark)[0] >= bottom]
+    body = [mark for mark in scene.marks if _extent(mark)[0] < bottom]
+    edges = _edges(body, bottom, height - foot)
+    parts = []
+    for top, end in zip(edges, edges[1:], strict=False):
+        marks = [_moved(_cut(mark, top, end), -top) for mark in body if _is_between(mark, top, end)]
+        marks += [_moved(mark, end - top - bottom) for mark in below]
+        parts.append(Scene(scene.width, end - top + foot, tuple(marks), scene.alt))
+    return parts
+
+
+def _edges(marks: Sequence[Mark], bottom: float, room: float) -> list[float]:
+    """Return the start and end of each part: as far apart as fits, where no row is cut."""
+    rows = sorted(extent for mark in marks if (extent := _extent(mark))[1] - extent[0] < _CUT_FROM)
+    edges = [0.0]
+    while edges[-1] + room < bottom:
+        edge = edges[-1] + room
+        while crossed := [low for low, high in rows if low < edge < high and low > edges[-1]]:
+            edge = min(crossed)
+        edges.append(edge)
+    return [*edges, bottom]
+
+
+def _extent(mark: Mark) -> tuple[float, float]:
+    if isinstance(mark, Rect):
+        return mark.y, mark.y + mark.height
+    if isinstance(mark, Label):
+        return mark.y - mark.size, mark.y + 0.3 * mark.size
+    if isinstance(mark, Dot):
+        return mark.y - mark.radius, mark.y + mark.radius
+    heights = [y for _, y in mark.points]
+    return min(heights), max(heights)
+
+
+def _is_vertical(line: Line) -> bool:
+    low, high = _extent(line)
+    return len({x for x, _ in line.points}) == 1 and high - low >= _CUT_FROM
+
+
+def _is_between(mark: Mark, top: float, end: float) -> bool:
+    """Return True if a mark, or some of it, stands between two heights: a row stands where it begins."""
+    low, high = _extent(mark)
+    if high - low < _CUT_FROM:
+        return top <= low < end or low < 0 == top
+    return low < end and high > top
+
+
+def _cut(mark: Mark, top: float, end: float) -> Mark:
+    """Return what a mark that is taller than a row has between two heights."""
+    low, high = _extent(mark)
+    if high - low < _CUT_FROM:
+        return mark
+    if isinstance(mark, Rect):
+        return replace(mark, y=max(low, top), height=min(high, end) - max(low, top))
+    if isinstance(mark, Line | Area):
+        return replace(mark, points=tuple((x, min(max(y, top), end)) for x, y in mark.points))
+    return mark
+
+
+def _moved(mark: Mark, dy: float) -> Mark:
+    if isinstance(mark, Rect | Label | Dot):
+        return replace(mark, y=mark.y + dy)
+    return replace(mark, points=tuple((x, y + dy) for x, y in mark.points))

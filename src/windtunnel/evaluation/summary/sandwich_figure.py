@@ -13,8 +13,8 @@ from windtunnel.assessments.figures.scene import (
     Mark,
     Rect,
     Scene,
-    hatch,
     legend,
+    part_of_bar,
     text_width,
     whisker,
     wrapped,
@@ -66,13 +66,8 @@ def sandwich(layers: Sequence[BudgetBar], page: float = WIDTH) -> Scene:
             if share <= 0.0005:
                 continue
             wide = width * share
-            marks.append(Rect(x, y, wide, bar, role, f"{layer.budget}, {state.words}: {share:.1%}"))
-            if role == "unknown":
-                marks += hatch(x, y, wide, bar, "#a3a9b3")
-            if wide > 10 + text_width(f"{share:.1%}", 9.5):
-                marks.append(
-                    Label(x + wide / 2, y + bar / 2 + 3.5, f"{share:.1%}", f"on-{role}", 9.5, "middle", bold=True)
-                )
+            part = Rect(x, y, wide, bar, role, f"{layer.budget}, {state.words}: {share:.1%}")
+            marks += part_of_bar(part, f"{share:.1%}", 9.5)
             x += wide
         for rate, level in ((layer.worst_case, y - 4), (layer.certified, y + bar + 4)):
             if rate and rate.limits:

@@ -2,86 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import io
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+import matplotlib
+from reportlab.graphics import shapes
+from reportlab.lib import colors
 from reportlab.lib.pagesizes import A4, LETTER
+from reportlab.lib.styles import ParagraphStyle
 from reportlab.lib.units import mm
+from reportlab.lib.utils import ImageReader
+from reportlab.pdfbase import pdfmetrics
 from reportlab.pdfbase.pdfmetrics import stringWidth
+from reportlab.pdfbase.ttfonts import TTFont
 from reportlab.pdfgen.canvas import Canvas
 from reportlab.platypus import (
     BaseDocTemplate,
     CondPageBreak,
     Flowable,
     Frame,
+    Image,
     KeepTogether,
     PageBreak,
     PageTemplate,
     Paragraph,
     Spacer,
+    TableStyle,
 )
 from reportlab.platypus import Table as PdfTable
 from reportlab.platypus.tableofcontents import TableOfContents
 
-from windtunnel.assessments.figures.pictures import PictureGrid
+from windtunnel.assessments.figures.pictures import Picture, PictureGrid
 from windtunnel.assessments.figures.plots import HALF
-from windtunnel.assessments.figures.scene import clipped
+from windtunnel.assessments.figures.scene import PALETTE, Area, Dot, Label, Mark, Rect, Scene, clipped, split_scene
+from windtunnel.core.markdown import with_code
 from windtunnel.records.files import replacing
 from windtunnel.reporting.report.model import (
     Block,
     Chart,
     Figure,
+    Highlight,
     ReportContent,
     SampleAppendix,
     SampleRow,
     Section,
+    Table,
+    Text,
     Tile,
-)
-from windtunnel.reporting.report.pdf_parts import (
-    BODY,
-    BOLD,
-    FONT,
-    WIDTH,
-    block_parts,
-    cells,
-    chart_parts,
-    colour,
-    finding_part,
-    markup,
-    paired_charts,
-    register_fonts,
-    style,
 )
 
 MOST_SAMPLES = 1000  # rows of the appendix on paper; the HTML has every sample
 PAPER = {"A4": A4, "Letter": LETTER}
+WIDTH = A4[0] - 36 * mm
+FONT, BOLD, MONO = "DejaVuSans", "DejaVuSans-Bold", "DejaVuSansMono"
+ALL = ((0, 0), (-1, -1))  # every cell of a table
+SCALE = 0.88  # of a chart on paper
+MOST_HEIGHT = LETTER[1] - 60 * mm  # of a chart, so that it fits on a page of either paper with its caption
+_GUTTER = 12.0
 _MOST_COLUMNS = 3  # of the list of samples
+_EDGE = {"invalid": "invalid", "warning": "corrupted", "info": "accent", "none": "unknown"}
+_NO_TAGS = (
+    "This file is not a tagged PDF. Every figure has its caption as text; the HTML report holds an alternative text for each figure "
+    "and every table, and can be read with a screen reader."
+)
+
+
+def colour(role: str) -> colors.Color:
+    """Return a role of PALETTE on paper, or #rrggbb."""
+    return colors.HexColor(PALETTE[role][0] if role in PALETTE else role)
+
+
+def style(name: str, size: float, role: str = "ink", **more: object) -> ParagraphStyle:
+    """Return a paragraph style in our font."""
+    fonts = {"fontName": FONT, "bulletFontName": FONT, "fontSize": size, "leading": size * 1.4}
+    return ParagraphStyle(name, **{**fonts, "textColor": colour(role), **more})
+
+
+BODY = style("body", 9, spaceAfter=5)
+CELL = style("cell", 7.4, leading=9.6, splitLongWords=1)
+HEAD = style("head", 7.4, fontName=BOLD, leading=9.6)
+CAPTION = style("caption", 7.8, "soft", spaceBefore=2, spaceAfter=9)
+UNDER = style("under", 6.6, "soft", alignment=1, leading=8, spaceBefore=2)
+_BOX = {"backColor": colour("card"), "spaceBefore": 5}
+CODE = style("code", 8.5, fontName=MONO, borderPadding=4, spaceAfter=8, leftIndent=6, **_BOX)
+_ABOVE = style("above", 7.8, "soft", spaceBefore=4, spaceAfter=3)
 _TITLE = style("title", 20, fontName=BOLD, leading=24, spaceAfter=1)
 _SUB = style("sub", 9.5, "soft", spaceAfter=5)
 _CONTENTS = style("contents", 12, fontName=BOLD, spaceBefore=10, spaceAfter=4)
 _H1 = style("h1", 14, fontName=BOLD, spaceBefore=14, spaceAfter=5, keepWithNext=1)
 _H2 = style("h2", 10.5, fontName=BOLD, spaceBefore=9, spaceAfter=3, keepWithNext=1)
 _HEAD = style("front", 10, fontName=BOLD, spaceBefore=5, spaceAfter=2, keepWithNext=1)
-_STATEMENT = style(
-    "statement",
-    10,
-    backColor=colour("card"),
-    borderPadding=(6, 8, 6, 8),
-    spaceBefore=5,
-    spaceAfter=9,
-    leftIndent=4,
-    rightIndent=4,
-)
+_STATEMENT = style("statement", 10, borderPadding=(6, 8, 6, 8), spaceAfter=9, leftIndent=4, rightIndent=4, **_BOX)
 _FACT, _LINE = style("fact", 7.4, "soft", leading=10), style("line", 8.2, leading=11.2)
 _LABEL, _MEANING = style("tile", 7.6, "soft", leading=10), style("meaning", 7, "soft", leading=9.4)
 _VALUE = style("value", 17, fontName=BOLD, leading=21)
 _SMALL, _SMALL_HEAD = style("small", 6.4, leading=7.9), style("smallhead", 6.4, fontName=BOLD, leading=7.9)
 _BULLET = style("bullet", 8.2, leading=11.2, leftIndent=10, bulletIndent=1, spaceAfter=1.5)
-_NO_TAGS = (
-    "This file is not a tagged PDF. Every figure has its caption as text; the HTML report holds an alternative text for each figure "
-    "and every table, and can be read with a screen reader."
-)
+
+
+def register_fonts() -> None:
+    """Embed DejaVu, which matplotlib ships: it has ≤ and the letters of a user's class names that Helvetica lacks."""
+    folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    for name in (FONT, BOLD, MONO):
+        if name not in pdfmetrics.getRegisteredFontNames():
+            pdfmetrics.registerFont(TTFont(name, str(folder / f"{name}.ttf")))
+    # Drawings start in this font: the default of the library is one that no PDF embeds.
+    shapes.STATE_DEFAULTS["fontName"] = FONT
+    pdfmetrics.registerFontFamily(FONT, normal=FONT, bold=BOLD, italic=FONT, boldItalic=BOLD)
+
+
+def markup(text: str) -> str:
+    """Return text as reportlab's markup: escaped, with what stands between backticks in the font of code."""
+    parts = ((escape(part), is_code) for part, is_code in with_code(text))
+    return "".join(f'<font name="{MONO}">{part}</font>' if is_code else part for part, is_code in parts)
 
 
 def render_pdf(report: ReportContent, path: Path) -> None:
@@ -166,14 +201,14 @@ def _front(report: ReportContent) -> Iterator[Flowable]:
     yield Paragraph(escape(report.title), _TITLE)
     facts = "".join(f"  ·  {escape(what)} {escape(value)}" for what, value in front.facts)
     yield Paragraph(f"{escape(front.subtitle)}<font size=7.4>{facts}</font>", _SUB)
-    yield from map(finding_part, front.alarms)
+    yield from map(_highlight, front.alarms)
     yield Paragraph(markup(front.statement), _STATEMENT)
     if front.tiles:
         yield _tiles(front.tiles)
         yield Spacer(1, 5)
-    yield from (finding_part(line) for line in (front.gate, front.sanity) if line)
+    yield from (_highlight(line) for line in (front.gate, front.sanity) if line)
     if front.sandwich:
-        yield from chart_parts(front.sandwich, 0.8)
+        yield from _chart(front.sandwich, 0.8)
     for block in front.threat:
         yield from block_parts(block)
     for title, findings in (("What did most damage", front.findings), ("What limits these numbers", front.caveats)):
@@ -193,15 +228,7 @@ def _sign_off() -> KeepTogether:
     ]
     rows = [[Paragraph(word, _FACT) for word in row] for row in fields]
     drawn = PdfTable(rows, colWidths=[WIDTH * share for share in (0.36, 0.2, 0.44)], rowHeights=[9 * mm] * len(rows))
-    drawn.setStyle(
-        cells(
-            2,
-            2,
-            4,
-            ("BOX", (0, 0), (-1, -1), 0.6, colour("soft")),
-            ("INNERGRID", (0, 0), (-1, -1), 0.4, colour("line")),
-        )
-    )
+    drawn.setStyle(cells(2, 2, 4, ("BOX", *ALL, 0.6, colour("soft")), ("INNERGRID", *ALL, 0.4, colour("line"))))
     return KeepTogether([Paragraph("Sign-off", _HEAD), drawn])
 
 
@@ -210,16 +237,16 @@ def _tiles(tiles: tuple[Tile, ...]) -> PdfTable:
     width = (WIDTH - gap * (len(tiles) - 1)) / len(tiles)
     row: list[object] = []
     styles: list[tuple[object, ...]] = []
-    for i, tile in enumerate(tiles):
+    for tile in tiles:
         texts = (
             (tile.label, _LABEL),
             (f"{tile.value} ", _VALUE),
             (f"{tile.interval} {tile.meaning}".strip(), _MEANING),
         )
-        row += [*([""] if i else []), [Paragraph(escape(text), of) for text, of in texts]]
-        cell = (2 * i, 0)
+        cell = (len(row), 0)
+        row += [[Paragraph(escape(text), of) for text, of in texts], ""]
         styles += [("LINEABOVE", cell, cell, 3, colour(tile.role)), ("BACKGROUND", cell, cell, colour("card"))]
-    drawn = PdfTable([row], colWidths=[width, *[w for _ in tiles[1:] for w in (gap, width)]])
+    drawn = PdfTable([row[:-1]], colWidths=[width, *(gap, width) * (len(tiles) - 1)])
     drawn.setStyle(cells(2, 3, 8, *styles))
     return drawn
 
@@ -237,24 +264,25 @@ def _section(section: Section, number: str, heading: object, full: bool) -> Iter
 
 def _blocks(blocks: Sequence[Block]) -> Iterator[Flowable]:
     """Yield the blocks in their order; narrow charts that follow each other stand side by side."""
-    waiting: list[Chart] = []
-    for block, after in zip(blocks, [*blocks[1:], None], strict=True):
-        if isinstance(block, Chart) and block.scene.width <= HALF:
-            waiting.append(block)
-            if len(waiting) < 2:
-                continue
-        elif waiting:
-            yield from paired_charts(waiting)
-            waiting = []
-        if waiting:
-            yield from paired_charts(waiting)
-            waiting = []
+    place = 0
+    while place < len(blocks):
+        narrow = list(_narrow(blocks[place : place + 2]))
+        if narrow:
+            yield from _beside(narrow)
         else:
-            if isinstance(after, PictureGrid) and not isinstance(block, PictureGrid):
+            block, *after = blocks[place : place + 2]
+            if not isinstance(block, PictureGrid) and any(isinstance(b, PictureGrid) for b in after):
                 yield CondPageBreak(60 * mm)  # words stay with the pictures that they announce
             yield from block_parts(block)
-    if waiting:
-        yield from paired_charts(waiting)
+        place += len(narrow) or 1
+
+
+def _narrow(blocks: Sequence[Block]) -> Iterator[Chart]:
+    """Yield the narrow charts that the blocks begin with."""
+    for block in blocks:
+        if not isinstance(block, Chart) or block.scene.width > HALF:
+            return
+        yield block
 
 
 def _in_short(r: SampleRow) -> tuple[str, ...]:
@@ -300,3 +328,152 @@ def _samples(samples: SampleAppendix) -> Iterator[Flowable]:
         drawn.setStyle(cells(0.5, 1.1, 1.5, ("LINEBELOW", (0, 0), (-1, -1), 0.3, colour("line"))))
         yield drawn
         yield Spacer(1, 6)
+
+
+def cells(top: float, bottom: float, sides: float, *more: tuple[object, ...]) -> TableStyle:
+    """Return the style of a table's cells: paddings in points, our font (the library's default is not embedded), and more."""
+    paddings = {"TOPPADDING": top, "BOTTOMPADDING": bottom, "LEFTPADDING": sides, "RIGHTPADDING": sides}
+    cells = {"FONTNAME": FONT, "VALIGN": "TOP", **paddings}
+    return TableStyle([*((name, *ALL, value) for name, value in cells.items()), *more])
+
+
+def block_parts(block: Block) -> list[Flowable]:
+    """Return the flowables of any block."""
+    if isinstance(block, Text):
+        return [Paragraph(escape(block.text), CODE) if block.code else Paragraph(markup(block.text), BODY)]
+    if isinstance(block, Highlight):
+        return [_highlight(block)]
+    if isinstance(block, Table):
+        return table_parts(block)
+    if isinstance(block, Chart):
+        return _chart(block)
+    return _grid(block) if isinstance(block, PictureGrid) else _figure(block)
+
+
+def _highlight(finding: Highlight) -> Flowable:
+    """Return a sentence in a box with a coloured edge."""
+    text = markup(finding.text)
+    words = Paragraph(f"<b>{text}</b>" if finding.severity == "invalid" else text, BODY)
+    box = PdfTable([[words]], colWidths=[WIDTH], spaceAfter=3, splitInRow=1)
+    edge = ("LINEBEFORE", (0, 0), (0, -1), 3, colour(_EDGE[finding.severity]))
+    box.setStyle(cells(2.5, 0, 8, edge, ("BACKGROUND", *ALL, colour("card"))))
+    return box
+
+
+def table_parts(table: Table) -> list[Flowable]:
+    """Return a table that breaks across pages and repeats its header; nothing for an empty one."""
+    if not table.rows:
+        return []
+    rows = [[Paragraph(escape(cell), HEAD) for cell in table.header]]
+    rows += [[Paragraph(markup(cell), CELL) for cell in row] for row in table.rows]
+    drawn = PdfTable(rows, colWidths=_column_widths(table), repeatRows=1, splitInRow=1)
+    head_row = ("BACKGROUND", (0, 0), (-1, 0), colour("card"))
+    drawn.setStyle(cells(2, 2.5, 4, ("LINEBELOW", *ALL, 0.4, colour("line")), head_row))
+    # The caption stays with the head of its table: keepWithNext would move a long table to the next page.
+    return [CondPageBreak(30 * mm), Paragraph(escape(table.caption), _ABOVE), drawn, Spacer(1, 8)]
+
+
+def _column_widths(table: Table) -> list[float]:
+    """Each column as wide as its longest word at least and its longest text at most; what is left goes to the last."""
+    padding = 9.0
+
+    def widest(i: int, parts: Callable[[str], list[str]]) -> float:
+        head = max(stringWidth(part, BOLD, HEAD.fontSize) for part in parts(table.header[i]))
+        return float(
+            max([head, *(stringWidth(part, FONT, CELL.fontSize) for row in table.rows for part in parts(row[i]))])
+        )
+
+    columns = range(len(table.header))
+    longest_words = [widest(i, lambda text: text.split(" ")) for i in columns]
+    # Where the longest words leave no room, the longest of them are broken first.
+    for longest in (150.0, 100.0, 70.0, 50.0, 35.0):
+        needed = [min(longest, word) + padding for word in longest_words]
+        if sum(needed) <= WIDTH:
+            break
+    desired = [
+        max(need, min(400.0, widest(i, lambda text: [text])) + padding) for i, need in zip(columns, needed, strict=True)
+    ]
+    spare, beyond = WIDTH - sum(needed), sum(desired) - sum(needed)
+    if spare <= 0:
+        return [n * WIDTH / sum(needed) for n in needed]
+    if beyond > spare:
+        return [n + (w - n) * spare / beyond for n, w in zip(needed, desired, strict=True)]
+    return [*desired[:-1], desired[-1] + spare - beyond]
+
+
+def _chart(chart: Chart, scale: float = SCALE) -> list[Flowable]:
+    """Return a chart in vectors with its caption; one that is taller than a page in parts, between its rows."""
+    *before, last = [_drawing(part, scale * part.width) for part in split_scene(chart.scene, MOST_HEIGHT / scale)]
+    return [*before, KeepTogether([last, Paragraph(escape(chart.caption), CAPTION)])]
+
+
+def _beside(charts: Sequence[Chart]) -> list[Flowable]:
+    """One or two narrow charts beside each other, each above its caption."""
+    width = (WIDTH - _GUTTER) / 2
+    if any(chart.scene.height * SCALE > MOST_HEIGHT for chart in charts):
+        return [part for chart in charts for part in _chart(chart)]
+    drawn = [
+        [_drawing(c.scene, min(width, c.scene.width * SCALE)), Paragraph(escape(c.caption), CAPTION)] for c in charts
+    ]
+    table = PdfTable([[drawn[0], "", drawn[1] if len(drawn) > 1 else ""]], colWidths=[width, _GUTTER, width])
+    table.setStyle(cells(0, 0, 0))
+    return [KeepTogether([table])]
+
+
+def _drawing(scene: Scene, width: float) -> shapes.Drawing:
+    """Return a scene as reportlab vectors, scaled to a width in points."""
+    scale = width / scene.width
+    drawing = shapes.Drawing(width, scene.height * scale)
+    drawing.scale(scale, scale)
+    for mark in scene.marks:
+        drawing.add(_shape(mark, scene.height))
+    return drawing
+
+
+def _shape(mark: Mark, height: float) -> shapes.Shape:
+    """Return a mark with y upwards, on a page of this height."""
+    paint = colour(mark.colour)
+    if isinstance(mark, Rect):
+        corner = (mark.x, height - mark.y - mark.height)
+        return shapes.Rect(*corner, mark.width, mark.height, fillColor=paint, strokeColor=None)
+    if isinstance(mark, Dot):
+        return shapes.Circle(mark.x, height - mark.y, mark.radius, fillColor=paint, strokeColor=None)
+    if isinstance(mark, Label):
+        font = {"fontName": BOLD if mark.bold else FONT, "fontSize": mark.size, "textAnchor": mark.anchor}
+        return shapes.String(mark.x, height - mark.y, mark.text, fillColor=paint, **font)
+    points = [v for x, y in mark.points for v in (x, height - y)]
+    if isinstance(mark, Area):
+        return shapes.Polygon(points, fillColor=paint, fillOpacity=0.18, strokeColor=None, strokeWidth=0)
+    dashes = [4, 3] if mark.dashed else None
+    return shapes.PolyLine(points, strokeColor=paint, strokeWidth=mark.width, strokeDashArray=dashes)
+
+
+def _figure(figure: Figure) -> list[Flowable]:
+    width, height = ImageReader(str(figure.path)).getSize()
+    scale = min(WIDTH / width, 75 * mm / height, 0.4)
+    image = Image(str(figure.path), width * scale, height * scale, hAlign="LEFT")
+    return [KeepTogether([image, Paragraph(escape(figure.caption), CAPTION)])]
+
+
+def _grid(grid: PictureGrid) -> list[Flowable]:
+    across = max(len(grid.header), *(len(pictures) for _, pictures in grid.rows), 1)
+    label = 18 * mm if any(label for label, _ in grid.rows) else 4
+    side = min(15 * mm if grid.small else 19 * mm, (WIDTH - label) / across - 4)
+    content: list[list[object]] = []
+    if grid.header:
+        content.append(["", *(Paragraph(escape(name), UNDER) for name in grid.header)])
+    for title, pictures in grid.rows:
+        cells_ = [_picture(p, side) for p in pictures]
+        content.append([Paragraph(escape(title), UNDER) if title else "", *cells_, *[""] * (across - len(cells_))])
+    drawn = PdfTable(content, colWidths=[label, *[side + 4] * across], hAlign="LEFT")
+    drawn.setStyle(cells(1, 1.5, 1.5))
+    return [KeepTogether([drawn, Paragraph(escape(grid.caption), CAPTION)])]
+
+
+def _picture(picture: Picture | None, side: float) -> object:
+    if picture is None:
+        return ""
+    width, height = ImageReader(io.BytesIO(picture.png)).getSize()
+    scale = side / max(width, height)
+    image = Image(io.BytesIO(picture.png), width * scale, height * scale)
+    return [image, Paragraph(escape(picture.text), UNDER)] if picture.text else image
