@@ -13,7 +13,7 @@ from rich.console import Console
 from tests.reporting.report.conftest import edit, write_run
 from windtunnel.assessments.catalogue import algorithms
 from windtunnel.cli.main import cli
-from windtunnel.cli.tables import TableColumn, print_table
+from windtunnel.cli.output import TableColumn, print_table
 
 
 @pytest.fixture(scope="module")

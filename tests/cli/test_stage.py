@@ -5,7 +5,7 @@ import os
 import pytest
 from click.testing import CliRunner
 
-from windtunnel.cli import stage as module
+from windtunnel.cli import pipeline as module
 from windtunnel.core.errors import UserError
 from windtunnel.runtime.placement import VARIABLE
 

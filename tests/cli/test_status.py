@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from windtunnel.cli.status import _estimate
+from windtunnel.cli.pipeline import _estimate
 from windtunnel.operations.resolve.status import Pending
 
 

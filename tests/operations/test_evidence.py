@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from tests.made import content
-from windtunnel.cli.evidence import evidence
+from windtunnel.cli.report import evidence
 from windtunnel.core.errors import UserError
 from windtunnel.operations.evidence.pack import write_evidence
 from windtunnel.records.files import file_digest, write_json

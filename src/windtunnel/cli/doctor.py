@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from windtunnel.cli.tables import headings, print_table, table_console
+from windtunnel.cli.output import headings, print_table, table_console
 from windtunnel.core.errors import UserError
 from windtunnel.operations.doctor import (
     PACKAGE,

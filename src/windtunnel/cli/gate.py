@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from windtunnel.cli.output import OutputFile
+from windtunnel.cli.output import OutputPath
 from windtunnel.core.errors import INFRASTRUCTURE, UserError
 from windtunnel.evaluation.gate.table import COLUMNS, champion_line, markdown, rows, sentence
 from windtunnel.records.findings import read_findings
@@ -22,9 +22,9 @@ _COLOURS = {ConditionStatus.HOLDS.value: "green", ConditionStatus.NOT_APPLICABLE
 @click.command()
 @click.option("--markdown", "as_markdown", is_flag=True, help="As Markdown, for a comment on a pull request.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON; docs/json.md lists the fields.")
-@click.option("--junit", type=OutputFile(".xml"), help="Also write a JUnit test report to FILE.")
+@click.option("--junit", type=OutputPath(".xml"), help="Also write a JUnit test report to FILE.")
 @click.option(
-    "--sarif", type=OutputFile(".sarif"), help="Also write failed conditions and flagged checks as SARIF 2.1.0."
+    "--sarif", type=OutputPath(".sarif"), help="Also write failed conditions and flagged checks as SARIF 2.1.0."
 )
 @click.option("--sequential", is_flag=True, help="Assess samples in random order until the conditions are decided.")
 @click.option(

@@ -20,8 +20,7 @@ from windtunnel.core.threads import compute_with_one_thread
 from windtunnel.runtime.own_source import require_own_source
 from windtunnel.runtime.shutdown import handle_signals, user_errors
 
-# name: one-line help. A command lives in windtunnel.cli.<name> and is imported when it is called, so that
-# `windtunnel --help` does not wait for torch.
+# name: one-line help. The module of a command is imported when it is called, so that `windtunnel --help` does not wait for torch.
 COMMANDS = {
     "init": "set up an assessment in a folder of any git repository",
     "upgrade": "bring an older project's params.yaml and dvc.yaml up to date",
@@ -51,8 +50,17 @@ COMMANDS = {
     "repair": "repair DVC's files after a kill",
     "ui": "open the MLflow UI on the right store",
 }
-# The module of a command, where it is not one of the command's own name.
-MODULES = dict.fromkeys(("champion", "promote", "rollback"), "retrain")
+# The module of a command in windtunnel.cli, where it is not one of the command's own name.
+MODULES = {
+    **dict.fromkeys(("algorithms", "params"), "catalogue"),
+    **dict.fromkeys(("init", "upgrade"), "project"),
+    **dict.fromkeys(("repro", "status", "repair", "stage"), "pipeline"),
+    **dict.fromkeys(("compare", "view", "sweep"), "runs"),
+    **dict.fromkeys(("track", "ui", "retrain", "champion", "promote", "rollback"), "tracking"),
+    "evidence": "report",
+    "strengthen": "sanity",
+    "vnnlib": "verify",
+}
 # Modules of the extra `pipeline` without which a command can do nothing; refused before it begins.
 _NEEDS = {
     **dict.fromkeys(("repro", "status", "repair"), ("dvc",)),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
-from windtunnel.cli.tables import headings, print_table
+from windtunnel.cli.output import headings, print_table
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 from windtunnel.registry.plugins import families

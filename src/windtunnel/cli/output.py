@@ -1,35 +1,136 @@
-"""Options that name a file or a folder to write: refused before any work where it would replace something else."""
+"""Output of commands: tables that cut nothing, and options that name a file or a folder to write."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from rich.cells import cell_len
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from windtunnel.boundary.writing import check_output, check_output_folder
 
-
-class OutputFile(click.Path):
-    """A file to write. `suffixes`: what a file that is there already may end in to be replaced; any output's if empty."""
-
-    def __init__(self, *suffixes: str) -> None:
-        super().__init__(path_type=Path, dir_okay=False)
-        self.suffixes = suffixes
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the path. Raises UserError where nothing may be written there."""
-        path = Path(super().convert(value, param, ctx))  # type: ignore[arg-type]  # click's own type is wider
-        return check_output(path, where=param.opts[0] if param else "output:", suffixes=self.suffixes)
+Groups = Sequence[tuple[str, Sequence[Sequence[str]]]]
+_GAP = 2
+_WIDEST = 44  # of a column of words beside others; it wraps
 
 
-class OutputFolder(click.Path):
-    """A folder to write `files` into; one without files in it where none are named."""
+class OutputPath(click.Path):
+    """A file to write, or with `is_folder` a folder; refused before any work where it would replace something else.
 
-    def __init__(self, *files: str) -> None:
-        super().__init__(path_type=Path)
-        self.files = files
+    names: what a file that is there already may end in to be replaced, any output's if empty. Of a folder: the files to write
+    into it; a folder without files in it where none are named.
+    """
+
+    def __init__(self, *names: str, is_folder: bool = False) -> None:
+        super().__init__(path_type=Path, dir_okay=is_folder)
+        self.names, self.is_folder = names, is_folder
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """Return the path. Raises UserError where nothing may be written there."""
         path = Path(super().convert(value, param, ctx))  # type: ignore[arg-type]  # click's own type is wider
-        return check_output_folder(path, self.files, where=param.opts[0] if param else "output:")
+        where = param.opts[0] if param else "output:"
+        if self.is_folder:
+            return check_output_folder(path, self.names, where=where)
+        return check_output(path, where=where, suffixes=self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """A heading. `typed`: contains text that a user types, so it is never wrapped; `right`: numbers."""
+
+    name: str
+    typed: bool = False
+    right: bool = False
+
+
+def headings(*names: str, typed: Collection[str] = (), right: Collection[str] = ()) -> tuple[TableColumn, ...]:
+    """Return a column for each name; `typed` and `right` tell which of them are `TableColumn.typed` and `right`."""
+    return tuple(TableColumn(name, name in typed, name in right) for name in names)
+
+
+def table_console() -> Console:
+    """Return a console as wide as the terminal; where there is none, lines are as long as they need to be."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=100_000, no_color=True)
+
+
+def print_table(console: Console, columns: Sequence[TableColumn], groups: Groups, title: str = "") -> None:
+    """Print rows in groups, each below its heading (none where empty). Plain text, without markup, in every cell.
+
+    Columns without any text are left out. In a terminal a table that is too wide goes on below itself.
+    """
+    filled = [i for i in range(len(columns)) if any(row[i] for _, part in groups for row in part)]
+    columns = [columns[i] for i in filled]
+    groups = [(name, [[row[i] for i in filled] for row in part]) for name, part in groups]
+    rows = [row for _, part in groups for row in part]
+    if not console.is_terminal:
+        print("\n".join(_plain(columns, groups, title)))
+        return
+    if title:
+        console.print(f"[bold]{escape(title)}[/bold]")
+    needed = (max(cell_len(c.name), *(_least(row[i], c) for row in rows)) + _GAP for i, c in enumerate(columns))
+    if sum(needed) > console.width:
+        _stacked(console, columns, groups)
+        return
+    table = Table(box=None, header_style="bold", padding=(0, _GAP, 0, 0), pad_edge=False)
+    for i, column in enumerate(columns):
+        width = max(cell_len(row[i]) for row in rows) if column.typed else None
+        table.add_column(
+            column.name,
+            justify="right" if column.right else "left",
+            no_wrap=column.typed,
+            overflow="fold",
+            min_width=width,
+        )
+    for name, part in groups:
+        if name:
+            table.add_row(f"[bold]{escape(name)}[/bold]")
+        for row in part:
+            table.add_row(*map(escape, row))
+    console.print(table)
+
+
+def _plain(columns: Sequence[TableColumn], groups: Groups, title: str) -> Iterator[str]:
+    """Aligned lines of text, as long as they need to be."""
+    rows = [[c.name for c in columns], *(row for _, part in groups for row in part)]
+    widths = [max(cell_len(row[i]) for row in rows) for i in range(len(columns))]
+
+    def line(row: Sequence[str]) -> str:
+        padded = []
+        for column, text, width in zip(columns, row, widths, strict=True):
+            space = " " * (width - cell_len(text))
+            padded.append(space + text if column.right else text + space)
+        return (" " * _GAP).join(padded).rstrip()
+
+    yield from [title] if title else []
+    yield line(rows[0])
+    for name, part in groups:
+        yield from [name] if name else []
+        yield from map(line, part)
+
+
+def _least(text: str, column: TableColumn) -> int:
+    """Return the width that a cell needs: whole where it is typed, else its longest word, and not all of a long text."""
+    if column.typed:
+        return cell_len(text)
+    return max(max((cell_len(word) for word in text.split()), default=0), min(_WIDEST, cell_len(text)) // 2)
+
+
+def _stacked(console: Console, columns: Sequence[TableColumn], groups: Groups) -> None:
+    """Print each row as a line of what the user types, and its other cells below it."""
+    for name, part in groups:
+        if name:
+            console.print(f"[bold]{escape(name)}[/bold]")
+        for row in part:
+            cells = [(column, escape(text)) for column, text in zip(columns, row, strict=True) if text]
+            first = "  ".join(text for column, text in cells if column.typed)
+            console.print(f"[cyan]{first}[/cyan]", soft_wrap=True)
+            grid = Table.grid(padding=(0, 0, 0, 4))
+            grid.add_column(overflow="fold")
+            grid.add_row("; ".join(f"[dim]{escape(c.name)}[/dim] {text}" for c, text in cells if not c.typed))
+            console.print(grid)

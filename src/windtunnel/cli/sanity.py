@@ -1,10 +1,9 @@
-"""`windtunnel sanity`: should the numbers of the last run be believed?"""
+"""`windtunnel sanity` and `windtunnel strengthen`: should the numbers of the last run be believed, and what would settle it?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -12,14 +11,20 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from windtunnel.cli.output import OutputFile
+from windtunnel.boundary.params import load_params
+from windtunnel.cli.output import OutputPath
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.evaluation.sanity.check import GROUPS, PLUGINS
+from windtunnel.evaluation.sanity.check import GROUPS, PLUGINS, Check
+from windtunnel.evaluation.sanity.remedies import REMEDIES, stronger
+from windtunnel.evaluation.sanity.run import registry
+from windtunnel.operations.live_checks import ASKED_NOW
+from windtunnel.operations.strengthen import add_to, lines_of, run_entries
+from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.entry import Budget
 from windtunnel.records.findings import FindingRecord, Severity, Status, counts, in_words, overall, read_sanity
-from windtunnel.records.layout import SANITY
-
-if TYPE_CHECKING:
-    from windtunnel.evaluation.sanity.check import Check
+from windtunnel.records.layout import PARAMS_FILE, SANITY
+from windtunnel.reporting.answers import sanity_answer
+from windtunnel.reporting.junit import cases_of_checks, write_junit
 
 _COLOUR = {
     Status.PASS: "green",
@@ -35,7 +40,7 @@ _COLOUR = {
 @click.option("--group", type=click.Choice(list(GROUPS)), help="Only the checks of one group.")
 @click.option("--flagged", is_flag=True, help="Only failures and warnings.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON; docs/json.md lists the fields.")
-@click.option("--junit", type=OutputFile(".xml"), help="Also write the HARD checks as a JUnit report.")
+@click.option("--junit", type=OutputPath(".xml"), help="Also write the HARD checks as a JUnit report.")
 def sanity(*, explain: str | None, group: str | None, flagged: bool, as_json: bool, junit: Path | None) -> None:
     """Show the sanity checks of the last run: every check, its value against its threshold, and what to do.
 
@@ -58,12 +63,8 @@ def sanity(*, explain: str | None, group: str | None, flagged: bool, as_json: bo
     rows = _asked_now(recorded)
     now = [row for row, old in zip(rows, recorded, strict=True) if row is not old]
     if junit:
-        from windtunnel.reporting.junit import cases_of_checks, write_junit
-
         write_junit("windtunnel sanity", cases_of_checks(recorded), junit)
     if as_json:
-        from windtunnel.reporting.answers import sanity_answer
-
         click.echo(sanity_answer(recorded, now).text())
         return
     console.print(_table([r for r in rows if (group is None or r.group == group) and (not flagged or r.flagged)]))
@@ -76,8 +77,6 @@ def sanity(*, explain: str | None, group: str | None, flagged: bool, as_json: bo
 
 
 def _asked_now(rows: Iterable[FindingRecord]) -> list[FindingRecord]:
-    from windtunnel.operations.live_checks import ASKED_NOW
-
     return [ASKED_NOW[row.id]().instead_of(row) if row.id in ASKED_NOW else row for row in rows]
 
 
@@ -109,8 +108,6 @@ def _number(value: float | str | None) -> str:
 
 
 def _explain(name: str, console: Console) -> None:
-    from windtunnel.evaluation.sanity.run import registry
-
     rows = registry()
     row = rows.get(name.upper())
     if row is None:
@@ -131,13 +128,6 @@ def _words(row: Check) -> str:
 
 def _what_to_run(row: Check) -> str:
     """Return the lines of params.yaml that answer the check, for the attacks of the project here, or for a PGD; empty where none can."""
-    from windtunnel.boundary.params import load_params
-    from windtunnel.evaluation.sanity.remedies import REMEDIES, stronger
-    from windtunnel.operations.strengthen import lines_of
-    from windtunnel.params.attacks import AttackEntry
-    from windtunnel.params.entry import Budget
-    from windtunnel.records.layout import PARAMS_FILE
-
     attacks, budget = {"pgd": AttackEntry(library="torchattacks", algorithm="PGD")}, Budget(epsilon=8 / 255)
     if PARAMS_FILE.is_file():
         params = load_params()
@@ -152,3 +142,47 @@ def _what_to_run(row: Check) -> str:
             f"epsilon under Linf or L2."
         )
     return ""
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Show the lines; write and run nothing.")
+@click.option("--only", metavar="ID", multiple=True, help="Answer these checks alone.")
+def strengthen(*, dry_run: bool, only: tuple[str, ...]) -> None:
+    """Add a stronger attack for each flagged sanity check to params.yaml, and run it on the samples that survived the others.
+
+    More steps and restarts, another loss, a black box, BPDA through a student of the model, transfer from it, EOT.
+
+    \b
+    Examples:
+      windtunnel strengthen --dry-run
+      windtunnel strengthen --only D15
+    """  # noqa: D301
+    recorded, params, console = read_sanity(SANITY), load_params(), Console()
+    if recorded is None:
+        raise UserError(f"{SANITY}: no sanity checks ran yet. Run dvc repro first")
+    check_ids = {name.upper() for name in only}
+    checks = [row for row in recorded.checks if not check_ids or row.id in check_ids]
+    entries = stronger(checks, params.attacks, params.budget)
+    if not entries:
+        console.print(
+            "strengthen: nothing to add: params.yaml already has every attack that would settle a flagged check"
+        )
+        return
+    console.print(escape(lines_of(entries)), end="")
+    if dry_run:
+        return
+    add_to(PARAMS_FILE, entries)
+    failed = []
+    for name, done in zip(entries, run_entries(entries), strict=True):
+        if isinstance(done, UserError):
+            failed.append(name)
+            console.print(f"[red]{escape(str(done))}[/red]", soft_wrap=True)
+        else:
+            console.print(f"{name}: broke {done.broken} of {done.left} surviving samples")
+    console.print(
+        f"{PARAMS_FILE}: {len(entries)} entries added; dvc repro takes them into the worst case and the report"
+    )
+    if failed:
+        raise UserError(
+            f"{PARAMS_FILE}: attacks.{', attacks.'.join(failed)} failed; correct or remove them before dvc repro"
+        )

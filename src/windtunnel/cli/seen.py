@@ -15,7 +15,7 @@ from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.boundary.models.load import UNTRAINED
 from windtunnel.boundary.models.of_libraries import RANDOM_WEIGHTS
 from windtunnel.boundary.models.preprocess import as_yaml, joined
-from windtunnel.cli.tables import headings, print_table
+from windtunnel.cli.output import headings, print_table
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.statistics import binomial_rate

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from windtunnel.assessments.latent.tables import ClassifierMetrics
 from windtunnel.assessments.sweeps.report import print_report
-from windtunnel.cli.tables import headings, print_table, table_console
+from windtunnel.cli.output import headings, print_table, table_console
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
 from windtunnel.core.sample_states import SampleState

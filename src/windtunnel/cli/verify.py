@@ -1,4 +1,4 @@
-"""`windtunnel verify`: one instance of VNN-LIB, or an audit of verdicts that were reached before."""
+"""`windtunnel verify` and `windtunnel vnnlib`: instances of VNN-LIB, and an audit of verdicts that were reached before."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from pathlib import Path
 import click
 import psutil
 
-from windtunnel.cli.output import OutputFile
+from windtunnel.boundary.params import load_params
+from windtunnel.boundary.writing import check_output
+from windtunnel.cli.output import OutputPath
+from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.records.files import replacing
 
 
 @click.command()
@@ -24,7 +28,7 @@ from windtunnel.cli.output import OutputFile
 )
 @click.option(
     "--result",
-    type=OutputFile(".txt", ".result", ".counterexample", ".out", ""),
+    type=OutputPath(".txt", ".result", ".counterexample", ".out", ""),
     help="Also write the result into this file.",
 )
 @click.option("--audit", metavar="NAME", help="Check the verdicts of a verification of the last run again.")
@@ -60,9 +64,7 @@ def verify(
         _audit(audit, verdicts)
         return
     from windtunnel.assessments.verification.vnnlib.instance import decide_instance
-    from windtunnel.boundary.writing import check_output
     from windtunnel.params.verification import VerificationEntry
-    from windtunnel.records.files import replacing
 
     assert specification is not None
     assert onnx is not None
@@ -85,8 +87,6 @@ def _process_start() -> float:
 
 def _audit(name: str, verdicts: int) -> None:
     from windtunnel.assessments.clean.subject import current_subject
-    from windtunnel.boundary.params import load_params
-    from windtunnel.core.errors import UserError, unknown_word
     from windtunnel.evaluation.sanity.agreement import balls
     from windtunnel.evaluation.sanity.certificates import audited
     from windtunnel.evaluation.sanity.evidence import collect
@@ -117,3 +117,35 @@ def _audit(name: str, verdicts: int) -> None:
     if wrong := sorted({*audit.broken, *audit.contradicted}):
         click.echo(f"{name}: contradicted: {', '.join(wrong)}", err=True)
         raise SystemExit(1)
+
+
+@click.group()
+def vnnlib() -> None:
+    """Instances of VNN-LIB, for other verifiers; `windtunnel verify --vnnlib` decides one."""
+
+
+@vnnlib.command()
+@click.argument("name")
+@click.option("--to", "folder", type=OutputPath(is_folder=True), help="Where to; vnnlib/NAME if not given.")
+def export(*, name: str, folder: Path | None) -> None:
+    """Write every sample of the verification NAME as an instance: model.onnx, vnnlib/*.vnnlib, instances.csv.
+
+    \b
+    Example:
+      windtunnel vnnlib export proof --to /tmp/proof
+    """  # noqa: D301
+    from windtunnel.assessments.clean.subject import current_subject
+    from windtunnel.assessments.verification.vnnlib.export import export_instances
+
+    params = load_params()
+    entry = params.verification.get(name)
+    if entry is None:
+        raise UserError(unknown_word("vnnlib export", name, params.verification, what="a verification of params.yaml"))
+    subject = current_subject(params.device, params.seed, params.model)
+    seed = params.seed if entry.samples.seed is None else entry.samples.seed
+    subject = subject.choose(entry.samples.n, entry.samples.selection, seed)
+    region = entry.budget.over(params.budget)
+    assert region.epsilon is not None  # verifiers need one, and the schema says so
+    folder = folder or Path("vnnlib") / name
+    written = export_instances(name, subject, region.norm, region.epsilon, entry.timeout, folder)
+    click.echo(f"{folder}: {len(written)} instances, instances.csv, model.onnx")

@@ -13,9 +13,8 @@ from ruamel.yaml import YAML
 from windtunnel.boundary.discovery.samples import SampleFiles
 from windtunnel.boundary.discovery.weights import Weights
 from windtunnel.boundary.params_file import parse_params
-from windtunnel.cli.evidence import evidence
-from windtunnel.cli.init import init
-from windtunnel.cli.report import report
+from windtunnel.cli.project import init
+from windtunnel.cli.report import evidence, report
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.validate import validate
 from windtunnel.operations.dvc_files import missing_references

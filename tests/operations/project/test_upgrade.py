@@ -112,7 +112,7 @@ def test_stages_that_run_again_and_the_champion_are_named(project, monkeypatch):
         status.Pending("attack@mine", ("algorithm changed",)),
         status.Pending("corrupt@fog", ("figures: x",), redraws=True),
     ]
-    monkeypatch.setattr(status, "pending_stages", lambda: pending)
+    monkeypatch.setattr("windtunnel.cli.project.pending_stages", lambda: pending)
     said = CliRunner().invoke(cli, ["upgrade", "--yes"]).output.splitlines()
     assert said[-3:] == [
         "attack@mine: computed again: algorithm changed",

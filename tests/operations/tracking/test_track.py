@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 
 from tests.made import content
 from windtunnel.boundary.mlflow_server import connect, tracking_uri
-from windtunnel.cli.track import track as track_command
+from windtunnel.cli.tracking import track as track_command
 from windtunnel.core.errors import UserError
 from windtunnel.operations.tracking.state import read_state, state_digest
 from windtunnel.operations.tracking.sweep import Point, record_sweep

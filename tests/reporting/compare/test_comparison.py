@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from planted import write_run
 
 from tests.made import content
-from windtunnel.cli.compare import compare as command
+from windtunnel.cli.runs import compare as command
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.records.artifacts import save_tensors

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from tests.reporting.report.conftest import edit, write_run
-from windtunnel.cli.view import view
+from windtunnel.cli.runs import view
 from windtunnel.records.artifacts import load_tensors, read_artifacts, save_tensors
 from windtunnel.reporting.compare.runs import run_in
 from windtunnel.reporting.view.columns import NONE, STATUSES, collect, statuses

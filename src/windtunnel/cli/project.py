@@ -1,34 +1,32 @@
-"""`windtunnel init`: a robustness assessment in a folder of any git repository."""
+"""`windtunnel init` and `windtunnel upgrade`: a robustness assessment in a folder of any git repository."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TypeVar
 
 import click
 
+from windtunnel.boundary.discovery.samples import SampleFiles
+from windtunnel.boundary.discovery.weights import Weights
 from windtunnel.boundary.files import path_text
+from windtunnel.boundary.params_file import params_text as file_text
+from windtunnel.boundary.params_file import parse_params
+from windtunnel.cli.doctor import install_packages
 from windtunnel.core.errors import UserError
+from windtunnel.operations.doctor import PIPELINE
+from windtunnel.operations.project.choose import Choice, notes, params_text
+from windtunnel.operations.project.find import FolderContents
+from windtunnel.operations.project.graph import graph_text
+from windtunnel.operations.project.upgrade import plan_upgrade
+from windtunnel.operations.project.write import GRAPH, PARAMS, Plan, apply, plan, removal, remove
+from windtunnel.operations.resolve.status import pending_stages
+from windtunnel.records.layout import CHAMPION, LOCK
 
-if TYPE_CHECKING:
-    from windtunnel.boundary.discovery.samples import SampleFiles
-    from windtunnel.boundary.discovery.weights import Weights
-    from windtunnel.operations.project.choose import Choice
-    from windtunnel.operations.project.find import FolderContents
-
-
-class _Candidate(Protocol):
-    @property
-    def path(self) -> Path: ...
-    @property
-    def source(self) -> str: ...
-    @property
-    def made_by(self) -> str: ...
-
-
-C = TypeVar("C", bound=_Candidate)
+C = TypeVar("C", SampleFiles, Weights)
 
 
 @click.command()
@@ -85,46 +83,29 @@ def init(
     if take_back:
         _remove(root / folder, yes=yes)
         return
-    from windtunnel.cli.doctor import install_packages
-    from windtunnel.operations.doctor import PIPELINE
-
     if missing := [companion.name for companion in PIPELINE if not companion.fits]:
         install_packages(missing, yes=yes)
-    params, todo = _params(root, folder, model, factory, data, store, yes=yes)
+    path = root / folder / PARAMS
+    if not path.is_file():
+        choice = _choose(FolderContents(root, Path(folder)), model, factory, data, store, yes=yes)
+        params, todo = params_text(choice, Path("..")), notes(choice)
+    elif model or factory or data or store:
+        raise UserError(f"init: {folder}/{PARAMS} is there and yours; name model and data in it")
+    else:
+        params, todo = file_text(path), []
     _write(root, folder, params, ci, yes=yes)
     for line in todo:  # last, where it is read
         click.echo(f"to do, in {folder}/params.yaml: {line}")
 
 
-def _params(
-    root: Path, folder: str, model: str | None, factory: str | None, data: Path | None, store: str | None, *, yes: bool
-) -> tuple[str, list[str]]:
-    """Return the content of params.yaml, existing or composed, and the keys that the user has to fill in."""
-    from windtunnel.boundary.params_file import params_text as file_text
-    from windtunnel.operations.project.choose import notes, params_text
-    from windtunnel.operations.project.find import FolderContents
-    from windtunnel.operations.project.write import PARAMS
-
-    path = root / folder / PARAMS
-    if path.is_file():
-        if model or factory or data or store:
-            raise UserError(f"init: {folder}/{PARAMS} is there and yours; name model and data in it")
-        return file_text(path), []
-    discovered = FolderContents(root, Path(folder))
-    if discovered.made:
-        click.echo(f"DVC stages here: {', '.join(dict.fromkeys(discovered.made.values()))}")
-    choice = _choose(discovered, model, factory, data, store, yes=yes)
-    return params_text(choice, Path("..")), notes(choice)
-
-
 def _choose(
     inputs: FolderContents, model: str | None, factory: str | None, data: Path | None, store: str | None, *, yes: bool
 ) -> Choice:
-    from windtunnel.operations.project.choose import Choice
-
+    if inputs.made:
+        click.echo(f"DVC stages here: {', '.join(dict.fromkeys(inputs.made.values()))}")
     chosen = _model(inputs, model) if model else _pick("model", inputs.weights, yes=yes)
     fitting = inputs.factories(chosen) if chosen and not factory else []
-    samples = _data(inputs, data) if data else _pick("data", inputs.data, yes=yes)
+    samples = inputs.data_at(data) if data else _pick("data", inputs.data, yes=yes)
     if inputs.store and store is None:
         click.echo(f"MLflow: mlflow.db is here; the assessment keeps a store of its own unless --store {inputs.store}")
         if not yes and click.confirm("Log to it?", default=False):
@@ -148,10 +129,6 @@ def _model(inputs: FolderContents, reference: str) -> Weights:
     return chosen
 
 
-def _data(inputs: FolderContents, path: Path) -> SampleFiles:
-    return inputs.data_at(path)
-
-
 def _pick(what: str, candidates: Sequence[C], *, yes: bool) -> C | None:
     """Return the only candidate, or the one that the user chooses."""
     if not candidates:
@@ -166,10 +143,10 @@ def _pick(what: str, candidates: Sequence[C], *, yes: bool) -> C | None:
     return chosen
 
 
-def _described(candidate: _Candidate) -> str:
-    name = getattr(candidate, "name", "")
-    fits = f", fits {name}" if name else ""
-    return f"{candidate.path} ({candidate.source}{fits}{f', made by the DVC stage {candidate.made_by}' if candidate.made_by else ''})"
+def _described(candidate: SampleFiles | Weights) -> str:
+    fits = f", fits {candidate.name}" if isinstance(candidate, Weights) and candidate.name else ""
+    made = f", made by the DVC stage {candidate.made_by}" if candidate.made_by else ""
+    return f"{candidate.path} ({candidate.source}{fits}{made})"
 
 
 def _others(names: Sequence[str]) -> str:
@@ -178,10 +155,6 @@ def _others(names: Sequence[str]) -> str:
 
 def _write(root: Path, folder: str, params: str, ci: str | None, *, yes: bool) -> None:
     """Show the changes, confirm, and apply them."""
-    from windtunnel.boundary.params_file import parse_params
-    from windtunnel.operations.project.graph import graph_text
-    from windtunnel.operations.project.write import GRAPH, PARAMS, apply, plan
-
     project = plan(root / folder, params, graph_text(parse_params(params, f"{folder}/{PARAMS}")), ci)
     for name in project.kept:
         if name != PARAMS:
@@ -190,8 +163,7 @@ def _write(root: Path, folder: str, params: str, ci: str | None, *, yes: bool) -
     if not changes and not project.makes:
         click.echo(f"init: {folder} is up to date")
         return
-    for line in project.diff(Path(folder)):
-        click.echo(click.style(line, fg=colour(line)))
+    _print_diff(project, Path(folder))
     for tool in project.makes:
         click.echo(f"and: {tool} init")
     if not yes and not click.confirm("Do this?", default=True):
@@ -203,22 +175,67 @@ def _write(root: Path, folder: str, params: str, ci: str | None, *, yes: bool) -
     click.echo(f"init: {folder} is set up. Next: (cd {folder} && windtunnel check), then dvc repro {where}")
 
 
-def colour(line: str) -> str | None:
-    """Return the terminal colour of a line of a diff."""
-    return {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
+def _print_diff(project: Plan, folder: Path) -> None:
+    for line in project.diff(folder):
+        click.echo(click.style(line, fg={"+": "green", "-": "red", "@": "cyan"}.get(line[:1])))
 
 
 def _remove(folder: Path, *, yes: bool) -> None:
-    from windtunnel.operations.project.write import removal, remove
-
     plan_of_removal = removal(folder)
-    say: Callable[[str], None] = click.echo
     for path in (*plan_of_removal.own, *plan_of_removal.of_dvc):
-        say(f"remove {path_text(os.path.relpath(path))}")
+        click.echo(f"remove {path_text(os.path.relpath(path))}")
     for name in plan_of_removal.changed:
-        say(f"keep {folder.name}/{name}, which was changed by you")
+        click.echo(f"keep {folder.name}/{name}, which was changed by you")
     for path in plan_of_removal.stays:
-        say(f"keep {path_text(os.path.relpath(path))}, which is yours")
+        click.echo(f"keep {path_text(os.path.relpath(path))}, which is yours")
     if yes or click.confirm("Remove it?", default=False):
         remove(plan_of_removal)
-        say(f"init: {folder.name} is taken back")
+        click.echo(f"init: {folder.name} is taken back")
+
+
+@click.command()
+@click.option("--yes", is_flag=True, help="Ask nothing.")
+def upgrade(*, yes: bool) -> None:
+    """Rewrite params.yaml, and the files that `windtunnel init` wrote, as this version has them.
+
+    Run it in the folder of params.yaml after an update of windtunnel. It shows the diff, asks, writes, and lists the stages
+    that will be assessed again. A file that you have changed stays. Comments in params.yaml stay. docs/stability.md says what may
+    change between versions.
+
+    \b
+    Examples:
+      windtunnel upgrade
+      windtunnel upgrade --yes && dvc repro
+    """  # noqa: D301
+    folder = Path.cwd()
+    planned = plan_upgrade(folder)
+    for line in planned.changes:
+        click.echo(f"params.yaml: {line}")
+    for line in planned.todo:
+        click.echo(f"to do: {line}", err=True)
+    if planned.plan.changes():
+        _print_diff(planned.plan, Path())
+        if not yes and not click.confirm("Do this?", default=True):
+            return
+        apply(planned.plan, folder)
+    else:
+        click.echo("upgrade: the files are up to date")
+    if not planned.todo:
+        _list_pending()
+
+
+def _list_pending() -> None:
+    """Print which stages will run again, and whether the champion's outcomes were measured under the former protocol."""
+    if find_spec("dvc") is None or not LOCK.is_file():
+        click.echo("upgrade: nothing has run here yet")
+        return
+    pending = [stage for stage in pending_stages() if stage.why]
+    for stage in pending:
+        click.echo(f"{stage.stage}: {'drawn' if stage.redraws else 'computed'} again: {'; '.join(stage.why)}")
+    if not pending:
+        click.echo("upgrade: no result has to be computed again")
+    assessed = any(not stage.redraws and ("@" in stage.stage or stage.stage == "clean") for stage in pending)
+    if assessed and CHAMPION.is_file():
+        click.echo(
+            "the champion was assessed under the former settings; after dvc repro: windtunnel champion --reassess"
+        )

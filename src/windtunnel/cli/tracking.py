@@ -1,10 +1,14 @@
-"""`windtunnel retrain`: the one command that a schedule runs."""
+"""Commands that talk to MLflow: `track`, `ui`, `retrain`, `champion`, `promote` and `rollback`."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
+import time
+import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,16 +17,117 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from windtunnel.boundary.mlflow_server import ARTIFACTS, is_answering, main_root, tracking_uri
 from windtunnel.boundary.params import load_params
-from windtunnel.cli.output import OutputFile
-from windtunnel.core.errors import InfrastructureError
+from windtunnel.cli.output import OutputPath
+from windtunnel.core.errors import InfrastructureError, UserError
+from windtunnel.operations.dvc_files import require_whole_files
+from windtunnel.operations.retrain.champion import fetch_champion
+from windtunnel.operations.retrain.champion import reassess as reassess_champion
+from windtunnel.operations.retrain.flow import (
+    REASONS,
+    STATUS,
+    only_one,
+    promote_last_run,
+    promote_version,
+    summary_markdown,
+)
+from windtunnel.operations.retrain.flow import retrain as flow
+from windtunnel.operations.stages.track import report_delivery
+from windtunnel.operations.tracking.registry import CHALLENGER, CHAMPION, PREVIOUS, open_registry
+from windtunnel.operations.tracking.track import track as track_state
+from windtunnel.operations.tracking.view import share_headline_view
 from windtunnel.records.files import replacing
+from windtunnel.runtime.credentials import without_credentials
+
+
+@click.command()
+@click.option(
+    "--strict", is_flag=True, help="Fail (exit 2) where the server cannot be reached, instead of filling the outbox."
+)
+def track(*, strict: bool) -> None:
+    """Log the artifacts of the last run to MLflow, unless they are logged already; deliver what waits in the outbox.
+
+    \b
+    Examples:
+      windtunnel track
+      MLFLOW_TRACKING_URI=http://tracking:5000 windtunnel track --strict
+    """  # noqa: D301
+    report_delivery(track_state(strict=strict))
+
+
+_PATIENCE = 180  # seconds; MLflow's server takes about 20 to answer on two cores
+
+
+@click.command()
+@click.option("--port", type=int, default=5000, show_default=True)
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--open/--no-open", "open_it", default=True, help="Open a browser, where there is a screen.")
+@click.pass_context
+def ui(ctx: click.Context, *, port: int, host: str, open_it: bool) -> None:
+    """Serve the MLflow UI on this project's store, or find it on its server, and open the list of runs.
+
+    The list shows the headline metrics, the budget and the verdicts as columns.
+
+    \b
+    Examples:
+      windtunnel ui --port 5001
+      MLFLOW_TRACKING_URI=http://tracking:5000 windtunnel ui
+    """  # noqa: D301
+    tracking = load_params().tracking
+    uri = tracking_uri(tracking.uri)
+    try:
+        page = share_headline_view(uri, tracking.experiment)
+    except Exception as error:  # MLflow, SQLAlchemy and requests raise what they like
+        raise UserError(f"tracking: {without_credentials(uri)} cannot be reached ({type(error).__name__})") from error
+    if uri.startswith("http"):
+        _announce(without_credentials(uri).rstrip("/") + page, open_it)
+        return
+    root = f"http://{host}:{port}"
+    if is_answering(root):
+        raise UserError(f"ui: something is served on {root} already; choose another --port")
+    click.echo(f"starting MLflow on {without_credentials(uri)} (about 20 s)")
+    command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port)]
+    command += ["--workers", "1", "--default-artifact-root", (main_root() / ARTIFACTS).as_uri()]
+    # A session of its own: MLflow's server starts processes, and all of them are to end with this one.
+    # The store by the environment: everybody on the machine can read a command line, and an address may hold a password.
+    server = subprocess.Popen(command, start_new_session=True, env={**os.environ, "MLFLOW_BACKEND_STORE_URI": uri})
+    for number in (signal.SIGINT, signal.SIGTERM):  # the way to end a server is no interruption
+        signal.signal(number, signal.default_int_handler)
+    try:
+        _wait(root, server)
+        _announce(root + page, open_it)
+        click.echo("Ctrl-C ends it")
+        ctx.exit(server.wait())
+    except KeyboardInterrupt:
+        ctx.exit(0)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGTERM)
+        server.wait()
+
+
+def _announce(address: str, open_it: bool) -> None:
+    click.echo(f"the runs: {address}")
+    screen = sys.platform != "linux" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if open_it and screen:
+        webbrowser.open(address)
+
+
+def _wait(root: str, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while not is_answering(root):
+        if server.poll() is not None:
+            raise UserError(f"ui: MLflow's server ended with exit code {server.returncode}; its own words are above")
+        if time.monotonic() > deadline:
+            raise UserError(f"ui: MLflow's server did not answer on {root} within {_PATIENCE} s")
+        time.sleep(0.3)
 
 
 @click.command()
 @click.option(
     "--summary",
-    type=OutputFile(".md", ".markdown", ".txt", ""),
+    type=OutputPath(".md", ".markdown", ".txt", ""),
     help="Also write the summary, as Markdown, to this file.",
 )
 @click.option("--force", is_flag=True, help="Run it although nothing changed.")
@@ -47,12 +152,6 @@ def retrain(ctx: click.Context, *, summary: Path | None, force: bool, allow_dirt
       windtunnel retrain
       windtunnel retrain --summary reports/retrain.md
     """  # noqa: D301
-    from windtunnel.boundary.mlflow_server import main_root
-    from windtunnel.operations.dvc_files import require_whole_files
-    from windtunnel.operations.retrain.flow import only_one, summary_markdown
-    from windtunnel.operations.retrain.flow import retrain as flow
-    from windtunnel.operations.tracking.registry import open_registry
-
     require_whole_files()
     with only_one(main_root() / ".cache" / "windtunnel"):
         registry = open_registry(load_params().tracking)
@@ -103,12 +202,6 @@ def champion(*, fetch: bool, reassess: bool) -> None:
       windtunnel champion --fetch && dvc repro && windtunnel gate
       windtunnel champion --reassess            after a change of the assessments or of the samples
     """  # noqa: D301
-    from windtunnel.core.errors import UserError
-    from windtunnel.operations.retrain.champion import fetch_champion
-    from windtunnel.operations.retrain.champion import reassess as reassess_champion
-    from windtunnel.operations.retrain.flow import REASONS, STATUS
-    from windtunnel.operations.tracking.registry import CHALLENGER, CHAMPION, PREVIOUS, open_registry
-
     params = load_params()
     registry = open_registry(params.tracking)
     if fetch or reassess:
@@ -148,9 +241,6 @@ def promote(*, number: str | None, force: bool, allow_dirty: bool) -> None:
       windtunnel promote
       windtunnel promote --version 7
     """  # noqa: D301
-    from windtunnel.operations.retrain.flow import promote_last_run, promote_version
-    from windtunnel.operations.tracking.registry import open_registry
-
     registry = open_registry(load_params().tracking)
     if number is not None:
         version = promote_version(registry, number, force=force)
@@ -167,7 +257,5 @@ def rollback() -> None:
     Example:
       windtunnel rollback
     """  # noqa: D301
-    from windtunnel.operations.tracking.registry import open_registry
-
     removed, restored = open_registry(load_params().tracking).rollback()
     click.echo(f"rollback: {restored} is the champion again; {removed} is out of service")
