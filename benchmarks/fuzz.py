@@ -53,8 +53,7 @@ from windtunnel.params.model import Model
 from windtunnel.params.numbers import parse_number
 from windtunnel.records.artifacts import read_artifacts
 from windtunnel.records.findings import read_findings
-from windtunnel.records.gate import read_gate
-from windtunnel.records.outcomes import read_record
+from windtunnel.records.gate import read_gate, read_record
 from windtunnel.records.sandwich import read_summary
 from windtunnel.runtime.shutdown import as_user_error
 

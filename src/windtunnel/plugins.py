@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from windtunnel.params.entry import Entry
     from windtunnel.records.artifacts import Artifacts, base_data, base_kwargs
     from windtunnel.records.result import AssessmentResult
-    from windtunnel.registry.image_view import View
-    from windtunnel.registry.plugins import Family, Lazy, Library, ModelSource
+    from windtunnel.registry.plugins import Family, Lazy, Library, ModelSource, View
 
 # module: names that it has
 _HOME = {
@@ -61,8 +60,7 @@ _HOME = {
     core.contracts: Randomness Semantics ThreatModel Verdict
     core.dataset: Dataset
     core.errors: UserError
-    registry.plugins: Family Lazy Library ModelSource
-    registry.image_view: View
+    registry.plugins: Family Lazy Library ModelSource View
     evaluation.sanity.check: CheckResult Severity Tier check
     evaluation.sanity.evidence: Evidence NotApplicable NotRun
     boundary.models.loaders: Loaded

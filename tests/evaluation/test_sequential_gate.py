@@ -6,8 +6,7 @@ import pytest
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.gate.sequential import SequentialGate
 from windtunnel.params.results import Gate
-from windtunnel.records.gate import Decision
-from windtunnel.records.outcomes import OutcomeRecord, Outcomes, Shares
+from windtunnel.records.gate import Decision, OutcomeRecord, Outcomes, Shares
 
 METRIC = "worst_case/accuracy"
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from windtunnel.boundary.sqlite_store import whole_store
+from windtunnel.boundary.mlflow_server import whole_store
 
 
 @pytest.fixture(scope="session")

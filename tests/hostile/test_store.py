@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from windtunnel.boundary import sqlite_store
-from windtunnel.boundary.sqlite_store import whole_store
+from windtunnel.boundary import mlflow_server
+from windtunnel.boundary.mlflow_server import whole_store
 from windtunnel.core.errors import InfrastructureError
 from windtunnel.runtime.credentials import without_credentials
 
-MAKE = "import sys; from pathlib import Path; from windtunnel.boundary.sqlite_store import _migrate; _migrate(Path(sys.argv[1]))"
+MAKE = "import sys; from pathlib import Path; from windtunnel.boundary.mlflow_server import _migrate; _migrate(Path(sys.argv[1]))"
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def made(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def copied(made, tmp_path, monkeypatch) -> Path:
-    monkeypatch.setattr(sqlite_store, "_SEEN", set())
+    monkeypatch.setattr(mlflow_server, "_SEEN", set())
     path = tmp_path / "mlflow.db"
     path.write_bytes(made.read_bytes())
     return path

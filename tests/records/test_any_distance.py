@@ -8,7 +8,7 @@ from windtunnel.assessments.catalogue import algorithms
 from windtunnel.core.contracts import AssessmentKind, Norm, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import distance, within
 from windtunnel.core.errors import UnsoundError
-from windtunnel.records.any_distance import KEYS, search_form, stored_form
+from windtunnel.records.storage import POINT_KEYS, search_form, stored_form
 
 ATTACKS = [row for row in algorithms() if row.kind is AssessmentKind.EMPIRICAL_ATTACK]
 EPSILON = 0.3
@@ -88,4 +88,4 @@ def test_the_api_gives_what_is_stored(linear_subject, tmp_path):
     assert within(distance(Norm.L2, inputs, clean), 0.2).all()
     assert torch.equal(inputs[lost], clean[lost])
     assert len(near.tensor("any_distance_inputs")) == int(lost.sum())
-    assert set(KEYS) <= set(near.data)
+    assert set(POINT_KEYS) <= set(near.data)

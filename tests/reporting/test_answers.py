@@ -21,8 +21,7 @@ from windtunnel.operations import live_checks, sequential
 from windtunnel.params.results import Gate
 from windtunnel.records.files import write_json
 from windtunnel.records.findings import FindingRecord, Status
-from windtunnel.records.gate import Decision
-from windtunnel.records.outcomes import OutcomeRecord, Outcomes
+from windtunnel.records.gate import Decision, OutcomeRecord, Outcomes
 from windtunnel.reporting.answers import ANSWERS, ShowAnswer, compare_answer
 from windtunnel.reporting.compare.comparison import compare_runs
 from windtunnel.reporting.compare.runs import Run

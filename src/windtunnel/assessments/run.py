@@ -20,15 +20,13 @@ from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget, Entry
 from windtunnel.params.model import Model
 from windtunnel.params.resolved import FigureSpec, Resolved
-from windtunnel.records.any_distance import require_inside
 from windtunnel.records.artifacts import Artifacts, provenance, read_artifacts, write_artifacts, write_metadata
-from windtunnel.records.digests import write_digests
+from windtunnel.records.digests import KEPT, write_digests
 from windtunnel.records.files import METADATA_FILE, hide_from_dvc
 from windtunnel.records.layout import HERE, ROBUSTNESS, Layout
 from windtunnel.records.metadata import FigureRecord
-from windtunnel.records.redraw_cache import KEPT
 from windtunnel.records.result import AssessmentResult
-from windtunnel.records.storage import keep_images
+from windtunnel.records.storage import keep_images, require_inside
 from windtunnel.records.tables import write_csv
 from windtunnel.registry.plugins import Family
 from windtunnel.runtime.console import warn

@@ -1,11 +1,18 @@
-"""Which MLflow store a project uses, and how to reach it."""
+"""The MLflow store of a project: its address, how to reach it, and a SQLite store that is whole or not there.
+
+MLflow 3.17 makes a store by some fifty migrations in the file itself; after a kill in one of them every later start says
+`table _alembic_tmp_... already exists`.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sqlite3
 import subprocess
+import sys
+import tempfile
 import urllib.error
 import urllib.request
 from contextlib import closing
@@ -14,15 +21,25 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-from windtunnel.boundary.sqlite_store import whole_store
-from windtunnel.core.errors import UserError
+from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.core.repository import asked_by
+from windtunnel.runtime.credentials import reason_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
 _SQLITE = "sqlite:///"
+_SEEN: set[Path] = set()  # stores that this process has found whole
+ARTIFACTS = "mlartifacts"  # beside the database, in the project's root
+# Where MLflow 3 keeps addresses of artifacts.
+_COLUMNS = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "source"),
+    ("model_versions", "storage_location"),
+)
 
 
 def main_root() -> Path:
@@ -98,25 +115,14 @@ def store_lock() -> FileLock:
     return FileLock(str(folder / "tracking.lock"))
 
 
-ARTIFACTS = "mlartifacts"  # beside the database, in the project's root
-# Where MLflow 3 keeps addresses of artifacts.
-_COLUMNS = (
-    ("experiments", "artifact_location"),
-    ("runs", "artifact_uri"),
-    ("logged_models", "artifact_location"),
-    ("model_versions", "source"),
-    ("model_versions", "storage_location"),
-)
-
-
 def follow_move(uri: str, root: Path) -> None:
     """If the SQLite store of the project in `root` has artifact addresses of another place, give it those of this one.
 
     Only addresses that a project of ours made, `<root>/mlartifacts`; others are the user's own. Raises UserError where the
     database was copied without the files, which would then be written and looked for in the other project.
     """
-    path = Path(uri.removeprefix("sqlite:///"))
-    if not uri.startswith("sqlite:///") or not path.is_file() or path.resolve().parent != root.resolve():
+    path = Path(uri.removeprefix(_SQLITE))
+    if not uri.startswith(_SQLITE) or not path.is_file() or path.resolve().parent != root.resolve():
         return
     own_address = (root.resolve() / ARTIFACTS).as_uri()
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
@@ -143,3 +149,139 @@ def follow_move(uri: str, root: Path) -> None:
                     (own_address, len(address) + 1, address, address),
                 )
         database.execute("commit")
+
+
+def whole_store(path: Path) -> None:
+    """Make the store where there is none, and recover one that a kill left half made.
+
+    One without a run is made again; one with runs keeps them: what the killed migration left is taken away from a copy,
+    the migrations go on there, and the copy takes the store's place once they are through. The damaged file stays beside
+    it as `<name>.damaged`. Raises InfrastructureError, in one line, where that fails too.
+    """
+    _require_writable(path)
+    if path in _SEEN or _is_whole(path):
+        _SEEN.add(path)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{path}.lock"):
+        if _is_whole(path):
+            return
+        partial = path.with_name(f"{path.name}.partial")
+        for stale in path.parent.glob(f"{partial.name}*"):
+            stale.unlink()
+        damaged = path.is_file() and path.stat().st_size > 0
+        if damaged and _has_runs(path):
+            _copy_without_leftovers(path, partial)
+        try:
+            _migrate(partial)
+        except Exception as error:  # SQLAlchemy, alembic and MLflow raise what they like
+            raise InfrastructureError(
+                f"tracking: {path} was damaged by a kill and cannot be recovered ({type(error).__name__}: {reason_of(error)}); move it "
+                f"away, and windtunnel track makes a new one and logs the last run again"
+            ) from error
+        if damaged:
+            _set_aside(path)
+        os.replace(partial, path)
+
+
+def _require_writable(path: Path) -> None:
+    """Raise InfrastructureError where the store cannot be written; MLflow would try again for minutes."""
+    try:
+        if path.exists():
+            with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=0)) as database:
+                database.execute("begin immediate")
+                database.execute("rollback")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):  # where SQLite keeps its journal
+            pass
+    except sqlite3.DatabaseError as error:
+        if any(
+            word in str(error) for word in ("readonly", "unable to open")
+        ):  # what is locked or damaged is handled later
+            raise InfrastructureError(f"tracking: {path}: cannot be written ({error})") from error
+    except OSError as error:
+        raise InfrastructureError(f"tracking: {path}: cannot be written ({error.strerror})") from error
+
+
+def _is_whole(path: Path) -> bool:
+    """Return True if no table is half made, and every migration is through; of a store with runs, which an older MLflow may have
+
+    made, the latter is left to MLflow's own words and `mlflow db upgrade`.
+    """
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    from mlflow.store.db.utils import _get_latest_schema_revision
+
+    try:
+        with closing(_read_only(path)) as database:
+            names = _tables(database)
+            if _leftovers(names) or not names >= {"alembic_version", "experiments", "runs"}:
+                return False
+            revisions = [row[0] for row in database.execute("select version_num from alembic_version")]
+            count = database.execute("select count(*) from experiments").fetchone()[0]
+        return bool(revisions == [_get_latest_schema_revision()] and count) or _has_runs(path)
+    except sqlite3.OperationalError as error:
+        return "locked" in str(error)  # somebody works with it
+    except sqlite3.DatabaseError:
+        return False
+
+
+def _tables(database: sqlite3.Connection) -> set[str]:
+    return {str(row[0]) for row in database.execute("select name from sqlite_master where type = 'table'")}
+
+
+def _leftovers(tables: set[str]) -> list[str]:
+    """Return the copies that a migration makes of a table and renames at its end."""
+    return sorted(name for name in tables if name.startswith("_alembic_tmp_"))
+
+
+def _has_runs(path: Path) -> bool:
+    """Return True if there is something in it to lose; where even that cannot be read, there may be."""
+    try:
+        with closing(_read_only(path)) as database:
+            return any(
+                database.execute(f"select count(*) from {name}").fetchone()[0]
+                for name in _tables(database) & {"runs", "_alembic_tmp_runs", "registered_models"}
+            )
+    except sqlite3.DatabaseError:
+        return True
+
+
+def _copy_without_leftovers(path: Path, partial: Path) -> None:
+    """Make a copy; drop each table that a killed migration was making, or put it in the place of a lost one."""
+    shutil.copyfile(path, partial)
+    for side in ("-wal", "-journal"):  # what SQLite has yet to finish belongs to the file
+        if Path(f"{path}{side}").is_file():
+            shutil.copyfile(f"{path}{side}", f"{partial}{side}")
+    with closing(sqlite3.connect(partial)) as database:
+        names = _tables(database)
+        for table in _leftovers(names):
+            original = table.removeprefix("_alembic_tmp_")
+            if original in names:
+                database.execute(f'drop table "{table}"')
+            else:
+                database.execute(f'alter table "{table}" rename to "{original}"')
+        database.commit()
+
+
+def _migrate(path: Path) -> None:
+    """Make all tables of MLflow in `path`, or the ones that are lacking."""
+    from mlflow.store.db.utils import _initialize_tables, create_sqlalchemy_engine
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    engine = create_sqlalchemy_engine(f"{_SQLITE}{path}")
+    _initialize_tables(engine)
+    engine.dispose()
+    # Makes the default experiment, whose place of artifacts nothing of ours uses.
+    SqlAlchemyStore(f"{_SQLITE}{path}", (path.parent / ARTIFACTS).as_uri()).engine.dispose()
+
+
+def _set_aside(path: Path) -> None:
+    for side in ("", "-wal", "-shm", "-journal"):
+        if Path(f"{path}{side}").exists():
+            os.replace(f"{path}{side}", f"{path}.damaged{side}")
+    print(f"windtunnel: {path} was damaged by a kill and is recovered; as it was: {path}.damaged", file=sys.stderr)
+
+
+def _read_only(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=1)

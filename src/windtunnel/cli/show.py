@@ -22,11 +22,10 @@ from windtunnel.evaluation.sanity.findings import with_caveats
 from windtunnel.evaluation.summary.class_rows import ENDS, MOST_CLASSES, gap_words, weakest_first
 from windtunnel.evaluation.summary.headline import leading
 from windtunnel.evaluation.summary.meanings import meanings_of
-from windtunnel.records.basis import basis_of
+from windtunnel.records.basis import basis_of, leading_metric, leading_words
 from windtunnel.records.files import METADATA_FILE
 from windtunnel.records.findings import FindingRecord, counts, in_words, overall, read_findings
 from windtunnel.records.gate import GateResult, gate_json, read_gate
-from windtunnel.records.headline_metric import leading_metric, leading_words
 from windtunnel.records.layout import GATE, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.records.metadata import Metadata, Metrics, Rate, Region, limits, rate, read_metadata, severities_of
 from windtunnel.records.run_times import measured_run_times, run_time_metrics

@@ -10,11 +10,10 @@ from windtunnel.boundary.params_file import read_params
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.evaluation.summary.headline import OF_CLASSES, OF_SLICES, SLICE_RATES
-from windtunnel.params.budget_names import budget_names
-from windtunnel.params.load import entries, validate_schema
+from windtunnel.params.load import budget_names, entries, validate_schema
 from windtunnel.params.schema import Params
+from windtunnel.records.gate import PAIRED_METRIC
 from windtunnel.records.layout import PARAMS_FILE
-from windtunnel.records.outcomes import PAIRED_METRIC
 from windtunnel.registry.plugins import family_of
 
 

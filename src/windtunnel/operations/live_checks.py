@@ -14,8 +14,8 @@ from windtunnel.evaluation.gate.decide import regression_mismatch
 from windtunnel.operations.tracking.state import read_state
 from windtunnel.operations.tracking.store import find_state
 from windtunnel.records.findings import FindingRecord, Status
+from windtunnel.records.gate import OUTCOMES_FILE, read_record
 from windtunnel.records.layout import CHAMPION, SUMMARY
-from windtunnel.records.outcomes import OUTCOMES_FILE, read_record
 from windtunnel.runtime.credentials import reason_at
 
 

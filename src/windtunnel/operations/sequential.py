@@ -17,9 +17,8 @@ from windtunnel.evaluation.summary.outcomes import record_outcomes
 from windtunnel.operations.api.pipeline import assess_subject
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
-from windtunnel.records.gate import Decision
+from windtunnel.records.gate import Decision, OutcomeRecord, Outcomes, Shares, read_record
 from windtunnel.records.layout import CHAMPION
-from windtunnel.records.outcomes import OutcomeRecord, Outcomes, Shares, read_record
 from windtunnel.registry.plugins import families
 
 

@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
-from windtunnel.params.entry import Block, Samples, Value
+from windtunnel.params.entry import Block, OneOf, Samples, Value
 from windtunnel.params.numbers import Number, Seconds
-from windtunnel.params.words import OneOf
 from windtunnel.registry.plugins import plugins
 
 _OURS = ("digits", "npz", "idx", "folder", "function")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
@@ -11,11 +11,14 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     PositiveInt,
     ValidationInfo,
     field_validator,
     model_validator,
 )
+from pydantic_core import PydanticCustomError, core_schema
 
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.errors import nearest, shown
@@ -233,3 +236,31 @@ class Entry(Block):
     def visualisers_by_default(self, of_family: tuple[str, ...]) -> tuple[str, ...]:
         """Names of the visualisers of an entry that names none: those of its family, unless it knows better."""
         return of_family
+
+
+class OneOf:
+    """Annotate a string that must be one of `words` or of `more()`: a Literal with names that this machine alone may have."""
+
+    def __init__(self, *words: str, more: Callable[[], Iterable[str]]) -> None:
+        self._words, self._more = words, more
+
+    @property
+    def words(self) -> list[str]:
+        """Return the values allowed on this machine."""
+        return [*self._words, *self._more()]
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        """Return a string, refused as pydantic refuses a Literal."""
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """Return an enumeration, for editors."""
+        return {"type": "string", "enum": self.words}
+
+    def _check(self, value: str) -> str:
+        if value not in self.words:
+            expected = ", ".join(f"'{word}'" for word in self.words)
+            raise PydanticCustomError("enum", "is not allowed", {"expected": expected})
+        return value

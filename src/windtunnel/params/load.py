@@ -11,7 +11,9 @@ from typing import TypeGuard, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from windtunnel.core.contracts import Norm
 from windtunnel.core.errors import UserError, shown, unknown_word
+from windtunnel.core.transformations import transformation_of
 from windtunnel.params.entry import Entry
 from windtunnel.params.schema import Params, params_model
 from windtunnel.registry.plugins import families
@@ -57,6 +59,21 @@ def entries(params: Params) -> Iterator[tuple[str, str, Entry]]:
     for family in families():
         of_family: dict[str, Entry] = getattr(params, family)
         yield from ((family, name, entry) for name, entry in of_family.items())
+
+
+def budget_names(params: Params) -> Mapping[tuple[Norm, float], str]:
+    """Return the name of each budget that has one, by (norm, epsilon): `worst_case/<name>/accuracy` of the metrics.
+
+    `budgets` gives the names; a transformation that only an entry states is called by its kinds and ranges, as `rotation-10`.
+    """
+    names = {(budget.norm, budget.epsilon): name for name, budget in reversed(params.budgets.items())}
+    for _, _, entry in entries(params):
+        budget = entry.budget.over(params.budget)
+        assert budget.epsilon is not None
+        if (transformation := transformation_of(budget.norm)) and (budget.norm, budget.epsilon) not in names:
+            ranges = "-".join(f"{kind}-{size:g}" for kind, size in transformation.ranges)
+            names[budget.norm, budget.epsilon] = ranges
+    return names
 
 
 def _resolve_budget(raw: Mapping[str, object], where: str) -> dict[str, object]:

@@ -9,9 +9,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import unknown_word
-from windtunnel.params.entry import Block, Value
+from windtunnel.params.entry import Block, OneOf, Value
 from windtunnel.params.numbers import Number, Seconds
-from windtunnel.params.words import OneOf
 from windtunnel.registry.plugins import model_sources
 
 

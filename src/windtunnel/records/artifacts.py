@@ -34,12 +34,11 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.seeds import random_runs
 from windtunnel.core.subject import Subject
 from windtunnel.core.transformations import budget_text
-from windtunnel.records.any_distance import search_form, stored_form
 from windtunnel.records.files import DATA_FILE, METADATA_FILE, cannot_be_written, file_digest, plain_json, write_json
 from windtunnel.records.metadata import FigureRecord, Metadata, Metrics, Rate, SemanticsRecord, rate, read_metadata
 from windtunnel.records.result import AssessmentResult, Tensors, plain_tensors, tensor_in, tensors_in
 from windtunnel.records.run_times import RUN_TIMES, Runtime, commit, measured_run_times, run_time_metrics
-from windtunnel.records.storage import IMAGES, KEPT, distances_of, of_samples
+from windtunnel.records.storage import IMAGES, KEPT, distances_of, of_samples, search_form, stored_form
 
 REQUIRED_KEYS = ("clean_inputs", "targets", "clean_predictions", "verdicts")
 _PROVENANCE_PACKAGES = ("windtunnel", "torch", "numpy", "scipy")

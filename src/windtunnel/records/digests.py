@@ -1,13 +1,18 @@
-"""Digests of the result of an assessment: later stages depend on these, and not on how they are drawn."""
+"""Digests of results, on which later stages depend, and results set aside while their figures alone are drawn again."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 from pathlib import Path
 
-from windtunnel.records.files import DATA_FILE, METADATA_FILE, file_digest, read_block, write_json
+from windtunnel.records.files import DATA_FILE, METADATA_FILE, RUNTIME_FILE, file_digest, read_block, write_json
 from windtunnel.records.layout import DIGESTS
+
+KEPT = Path(".cache/windtunnel/kept")
+_FILES = (DATA_FILE, METADATA_FILE, RUNTIME_FILE)
 
 
 def result_digests(directory: Path) -> dict[str, str]:
@@ -32,3 +37,17 @@ def write_digests(directory: Path) -> None:
 def digests_file(name: str) -> Path:
     """Return the path of the digests of the assessment `name`."""
     return DIGESTS / f"{name}.json"
+
+
+def set_aside(directory: Path, digest: str) -> None:
+    """Link the result in `directory`, without its figures, to where the stage looks for `digest`: DVC takes its outputs away."""
+    target = KEPT / digest
+    shutil.rmtree(target, ignore_errors=True)
+    for path in sorted(directory.rglob("*")):
+        if path.name in _FILES:
+            copy = target / path.relative_to(directory)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(path, copy)
+            except OSError:  # another file system, or one without links
+                shutil.copyfile(path, copy)

@@ -1,7 +1,12 @@
-"""For which samples the images themselves stay in robustness_data.pt (`storage.inputs` of params.yaml).
+"""The form of the tensors in robustness_data.pt: whose images are there, and where a search ended that broke nothing.
 
-Of everything else there is an entry for every sample. `kept` says which samples have their images; without it all have. What was
-measured of the images before they were dropped is beside them: the distances under every norm.
+`storage.inputs` of params.yaml says of how many samples the images are stored; of everything else there is an entry for every
+sample. `kept` says which samples have their images; without it all have. What was measured of the images before they were dropped
+is beside them: the distances under every norm.
+
+`perturbed_inputs` of an attack with an epsilon holds an example for a sample that was broken and the clean input for every other
+one. Where the search ended for those, an example beyond the epsilon or a point that is still classified correctly, is stored
+under `POINT_KEYS`. `write_artifacts` is the one place that stores a result, `read_artifacts` puts the points back.
 """
 
 from __future__ import annotations
@@ -14,11 +19,13 @@ import torch
 from torch import Tensor
 
 from windtunnel.core import scratch
-from windtunnel.core.contracts import Caveat, Norm
-from windtunnel.core.distances import DISTANCE
+from windtunnel.core.chunks import put_samples
+from windtunnel.core.contracts import AssessmentKind, Caveat, Norm, PerturbationBudget, Semantics, Verdict
+from windtunnel.core.distances import DISTANCE, within
+from windtunnel.core.errors import UnsoundError
 from windtunnel.core.transformations import PARAMETERS, transformation_of
 from windtunnel.core.transformed import parameter_distances
-from windtunnel.records.result import AssessmentResult, Tensors, tensor_in
+from windtunnel.records.result import AssessmentResult, Tensors, plain_tensors, tensor_in
 
 KEPT = "kept"
 DISTANCES = "perturbation_distances"
@@ -27,6 +34,15 @@ Wanted = int | Literal["all"]
 
 _LOGITS = ("clean_logits", "perturbed_logits")
 _NOT_OF_SAMPLES = ("epsilons", KEPT)
+
+POINT_SAMPLES, POINTS = "any_distance_samples", "any_distance_inputs"
+# key of robustness_data.pt: (where the points are stored, the value of a sample that was not changed)
+_OF_POINTS = {
+    "perturbed_predictions": ("any_distance_predictions", "clean_predictions"),
+    "perturbation_distance": ("any_distance_distances", ""),
+    "perturbed_logits": ("any_distance_logits", "clean_logits"),
+}
+POINT_KEYS = (POINT_SAMPLES, POINTS, *(stored for stored, _ in _OF_POINTS.values()))
 
 
 def evenly(n: int, count: Wanted) -> Tensor:
@@ -102,3 +118,82 @@ def _measured(data: Tensors) -> Tensors:
     if PERTURBED not in data or DISTANCES in data:
         return {}
     return {DISTANCES: {norm.value: distances_of(data, norm) for norm in DISTANCE}}
+
+
+def require_inside(data: Tensors, semantics: Semantics) -> None:
+    """Raise UnsoundError where a sample counts as broken by an example outside the epsilon."""
+    if (epsilon := _epsilon(data, semantics, of_transformations=True)) is not None:
+        table = plain_tensors(data)
+        outside = _is_broken(table) & ~within(table["perturbation_distance"], epsilon)
+        if outside.any():
+            raise UnsoundError(
+                f"{int(outside.sum())} samples count as broken by an example outside of epsilon {epsilon:g}"
+            )
+
+
+def _epsilon(data: Tensors, semantics: Semantics, *, of_transformations: bool = False) -> float | None:
+    """Return the epsilon of an attack; None if the assessment is no attack, has none, or searched a transformation.
+
+    Rows of a transformation keep the image, the parameters and the distance of the worst point, broken or not.
+    """
+    region = semantics.perturbation
+    if semantics.algorithm.kind is not AssessmentKind.EMPIRICAL_ATTACK or not isinstance(region, PerturbationBudget):
+        return None
+    has_points = "perturbed_inputs" in data and "perturbation_distance" in data
+    is_measured = region.norm in DISTANCE or (of_transformations and transformation_of(region.norm) is not None)
+    return region.epsilon if has_points and is_measured else None
+
+
+def _is_broken(table: Mapping[str, Tensor]) -> Tensor:
+    return (table["verdicts"] == Verdict.ATTACK_SUCCEEDED) & (table["clean_predictions"] == table["targets"])
+
+
+def stored_form(data: Tensors, semantics: Semantics) -> Tensors:
+    """Return `data` in the form of robustness_data.pt; unchanged unless it is of an attack with an epsilon.
+
+    Raises UnsoundError as `require_inside`.
+    """
+    require_inside(data, semantics)
+    if _epsilon(data, semantics) is None:
+        return data
+    table = plain_tensors(data)
+    broken = _is_broken(table)
+    image_indices = table.get("kept", torch.arange(len(broken)))
+    moved = ~broken & (table["perturbation_distance"] != 0)
+    samples = moved.nonzero().flatten()
+    if not len(samples):
+        return data
+    images = moved[image_indices].nonzero().flatten()
+    points = scratch.samples_at(table["perturbed_inputs"], images)
+    inputs = scratch.copy_of(table["perturbed_inputs"])
+    put_samples(inputs, images, table["clean_inputs"], images)
+    stored: Tensors = {**data, "perturbed_inputs": inputs, POINT_SAMPLES: samples, POINTS: points}
+    for key, (name, clean) in _OF_POINTS.items():
+        if key in table and (not clean or clean in table):
+            stored[name] = table[key][samples]
+            value = table[key].clone()
+            value[samples] = table[clean][samples].to(value) if clean else 0
+            stored[key] = value
+    return stored
+
+
+def search_form(stored: Tensors) -> Tensors:
+    """Return what `stored_form` was given: the points of any distance in their rows, and their keys gone."""
+    samples = stored.get(POINT_SAMPLES)
+    if not isinstance(samples, Tensor):
+        return stored
+    data: Tensors = {key: value for key, value in stored.items() if key not in POINT_KEYS}
+    table = plain_tensors(stored)
+    image_indices = table.get("kept", torch.arange(len(table["targets"])))
+    moved = torch.zeros(len(table["targets"]), dtype=torch.bool)
+    moved[samples] = True
+    images = moved[image_indices].nonzero().flatten()
+    inputs = scratch.copy_of(table["perturbed_inputs"])
+    put_samples(inputs, images, table[POINTS], torch.arange(len(images)))
+    data["perturbed_inputs"] = inputs
+    for key, (name, _) in _OF_POINTS.items():
+        if name in table:
+            value = table[key].clone()
+            value[samples] = table[name]
+            data[key] = value
+    return data

@@ -19,10 +19,14 @@ from dataclasses import dataclass, field, fields
 from importlib import import_module
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_type_hints
 
 from windtunnel.core.errors import IncompatibleError, OutOfTimeError, UserError, shown, unknown_word
 from windtunnel.core.references import FOREIGN, first_line, limited_import, load_object, resolve
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor
 
 T = TypeVar("T")
 ASSESSMENTS = "windtunnel.assessments"
@@ -65,7 +69,7 @@ class Family:
     asks_libraries: modules of ours that ask for the family's libraries, beside its table of algorithms.
     figures: module that registers its visualisers.
     visualisers: those drawn where an entry names none. headline: the metrics that lead, for people who compare runs. accuracy: the one
-    that stands for an assessment where one alone is shown, in words; without it that of its kind (records.headline_metric).
+    that stands for an assessment where one alone is shown, in words; without it that of its kind (records.basis).
     plot: x, y and title of the series that `finish` writes to reports/plots/<stage>/<entry>.csv, as DVC draws it; None for none.
     generators: whether its entries read the generative models of the stage `generators`. results: about how many results of all
     its samples an entry leaves on the disk, one where absent. most_rows: (entry, shape of an image, samples) -> the most rows that
@@ -162,7 +166,7 @@ class ModelSource:
     """One source of models: a value of `model.source`.
 
     load: (facts of model.json, directory, trust) -> Loaded. keep: (model, directory, seed) -> the facts, with all that `load`
-    reads written to the directory; without it `model.path` is copied. view: model -> registry.image_view.View, how the
+    reads written to the directory; without it `model.path` is copied. view: model -> View, how the
     model's own library prepares images, and what the classes are called; without it params.yaml says so. view_reads: the files
     below `model.path` that decide the view. imports, install: as those of a Library.
     """
@@ -426,3 +430,32 @@ def missing(where: str, library: str, distribution: str | None = None) -> str:
     """Return the one line for a library that is not installed. `distribution`: what pip installs where `windtunnel doctor` does not."""
     command = f"pip install {distribution}" if distribution else f"windtunnel doctor --install {library}"
     return f"{where}: {library} is not installed; `{command}` installs it"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The library's own transforms without their normalisation, which is folded into the model.
+
+    image: a picture (RGB, or L for one channel) -> float32 (C, H, W) in [0, 1]. channels: C.
+    said: the transforms in the library's words, for dataset.json.
+    class_names: lists of the K names that classes may have, in the order of the logits; empty where nobody knows them.
+    """
+
+    image: Callable[[Image], Tensor]
+    channels: int
+    said: str
+    class_names: tuple[tuple[str, ...], ...] = ()
+
+    def names_of(self, labels: set[str]) -> tuple[str, ...]:
+        """Return the first list that has all `labels`; empty where none has."""
+        return next((names for names in self.class_names if labels <= set(names)), ())
+
+
+def distinct(names: list[str]) -> tuple[str, ...]:
+    """Return the names, each with a number where it stands there again: ImageNet has two classes `crane`."""
+    counts: dict[str, int] = {}
+    numbered = []
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+        numbered.append(name if counts[name] == 1 else f"{name} ({counts[name]})")
+    return tuple(numbered)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from windtunnel.records.findings import FindingRecord, counts, overall
-from windtunnel.records.gate import EXIT_CODE, Condition, Decision, GateResult, gate_json
+from windtunnel.records.gate import EXIT_CODE, Condition, Decision, GateResult, Origin, gate_json
 from windtunnel.records.metadata import Metadata
-from windtunnel.records.outcomes import Origin
 from windtunnel.reporting.compare.comparison import Comparison
 
 if TYPE_CHECKING:

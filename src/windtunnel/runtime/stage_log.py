@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from windtunnel.core.errors import UserError
-from windtunnel.records.basis import basis_of
+from windtunnel.records.basis import basis_of, leading_metric, leading_words
 from windtunnel.records.findings import counts, in_words, read_findings
 from windtunnel.records.gate import read_gate
-from windtunnel.records.headline_metric import leading_metric, leading_words
 from windtunnel.records.layout import CLEAN, GATE, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.records.metadata import Metadata, rate, read_metadata
 

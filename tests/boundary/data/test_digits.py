@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from windtunnel.boundary.data import digits as module
-from windtunnel.boundary.data.digits import digits, stratified_split
+from windtunnel.boundary.data import sources
+from windtunnel.boundary.data.sources import digits, stratified_split
 from windtunnel.core.errors import UserError
 
 
@@ -42,7 +42,7 @@ def test_a_share_that_leaves_a_class_without_a_sample_is_refused():
 
 
 def test_an_installation_without_the_file_is_told_in_one_line(monkeypatch):
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setattr(sources, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"^data\.source: digits: scikit-learn"):
         digits()
 

@@ -12,9 +12,18 @@ from windtunnel.evaluation.gate.table import failing, markdown, sentence
 from windtunnel.evaluation.validate import validate
 from windtunnel.params.results import Gate
 from windtunnel.records.files import write_json
-from windtunnel.records.gate import ConditionStatus, Decision, gate_json
+from windtunnel.records.gate import (
+    ConditionStatus,
+    Decision,
+    Origin,
+    OutcomeRecord,
+    Outcomes,
+    Shares,
+    gate_json,
+    read_record,
+    write_record,
+)
 from windtunnel.records.layout import GATE
-from windtunnel.records.outcomes import Origin, OutcomeRecord, Outcomes, Shares, read_record, write_record
 from windtunnel.records.sandwich import DrawRecord, Layer
 from windtunnel.reporting.junit import cases_of_gate
 from windtunnel.reporting.report.sections.sanity import gate_line

@@ -120,8 +120,8 @@ def test_the_champion_is_compared_on_its_own_samples_or_not_at_all(run: Path, mo
     from types import SimpleNamespace
 
     from windtunnel.params.results import Gate
+    from windtunnel.records.gate import OUTCOMES_FILE, OutcomeRecord, Outcomes, write_record
     from windtunnel.records.layout import CHAMPION, SUMMARY
-    from windtunnel.records.outcomes import OUTCOMES_FILE, OutcomeRecord, Outcomes, write_record
 
     gate = Gate(maximum_regression={"worst_case/accuracy": 0.05})
     monkeypatch.setattr(live_checks, "load_params", lambda: SimpleNamespace(gate=gate))

@@ -11,8 +11,8 @@ from windtunnel.operations.stages.run import run_stage
 from windtunnel.params.load import entries
 from windtunnel.records.artifacts import read_artifacts
 from windtunnel.records.files import read_json
+from windtunnel.records.gate import Outcomes, read_record
 from windtunnel.records.layout import METRICS, SUMMARY
-from windtunnel.records.outcomes import Outcomes, read_record
 from windtunnel.registry.plugins import families
 
 PARAMS = """

@@ -19,8 +19,8 @@ from windtunnel.operations.stages.summary import write_summary
 from windtunnel.params.results import Gate
 from windtunnel.records.artifacts import read_artifacts
 from windtunnel.records.files import read_json
+from windtunnel.records.gate import OUTCOMES_FILE, read_record
 from windtunnel.records.layout import Layout
-from windtunnel.records.outcomes import OUTCOMES_FILE, read_record
 from windtunnel.records.sandwich import layers_of
 from windtunnel.reporting.compare.paired import compare_assessment
 from windtunnel.reporting.report.build import build_report

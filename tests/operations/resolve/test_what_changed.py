@@ -14,8 +14,8 @@ from windtunnel.operations.resolve.status import explain
 from windtunnel.params.resolved import Drawing, FigureSpec, Resolved, Work
 from windtunnel.params.results import Clean
 from windtunnel.records.artifacts import write_artifacts
+from windtunnel.records.digests import set_aside
 from windtunnel.records.files import write_json
-from windtunnel.records.redraw_cache import set_aside
 
 
 def resolved(**changes) -> Resolved:

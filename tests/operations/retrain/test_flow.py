@@ -14,8 +14,8 @@ from windtunnel.operations.retrain.flow import (
     summary_markdown,
 )
 from windtunnel.operations.tracking.registry import CHALLENGER, CHAMPION, PREVIOUS, RegistryError
+from windtunnel.records.gate import read_record
 from windtunnel.records.layout import CHAMPION as CHAMPION_FILE
-from windtunnel.records.outcomes import read_record
 
 pytestmark = pytest.mark.slow
 

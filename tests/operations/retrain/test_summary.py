@@ -4,8 +4,7 @@ import pytest
 
 from windtunnel.operations.retrain.flow import Retrained, RetrainStatus, headline, summary_markdown
 from windtunnel.operations.tracking.registry import Version
-from windtunnel.records.gate import Decision, GateResult
-from windtunnel.records.outcomes import Origin
+from windtunnel.records.gate import Decision, GateResult, Origin
 
 ONE, TWO, THREE = (Version("net", number, f"run{number}", {}) for number in "123")
 OF_ONE = Origin(model="net", version="1", run_id="run1")

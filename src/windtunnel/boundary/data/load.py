@@ -23,7 +23,7 @@ from windtunnel.records.artifacts import load_tensors, save_tensors
 from windtunnel.records.files import write_json
 from windtunnel.records.metadata import fitting
 from windtunnel.records.result import tensor_in
-from windtunnel.registry.image_view import View
+from windtunnel.registry.plugins import View
 
 ASSESSED, TRAIN = "assessed.pt", "train.pt"
 # Values may leave the range by float rounding alone (a mean of pixels, a resize); more is another range.

@@ -23,8 +23,7 @@ from windtunnel.core.references import first_line, users_code
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.records.artifacts import save_tensors
 from windtunnel.records.files import file_digest
-from windtunnel.registry.image_view import View
-from windtunnel.registry.plugins import missing
+from windtunnel.registry.plugins import View, missing
 
 if TYPE_CHECKING:
     from windtunnel.params.model import Model

@@ -1,8 +1,7 @@
 """Image transforms of the library that a model comes from; apart from loading it, so that `prepare` depends on nothing else."""
 
 from windtunnel.params.model import Model
-from windtunnel.registry.image_view import View
-from windtunnel.registry.plugins import model_source, model_sources
+from windtunnel.registry.plugins import View, model_source, model_sources
 
 
 def view_of(model: Model) -> View | None:

@@ -10,8 +10,17 @@ from windtunnel.evaluation.gate.mean_difference import mean_interval
 from windtunnel.evaluation.gate.non_inferiority import Method, Paired, paired_interval
 from windtunnel.params.results import Gate
 from windtunnel.records.basis import Basis
-from windtunnel.records.gate import Condition, ConditionStatus, Decision, GateResult
-from windtunnel.records.outcomes import HELD, LOST, OutcomeRecord, Outcomes, Shares
+from windtunnel.records.gate import (
+    HELD,
+    LOST,
+    Condition,
+    ConditionStatus,
+    Decision,
+    GateResult,
+    OutcomeRecord,
+    Outcomes,
+    Shares,
+)
 from windtunnel.records.sandwich import Layer
 
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from windtunnel.core.errors import UserError
 from windtunnel.core.statistics import BettingSequence
 from windtunnel.params.results import Gate
-from windtunnel.records.gate import Decision
-from windtunnel.records.outcomes import HELD, NOT_ASSESSED, OutcomeRecord, Outcomes, Shares
+from windtunnel.records.gate import HELD, NOT_ASSESSED, Decision, OutcomeRecord, Outcomes, Shares
 
 LEVEL = 0.05
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.transformations import transformation_of
-from windtunnel.records.basis import Basis, basis_of
-from windtunnel.records.headline_metric import leading_metric
+from windtunnel.records.basis import Basis, basis_of, leading_metric
 from windtunnel.records.metadata import rate
 from windtunnel.records.sandwich import layers_of
 from windtunnel.records.tables import SliceRow, table, write_csv

@@ -15,7 +15,7 @@ from windtunnel.evaluation.summary.slices import MEMBERS, slices_of
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 from windtunnel.records.artifacts import Artifacts
-from windtunnel.records.outcomes import HELD, LOST, NOT_ASSESSED, PAIRED_METRIC, OutcomeRecord, Outcomes, Shares
+from windtunnel.records.gate import HELD, LOST, NOT_ASSESSED, PAIRED_METRIC, OutcomeRecord, Outcomes, Shares
 from windtunnel.records.sandwich import layers_of
 
 V = TypeVar("V")

@@ -45,10 +45,9 @@ from windtunnel.records.files import (
     read_own,
     replacing,
 )
-from windtunnel.records.gate import read_gate
+from windtunnel.records.gate import OUTCOMES_FILE, read_gate
 from windtunnel.records.layout import GATE, LOCK, METRICS, MODEL, PARAMS_FILE, REPORTS, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.records.metadata import Rate, Record, rate, read_metadata
-from windtunnel.records.outcomes import OUTCOMES_FILE
 from windtunnel.records.run_times import commit
 from windtunnel.records.sandwich import layers_in
 from windtunnel.reporting.report.build import build_report

@@ -118,7 +118,7 @@ def lazy_imports() -> dict[str, list[str]]:
     ]
     return {
         "windtunnel.assessments.reported": compared,
-        "windtunnel.boundary.data.digits": ["sklearn"],  # whose file it reads
+        "windtunnel.boundary.data.sources": ["sklearn"],  # whose file it reads
         "windtunnel.reporting.report.sections.families": [
             *records,
             *(family.reported.module for family in ours if family.reported),

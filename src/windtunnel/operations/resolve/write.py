@@ -9,10 +9,9 @@ from pathlib import Path
 from windtunnel.core.errors import UserError
 from windtunnel.operations.dvc_lock import read_lock
 from windtunnel.params.resolved import Resolved, read_resolved, resolved_file
-from windtunnel.records.digests import digests_file, result_digests
+from windtunnel.records.digests import KEPT, digests_file, result_digests, set_aside
 from windtunnel.records.files import file_digest, read_json, write_json
 from windtunnel.records.layout import LOCK, RESOLVED, ROBUSTNESS
-from windtunnel.records.redraw_cache import KEPT, set_aside
 
 
 def write_all(stages: Iterable[Resolved], root: Path = RESOLVED) -> list[str]:

@@ -14,9 +14,9 @@ from windtunnel.operations.resolve.build import resolve_all
 from windtunnel.operations.tracking.registry import CHAMPION, Registry, Version
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
+from windtunnel.records.gate import OUTCOMES_FILE, Origin, OutcomeRecord, read_record, write_record
 from windtunnel.records.layout import CHAMPION as CHAMPION_FILE
 from windtunnel.records.layout import DATA, PARAMS_FILE, REPORTS, RESOLVED, SUMMARY
-from windtunnel.records.outcomes import OUTCOMES_FILE, Origin, OutcomeRecord, read_record, write_record
 from windtunnel.registry.plugins import families
 
 # (folder, stage, name of the entry or None) -> runs the stage there.

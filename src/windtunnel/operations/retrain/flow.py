@@ -25,10 +25,9 @@ from windtunnel.operations.tracking.registry import CHAMPION, Registry, Version,
 from windtunnel.operations.tracking.state import MAX_TAG, read_state
 from windtunnel.params.schema import Params
 from windtunnel.records.files import read_own, replacing
-from windtunnel.records.gate import EXIT_CODE, Decision, GateResult, read_gate
+from windtunnel.records.gate import EXIT_CODE, OUTCOMES_FILE, Decision, GateResult, read_gate, read_record
 from windtunnel.records.layout import CHAMPION as CHAMPION_FILE
 from windtunnel.records.layout import GATE, MODEL, SUMMARY
-from windtunnel.records.outcomes import OUTCOMES_FILE, read_record
 
 # Tags of the version that a retraining ended with: on what it ran, how it ended, and why not better.
 INPUTS, STATUS, REASONS = "windtunnel.boundary", "windtunnel.outcome", "windtunnel.outcome_reasons"

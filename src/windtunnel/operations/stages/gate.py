@@ -6,10 +6,9 @@ from windtunnel.evaluation.gate.decide import decide
 from windtunnel.params.resolved import read_resolved
 from windtunnel.params.results import Gate
 from windtunnel.records.files import read_block, write_json
-from windtunnel.records.gate import gate_json
+from windtunnel.records.gate import OUTCOMES_FILE, gate_json, read_record
 from windtunnel.records.layout import CHAMPION, GATE, METRICS, SUMMARY
 from windtunnel.records.metadata import read_metadata
-from windtunnel.records.outcomes import OUTCOMES_FILE, read_record
 from windtunnel.records.sandwich import layers_of, read_summary
 
 

@@ -20,15 +20,14 @@ from windtunnel.evaluation.summary.sandwich_figure import SandwichVisualiser
 from windtunnel.evaluation.summary.security import security_curves, write_curves
 from windtunnel.evaluation.summary.security_figure import SecurityCurvesVisualiser
 from windtunnel.evaluation.summary.summarise import summarise, with_failed_entries
-from windtunnel.params.budget_names import budget_names
-from windtunnel.params.load import entries
+from windtunnel.params.load import budget_names, entries
 from windtunnel.params.schema import Params
 from windtunnel.records.artifacts import Artifacts, read_artifacts, write_artifacts
 from windtunnel.records.files import write_json
 from windtunnel.records.findings import read_findings
+from windtunnel.records.gate import OUTCOMES_FILE, write_record
 from windtunnel.records.layout import HERE, Layout
 from windtunnel.records.metadata import FigureRecord
-from windtunnel.records.outcomes import OUTCOMES_FILE, write_record
 from windtunnel.records.storage import keep_images
 
 

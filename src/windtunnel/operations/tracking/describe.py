@@ -7,8 +7,7 @@ from pathlib import Path
 
 from windtunnel.core.contracts import Caveat
 from windtunnel.core.markdown import escape
-from windtunnel.records.basis import Basis, basis_of
-from windtunnel.records.headline_metric import leading_metric
+from windtunnel.records.basis import Basis, basis_of, leading_metric
 from windtunnel.records.metadata import Metadata, rate
 from windtunnel.records.sandwich import Layer
 

@@ -21,9 +21,8 @@ from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.operations.tracking.state import MAX_TAG, State, volatile_tags
 from windtunnel.operations.tracking.store import deliver, logged_model
 from windtunnel.params.results import Tracking
-from windtunnel.records.gate import GateResult
+from windtunnel.records.gate import OUTCOMES_FILE, GateResult, Origin, OutcomeRecord, read_record
 from windtunnel.records.layout import REPORTS, SUMMARY
-from windtunnel.records.outcomes import OUTCOMES_FILE, Origin, OutcomeRecord, read_record
 from windtunnel.runtime.credentials import reason_at, without_credentials
 
 if TYPE_CHECKING:

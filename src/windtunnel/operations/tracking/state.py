@@ -26,10 +26,9 @@ from windtunnel.params.schema import Params
 from windtunnel.records.artifacts import is_whole
 from windtunnel.records.files import DATA_FILE, METADATA_FILE, file_digest, is_tensor_summary, read_block, read_own
 from windtunnel.records.findings import FindingRecord, counts, overall, read_findings
-from windtunnel.records.gate import read_gate
+from windtunnel.records.gate import OUTCOMES_FILE, read_gate
 from windtunnel.records.layout import HERE, Layout
 from windtunnel.records.metadata import Metadata, Metrics, corruption_pairs, numbers, read_metadata
-from windtunnel.records.outcomes import OUTCOMES_FILE
 from windtunnel.records.run_times import measured_run_times, run_time_metrics
 from windtunnel.records.sandwich import layers_in, options_of_summary
 from windtunnel.records.tables import table

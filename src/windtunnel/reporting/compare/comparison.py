@@ -10,8 +10,7 @@ from statsmodels.stats.multitest import multipletests
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import UserError
 from windtunnel.records.artifacts import read_artifacts
-from windtunnel.records.basis import Basis
-from windtunnel.records.headline_metric import leading_metrics
+from windtunnel.records.basis import Basis, leading_metrics
 from windtunnel.records.metadata import Rate, rate, read_metadata
 from windtunnel.reporting.compare.paired import MADE_BY, Pair, another_algorithm, compare_assessment
 from windtunnel.reporting.compare.runs import Run

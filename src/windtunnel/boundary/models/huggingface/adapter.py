@@ -34,7 +34,7 @@ from windtunnel.core.references import first_line
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.params.model import Model
 from windtunnel.records.metadata import Value, fitting
-from windtunnel.registry.image_view import View, distinct
+from windtunnel.registry.plugins import View, distinct
 
 _INDEX_BYTES = 2**25  # of an index of weights
 # Of a configuration: code of a repository's, kernels of the hub, and how weights were packed.

@@ -28,7 +28,7 @@ from windtunnel.core.errors import OutOfTimeError, UserError, shown, unknown_wor
 from windtunnel.core.references import first_line
 from windtunnel.params.model import Model
 from windtunnel.records.metadata import fitting
-from windtunnel.registry.image_view import View, distinct
+from windtunnel.registry.plugins import View, distinct
 
 _MAX_CLASSES = 1_000_000
 _HUB = ("hf-hub:", "hf_hub:")

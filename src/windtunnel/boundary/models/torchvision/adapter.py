@@ -27,7 +27,7 @@ from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.references import first_line
 from windtunnel.params.model import Model
 from windtunnel.records.metadata import fitting
-from windtunnel.registry.image_view import View, distinct
+from windtunnel.registry.plugins import View, distinct
 
 # Two have heads that only training uses; torchvision gives them with its weights and does not need them for logits.
 _AUXILIARY = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}

@@ -12,7 +12,7 @@ from windtunnel.evaluation.summary.class_rows import ENDS, MOST_CLASSES, gap_wor
 from windtunnel.evaluation.summary.sandwich_figure import ROLES
 from windtunnel.evaluation.summary.security_figure import security_charts
 from windtunnel.records.artifacts import Artifacts
-from windtunnel.records.headline_metric import leading_metric
+from windtunnel.records.basis import leading_metric
 from windtunnel.records.metadata import limits
 from windtunnel.reporting.report.collect import ReportInputs
 from windtunnel.reporting.report.model import Block, Chart, Table
