@@ -13,7 +13,7 @@ import time
 import torch
 
 from benchmarks.attacks import subjects
-from windtunnel.assessments.verification.smoothing.randomised import ABSTAIN, certify, radius_of
+from windtunnel.assessments.verification.smoothing import ABSTAIN, certify, radius_of
 from windtunnel.core.classifier import Classifier
 from windtunnel.params.verification import Smoothing
 

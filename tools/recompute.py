@@ -17,7 +17,7 @@ from windtunnel.assessments.latent.assess import metrics_from as latent_metrics
 from windtunnel.assessments.queries.metrics import query_metrics
 from windtunnel.assessments.sweeps.curve import Sweep, sweep_metrics
 from windtunnel.assessments.verification.assess import verification_metrics
-from windtunnel.assessments.verification.smoothing.randomised import smoothing_metrics
+from windtunnel.assessments.verification.smoothing import smoothing_metrics
 from windtunnel.core.contracts import Algorithm, Json
 from windtunnel.core.sample_states import SampleState, state_counts
 from windtunnel.core.statistics import binomial_rate

@@ -14,7 +14,7 @@ from windtunnel.assessments.latent.preflight import preflight as latent_prefligh
 from windtunnel.assessments.queries.assess import assess as assess_queries
 from windtunnel.assessments.sweeps.assess import assess as assess_sweep
 from windtunnel.assessments.verification.assess import assess as assess_verification
-from windtunnel.assessments.verification.falsification.falsifier import falsify
+from windtunnel.assessments.verification.falsifier import falsify
 from windtunnel.assessments.verification.preflight import preflight as verification_preflight
 from windtunnel.boundary.models.heads import Headed, head_of
 from windtunnel.core.contracts import Norm, Verdict

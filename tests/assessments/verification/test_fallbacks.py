@@ -173,7 +173,7 @@ def test_a_search_that_memory_does_not_hold_gives_way_to_alpha_crown_and_says_so
 
 
 def test_a_search_is_bounded_in_memory_and_its_time_ends_inside_a_bound_too(digits_subject, monkeypatch):
-    from windtunnel.assessments.verification.branch_and_bound import decide
+    from windtunnel.assessments.verification.branch_and_bound import session
     from windtunnel.core.errors import OutOfTimeError
 
     limits = []
@@ -187,7 +187,7 @@ def test_a_search_is_bounded_in_memory_and_its_time_ends_inside_a_bound_too(digi
         raise OutOfTimeError  # as the limit does between two operations
 
     monkeypatch.setattr("windtunnel.assessments.verification.branch_and_bound.session.memory_limit", noted)
-    monkeypatch.setattr(decide, "bound_network", endless)
+    monkeypatch.setattr(session, "bound_network", endless)
     subject = first(digits_subject, 3)
     result = assess("v", entry("branch-and-bound", timeout=1000), budget(0.01), subject)
     assert len(limits) == int(subject.clean_correct.sum())

@@ -6,7 +6,7 @@ from balls import budget, entry, first, subject_with
 from torch import nn
 
 from windtunnel.assessments.verification.assess import assess
-from windtunnel.assessments.verification.falsification.falsifier import confirmed, falsify, falsify_targeted
+from windtunnel.assessments.verification.falsifier import confirmed, falsify, falsify_targeted
 from windtunnel.core.contracts import Norm, Verdict
 from windtunnel.core.distances import distance
 

@@ -9,7 +9,7 @@ from balls import budget, entry, subject_with
 from torch import nn
 
 from windtunnel.assessments.verification.assess import assess
-from windtunnel.assessments.verification.bound_propagation.shims import shim_auto_lirpa
+from windtunnel.assessments.verification.bound_propagation.lirpa import shim_auto_lirpa
 
 
 def test_what_auto_lirpa_imports_is_there_after_the_shims_and_nothing_is_replaced(monkeypatch):

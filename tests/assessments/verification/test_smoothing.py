@@ -8,9 +8,9 @@ from balls import budget, entry, first, subject_with
 from scipy.stats import norm
 from torch import nn
 
+from windtunnel.assessments.verification import smoothing
 from windtunnel.assessments.verification.assess import assess
-from windtunnel.assessments.verification.smoothing import randomised as smoothing
-from windtunnel.assessments.verification.smoothing.randomised import (
+from windtunnel.assessments.verification.smoothing import (
     certify,
     looks_of,
     lower_confidence_bound,

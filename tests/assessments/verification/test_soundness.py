@@ -12,9 +12,9 @@ from balls import budget, entry, subject_with
 from random_networks import least_margins, random_inputs, random_network
 
 from windtunnel.assessments.verification.assess import assess
-from windtunnel.assessments.verification.branch_and_bound.decide import decide
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.search import Limits
+from windtunnel.assessments.verification.branch_and_bound.session import decide
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
 from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.contracts import Norm, Verdict

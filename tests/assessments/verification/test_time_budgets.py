@@ -7,11 +7,11 @@ import torch
 from balls import budget, entry, first
 
 from windtunnel.assessments.verification import assess as pipeline
+from windtunnel.assessments.verification import falsifier
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.branch_and_bound import session as search_session
 from windtunnel.assessments.verification.cascade import solver_step, steps
 from windtunnel.assessments.verification.deadline import Deadline
-from windtunnel.assessments.verification.falsification import falsifier
 from windtunnel.core.batches import Batch
 from windtunnel.core.contracts import Norm, Verdict
 from windtunnel.core.errors import OutOfTimeError

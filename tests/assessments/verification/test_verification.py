@@ -12,8 +12,7 @@ from windtunnel.assessments.clean.assess import assess_clean
 from windtunnel.assessments.verification.assess import assess, verification_metrics
 from windtunnel.assessments.verification.bound_propagation.lirpa import Bounds, bound_batch, margin_matrix
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
-from windtunnel.assessments.verification.falsification.examples import read_examples
-from windtunnel.assessments.verification.falsification.falsifier import falsify
+from windtunnel.assessments.verification.falsifier import falsify, read_examples
 from windtunnel.assessments.verification.family import FAMILY
 from windtunnel.assessments.verification.preflight import preflight
 from windtunnel.assessments.verification.rates import bounds_metrics

@@ -11,7 +11,6 @@ from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.task import Task
 from windtunnel.assessments.verification.bound_propagation.bounder import Bounder
 from windtunnel.assessments.verification.canonical.subject import Canonical, canonical_subject
-from windtunnel.assessments.verification.cascade.ledger import Ledger
 from windtunnel.assessments.verification.cascade.radius import (
     RadiusBounds,
     broken_radius,
@@ -29,8 +28,8 @@ from windtunnel.assessments.verification.cascade.steps import (
     run_steps,
     steps_of,
 )
-from windtunnel.assessments.verification.cascade.task import VerificationTask
-from windtunnel.assessments.verification.falsification.examples import known_examples, read_examples, without_images
+from windtunnel.assessments.verification.cascade.task import Ledger, VerificationTask
+from windtunnel.assessments.verification.falsifier import known_examples, read_examples, without_images
 from windtunnel.assessments.verification.rates import bounds_metrics, verdict_rates
 from windtunnel.assessments.verification.table import ROWS
 from windtunnel.core import scratch

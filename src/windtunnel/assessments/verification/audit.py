@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.canonical.subject import unit_of
-from windtunnel.assessments.verification.falsification.falsifier import falsify, falsify_targeted
+from windtunnel.assessments.verification.falsifier import falsify, falsify_targeted
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.errors import IncompatibleError

@@ -114,9 +114,7 @@ OWN: tuple[VerifierRow, ...] = (
         params=BranchAndBound,
     ),
     VerifierRow(
-        SMOOTHING,
-        params=Smoothing,
-        assess=Lazy("windtunnel.assessments.verification.smoothing.randomised:assess_smoothing"),
+        SMOOTHING, params=Smoothing, assess=Lazy("windtunnel.assessments.verification.smoothing:assess_smoothing")
     ),
 )
 TRANSFORMATIONS: tuple[VerifierRow, ...] = (

@@ -6,18 +6,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from windtunnel.assessments.verification.branch_and_bound import neuron_scores
-from windtunnel.assessments.verification.branch_and_bound.grouped_crown import bound_together
+from windtunnel.assessments.verification.branch_and_bound import intermediate
+from windtunnel.assessments.verification.branch_and_bound.grouped_crown import bound_together, groups_of, rows_of
 from windtunnel.assessments.verification.branch_and_bound.intermediate import (
     bound_apart,
     bound_network,
     improve_network,
+    influential,
 )
 from windtunnel.assessments.verification.branch_and_bound.network import Network
-from windtunnel.assessments.verification.branch_and_bound.neuron_scores import influential
-from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
-from windtunnel.assessments.verification.branch_and_bound.receptive_fields import groups_of, rows_of
-from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs
+from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, LinearSpecs
 from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.contracts import Norm
 
@@ -156,7 +154,7 @@ def test_influence_is_the_same_with_units_carried_together(name, monkeypatch):
     net = network(name)
     bounded, rows = margins(net)
     together = influential(bounded, rows, 60, 16)[0]
-    monkeypatch.setattr(neuron_scores, "rows_of", lambda network, j, rows: torch.arange(network.layers[j].size))
+    monkeypatch.setattr(intermediate, "rows_of", lambda network, j, rows: torch.arange(network.layers[j].size))
     alone = influential(bounded, rows, 60, 16)[0]
     assert sum(int(w.sum()) for w in together) == 120
     assert all(torch.equal(a, b) for a, b in zip(together, alone, strict=True))

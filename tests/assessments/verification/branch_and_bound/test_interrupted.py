@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
-from windtunnel.assessments.verification.branch_and_bound.decide import decide
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.search import Limits
+from windtunnel.assessments.verification.branch_and_bound.session import decide
 from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.contracts import Norm
 from windtunnel.core.errors import OutOfTimeError

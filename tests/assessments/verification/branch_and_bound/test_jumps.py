@@ -6,8 +6,7 @@ from exact import network
 from test_exactness import verdict
 from torch import nn
 
-from windtunnel.assessments.verification.branch_and_bound.network import Network
-from windtunnel.assessments.verification.branch_and_bound.rounding_errors import RoundingErrors
+from windtunnel.assessments.verification.branch_and_bound.network import Network, RoundingErrors
 
 CPU = torch.device("cpu")
 

@@ -9,12 +9,12 @@ import torch
 from scipy.optimize import linprog
 from torch import nn
 
-from windtunnel.assessments.verification.branch_and_bound import maxpool_planes, neuron_scores
-from windtunnel.assessments.verification.branch_and_bound.fit_planes import with_planes
+from windtunnel.assessments.verification.branch_and_bound import intermediate, maxpool_bounds
 from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network, improve_network
 from windtunnel.assessments.verification.branch_and_bound.maxpool_bounds import best_weights, value_of
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.optimise import improved, optimise
+from windtunnel.assessments.verification.branch_and_bound.planes import with_planes
 from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.contracts import Norm
 
@@ -290,7 +290,7 @@ class Sum(nn.Module):
 @pytest.mark.parametrize("planes", [False, True])
 @pytest.mark.parametrize("relu", [False, True])
 def test_bounds_with_any_multipliers_hold_in_every_subdomain_of_a_window(relu, planes, monkeypatch):
-    monkeypatch.setattr(maxpool_planes, "_PART", 1.0)
+    monkeypatch.setattr(maxpool_bounds, "_PART", 1.0)
     generator = torch.Generator().manual_seed(0)
     # The least value over a subdomain is at one of these: all ties of pixels, and of pixels with 0.5, meet the box there.
     corners = torch.tensor(list(product([0.0, 0.5, 1.0], repeat=4)), dtype=torch.float64)
@@ -353,7 +353,7 @@ def test_planes_of_windows_bound_better_than_their_lines():
 def test_what_a_window_gains_with_its_bounds_adds_up_to_its_offset():
     """The value of a game is linear in its entries, as long as the best weights stay: Euler's theorem."""
     network, bounded, rows = pooled_twice()
-    gain = neuron_scores._Gain(bounded)
+    gain = intermediate._Gain(bounded)
     gain.add(rows)
     relaxation = bounded.relaxation(rows, torch.float32)
     lost = -bounded.backward(rows, relaxation, torch.float32).coefficients.clamp(max=0)

@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network, improve_network
+from windtunnel.assessments.verification.branch_and_bound.intermediate import (
+    bound_network,
+    improve_network,
+    influential,
+)
 from windtunnel.assessments.verification.branch_and_bound.network import Network
-from windtunnel.assessments.verification.branch_and_bound.neuron_scores import influential
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
-from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
-from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs
+from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, LinearSpecs
 from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.contracts import Norm
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from exact import improved, network
 
-from windtunnel.assessments.verification.branch_and_bound.fit_planes import with_planes
+from windtunnel.assessments.verification.branch_and_bound.intermediate import TighteningBudget, tighten
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
-from windtunnel.assessments.verification.branch_and_bound.tighten import TighteningBudget, tighten
+from windtunnel.assessments.verification.branch_and_bound.planes import with_planes
 from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.contracts import Norm
 

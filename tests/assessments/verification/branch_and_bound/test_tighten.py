@@ -5,13 +5,12 @@ import torch
 from exact import improved, network
 from torch import nn
 
-from windtunnel.assessments.verification.branch_and_bound import decide as deciding
-from windtunnel.assessments.verification.branch_and_bound import tighten as tightening
-from windtunnel.assessments.verification.branch_and_bound.decide import decide
-from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network
+from windtunnel.assessments.verification.branch_and_bound import intermediate
+from windtunnel.assessments.verification.branch_and_bound import session as deciding
+from windtunnel.assessments.verification.branch_and_bound.intermediate import TighteningBudget, bound_network, tighten
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.search import Limits
-from windtunnel.assessments.verification.branch_and_bound.tighten import TighteningBudget, tighten
+from windtunnel.assessments.verification.branch_and_bound.session import decide
 from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.contracts import Norm
 
@@ -61,8 +60,8 @@ def test_what_float32_claims_does_not_count(kind, claimed, monkeypatch):
         bounds, rows = optimise(*given)
         return torch.where(torch.rand(bounds.shape) < 0.5, bounds, bounds + claimed), rows
 
-    optimise = tightening.optimise
-    monkeypatch.setattr(tightening, "optimise", boastful)
+    optimise = intermediate.optimise
+    monkeypatch.setattr(intermediate, "optimise", boastful)
     for seed in range(3):
         net, region = taken_apart(kind, seed)
         bounded, met = tightened(net, region, 6), inputs_at_points(net, region)
@@ -71,12 +70,14 @@ def test_what_float32_claims_does_not_count(kind, claimed, monkeypatch):
 
 
 def test_many_splits_in_little_memory_are_of_fewer_units_at_a_time_and_give_the_same_bounds(monkeypatch):
-    sizes, taken = [], tightening.unit_rows
-    monkeypatch.setattr(tightening, "unit_rows", lambda which, rows: sizes.append(rows) or taken(which, rows))
+    sizes, best_first = [], intermediate._best_first
+    monkeypatch.setattr(intermediate, "_best_first", lambda *given: sizes.append(len(given[1])) or best_first(*given))
     net, region = taken_apart("dense", 0)
     much = tightened(net, region, 8)
+    largest = max(sizes)
+    sizes.clear()
     little = tightened(net, region, 8, memory=9 * 9 * much.below(1) * 3)
-    assert (sizes[0], sizes[len(sizes) // 2]) == (32, 3)
+    assert max(sizes) == 3 < largest
     for ample, scarce in ((much.low, little.low), (much.up, little.up)):
         assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(ample, scarce, strict=True))
 

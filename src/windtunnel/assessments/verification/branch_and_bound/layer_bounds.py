@@ -3,9 +3,15 @@
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.verification.branch_and_bound.activations import Jump, Kink, Observed, Smooth
+from windtunnel.assessments.verification.branch_and_bound.activations import (
+    Jump,
+    Kink,
+    Lines,
+    Observed,
+    Smooth,
+    smooth_lines,
+)
 from windtunnel.assessments.verification.branch_and_bound.network import Network
-from windtunnel.assessments.verification.branch_and_bound.relaxations import Lines, smooth_lines
 from windtunnel.assessments.verification.regions import BallRegions
 
 

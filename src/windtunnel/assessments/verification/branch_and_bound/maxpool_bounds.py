@@ -18,12 +18,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from windtunnel.assessments.verification.branch_and_bound.activations import Kinks, kinks
 from windtunnel.assessments.verification.branch_and_bound.layer_bounds import LayerBounds
 from windtunnel.assessments.verification.branch_and_bound.network import Network
-from windtunnel.assessments.verification.branch_and_bound.relaxations import Kinks, kinks
 
+_WINDOWS, _MEMORY = 64, 2**30  # whose weights are written out at a time, and bytes that this may take
+_PART = 0.25  # of the input: what the numbers of windows that get planes may see
 _ROOM = 1e-9  # of the largest difference of a window: what rounding in weights and sums may take
 
 
@@ -321,3 +324,66 @@ def made_weights(entries: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
     entries = entries.nan_to_num(0.0, 0.0, 0.0).clamp(0, 1).masked_fill(out, 0.0)
     total = entries.sum(-1)
     return entries / total.clamp(min=1e-30)[..., None], total > 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class UnstableWindows:
+    """Inputs of windows whose ReLU is unstable: int64 `units` (U,), and their four numbers and 0, K = 5 in all, as maps of a few inputs.
+
+    seen: int64 (U, P), which inputs, and others where w is 0. w: float64 (U, K, P), b (U, K).
+    """
+
+    units: Tensor
+    seen: Tensor
+    w: Tensor
+    b: Tensor
+
+    def at(self, units: Tensor) -> UnstableWindows:
+        """Select some of the units, in their order."""
+        position = torch.searchsorted(self.units, units)
+        return UnstableWindows(units, self.seen[position], self.w[position], self.b[position])
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """The numbers, and what is known of them in n regions.
+
+    weights: (n, U, K), with which a line from above lies little too high. out: bool (n, U, K), those that others beat. spread: (n, U),
+    between what the largest can be.
+    """
+
+    numbers: UnstableWindows
+    weights: Tensor
+    out: Tensor
+    spread: Tensor
+
+
+def numbers_of(bounded: LayerBounds, j: int) -> UnstableWindows | None:
+    """Return the numbers of the windows of layer j's columns.
+
+    None where it does not follow windows of numbers that are affine in a small part of the input.
+    """
+    network, units = bounded.network, bounded.units[j]
+    if not network.layers[j].follows_windows or not network.layers[j - 4].direct or not len(units):
+        return None
+    parts = []
+    for at in in_windows(bounded, j - 4)[units].split(max(1, min(_WINDOWS, _MEMORY // (200 * network.width)))):
+        maps = network.maps(j - 4, at.flatten())
+        if maps is None:
+            return None
+        w, b = (t.unflatten(0, at.shape) for t in maps)
+        is_visible = (w != 0).any(1)
+        inputs = is_visible.double().topk(int(is_visible.sum(1).amax()), 1).indices
+        if inputs.shape[1] > _PART * network.inputs:
+            return None
+        parts.append((inputs, w.gather(2, inputs[:, None].expand(-1, 4, -1)), b))
+    most = max(inputs.shape[1] for inputs, _, _ in parts)
+    inputs, w = (torch.cat([F.pad(part[k], (0, most - part[k].shape[-1])) for part in parts]) for k in (0, 1))
+    return UnstableWindows(units, inputs, F.pad(w, (0, 0, 0, 1)), F.pad(torch.cat([b for _, _, b in parts]), (0, 1)))
+
+
+def pieces_of(bounded: LayerBounds, j: int, numbers: UnstableWindows, windows: Windows) -> Pieces:
+    """Return the weights and ranges of layer j's columns."""
+    units = bounded.units[j]
+    weights, out = windows.game_with_zero(units)
+    return Pieces(numbers.at(units), weights, out, (bounded.up[j] - bounded.low[j])[:, units])

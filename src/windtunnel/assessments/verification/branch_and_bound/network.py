@@ -3,9 +3,15 @@
 The module runs under a mode that sees every torch function. Where one is an activation (see `activations`) its output is
 replaced by a fresh leaf; what lies between two leaves is affine, so that a gradient is its transposed matrix, whatever the
 operators are: linear, convolution, normalisation, average pooling, residual sums, concatenation.
+
+Two more modes look at the module: one finds the ReLUs that `maxpool_bounds` bounds together with max pooling (the ReLU of the largest
+number is the largest ReLU, so that it may stand on either side, where nothing else takes what is in between); one bounds float32
+rounding, which near a jump decides the value that a network takes. Source of the latter: Higham 2002, Accuracy and Stability of
+Numerical Algorithms, chapter 3: a sum of k products in any order is off by at most k u / (1 - k u) of the sum of their absolute values.
 """
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -14,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from windtunnel.assessments.verification.bound_propagation.convolution import conv2d
 from windtunnel.assessments.verification.branch_and_bound.activations import (
@@ -24,17 +31,141 @@ from windtunnel.assessments.verification.branch_and_bound.activations import (
     Jump,
     Kink,
     Smooth,
+    of_four_apart,
     relu_of_largest,
 )
-from windtunnel.assessments.verification.branch_and_bound.relu_maxpool_fusion import (
-    NOTHING,
-    SKIPPED,
-    Joined,
-    joined,
-    name_of,
-)
-from windtunnel.assessments.verification.branch_and_bound.rounding_errors import RoundingErrors, jump_error
 from windtunnel.core.errors import IncompatibleError
+
+# The ReLUs that are left out, and the poolings that stand for both; calls are known by their number among those of functions that are
+# rewritten.
+Joined = tuple[frozenset[int], frozenset[int]]
+NOTHING: Joined = (frozenset(), frozenset())
+
+# At these checks of exported programs, the copy in float64 would fail for being one.
+SKIPPED = {"_assert_tensor_metadata", "_assert"}
+
+
+@torch.no_grad()
+def fused_calls(module: nn.Module, x: Tensor) -> Joined:
+    """Return which ReLUs and poolings of a module are fused, by a run on x (m, *input_shape)."""
+    mode = _Looking()
+    with mode:
+        calls = module(x)
+    mode.take(calls, -1)
+    return mode.joined()
+
+
+def name_of(func: Any) -> str:
+    """Return the name of a torch function, without the underscore of those that work in place."""
+    name = str(getattr(func, "__name__", "")).split(".")[0]
+    return name if name.startswith("_") else name.rstrip("_")
+
+
+class _Looking(TorchFunctionMode):
+    """Finds max pooling over windows of four, side by side, that takes a ReLU's values which nothing else does, or gives its own to one.
+
+    A call is known by its number among those of functions that are rewritten.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls = 0
+        self._made: dict[int, Tensor] = {}  # what each ReLU and each pooling gave; kept, so that its identity is
+        self._relus = set[int]()
+        self._users: dict[int, list[int]] = {}  # the calls that take it, -1 where they are none of these
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # torch's own types
+        kwargs, name, call = kwargs or {}, name_of(func), -1
+        if name in SKIPPED:
+            return None
+        if name in REWRITES:
+            call, self._calls = self._calls, self._calls + 1
+        is_candidate = bool(args) and (name == "relu" or (name == "max_pool2d" and of_four_apart(*args, **kwargs)))
+        self.take((args, kwargs), call if is_candidate else -1)
+        result = func(*args, **kwargs)
+        if is_candidate:
+            self._made[call], self._users[call] = result, []
+            if name == "relu":
+                self._relus.add(call)
+        return result
+
+    def take(self, values: Any, call: int) -> None:
+        """Write down that a call takes these values, -1 for what is none of these calls."""
+        for value in tree_leaves(values):
+            for maker in reversed(self._made):
+                if self._made[maker] is value:
+                    self._users[maker].append(call)
+                    break  # what works in place gives what it took
+
+    def joined(self) -> Joined:
+        """Return (the ReLUs, the poolings) that are taken together."""
+        calls = set[int]()
+        for source, users in self._users.items():
+            both = {source, *users}
+            if len(users) == 1 and min(both) >= 0 and len(both & self._relus) == 1 and not both & calls:
+                calls |= both
+        return frozenset(calls & self._relus), frozenset(calls - self._relus)
+
+
+_UNIT = 2.0**-24  # of float32
+# Weights are rounded too where verifiers fold normalisation into them, and what cancels inside of it is seen no more.
+_FOLDED = 4.0
+_SUMS = {"linear", "matmul", "mm", "bmm", "addmm", "conv1d", "conv2d", "conv3d"}
+_ARITHMETIC: dict[str, Any] = {
+    "add": torch.add,
+    "sub": torch.add,
+    "rsub": torch.add,
+    "__rsub__": torch.add,
+    "mul": torch.mul,
+    "div": torch.div,
+}
+
+
+class RoundingErrors(TorchFunctionMode):
+    """Runs a network on three rows (magnitude, error, 0): sums of absolute values, and how far off float32 may be."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # torch's own types
+        name, kwargs = name_of(func), kwargs or {}
+        if name in SKIPPED:
+            return None
+        args, kwargs = tree_map(_absolute, (args, kwargs))
+        if name in _ARITHMETIC:
+            args = tuple(abs(value) if isinstance(value, float | int) else value for value in args)
+            result = _ARITHMETIC[name](*args)
+        else:
+            result = func(*_normalised(args) if name == "batch_norm" else args, **kwargs)
+        if not isinstance(result, Tensor) or not result.is_floating_point() or result.ndim < 2 or len(result) != 3:
+            return result
+        magnitude, error, constant = result.abs()
+        terms = _terms(name, args, result)
+        return torch.stack([magnitude, error - constant + terms * _UNIT * magnitude, torch.zeros_like(magnitude)])
+
+
+def jump_error(preactivation: Tensor) -> Tensor:
+    """Return by how much each number may be off, (size,), of the three rows that reach an activation."""
+    return _FOLDED * preactivation[1].flatten()
+
+
+def _absolute(value: object) -> object:
+    return value.abs() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def _normalised(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments of batch_norm with a mean that is added."""
+    x, mean, *others = args
+    return (x, -mean, *others)
+
+
+def _terms(name: str, args: tuple[Any, ...], result: Tensor) -> int:
+    """Return how many roundings a number of the result is behind."""
+    if name in _SUMS:
+        return int(args[0].shape[-1] if name[0] in "lmab" else math.prod(args[1].shape[1:])) + 1
+    if name.startswith("conv_transpose"):
+        return int(math.prod(args[1].shape[:1] + args[1].shape[2:])) + 1
+    if isinstance(args[0] if args else None, Tensor) and args[0].numel() > result.numel():
+        return int(args[0].numel()) // result.numel() + 1  # means, sums and pooling
+    return 6 if name == "batch_norm" else 1
+
 
 _LIPSCHITZ = 1.13  # of the smooth activations, the steepest of which is GELU
 _KEPT = 2 * 8 * 256  # rows that are kept recorded, times the bytes of a number
@@ -112,7 +243,7 @@ class _Replacing(TorchFunctionMode):
 
     varies: for each call of such a function in turn, whether it depends on the input; found out by the first run, in
     which it is empty, and then known to the others, which record no gradients. joined: ReLUs that are left to the max pooling before
-    or after them, and these poolings, see `relu_maxpool_fusion`.
+    or after them, and these poolings, see `fused_calls`.
     """
 
     def __init__(
@@ -162,7 +293,7 @@ class _Replacing(TorchFunctionMode):
 
 
 class Network:
-    """A classifier taken apart. layers: its activations in the order they run. num_outputs: K. fields: kept for `receptive`.
+    """A classifier taken apart. layers: its activations in the order they run. num_outputs: K. fields: kept for `grouped_crown`.
 
     Raises IncompatibleError, naming the operator, for a module that is not affine between known activations.
     """
@@ -177,7 +308,7 @@ class Network:
         self.fields: dict[int, tuple[Tensor, list[Tensor]]] = {}
         self._joined = NOTHING
         try:
-            self._joined = joined(self._modules[torch.float64], self._zeros(2, torch.float64))
+            self._joined = fused_calls(self._modules[torch.float64], self._zeros(2, torch.float64))
             tape = self._record(2, torch.float64, first=True)
             self._refuse_what_is_not_affine()
             self._refuse_another_function()

@@ -9,10 +9,8 @@ Source: Wang et al. 2021, beta-CROWN, arXiv 2103.06624.
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.verification.branch_and_bound.adam import Adam
-from windtunnel.assessments.verification.branch_and_bound.fit_planes import with_planes
-from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
-from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs
+from windtunnel.assessments.verification.branch_and_bound.planes import Adam, with_planes
+from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, LinearSpecs
 
 _RATE, _DECAY = 0.1, 0.97
 # Of multipliers, in units of the mean coefficient: a split that matters wants one many times as large. Measured on 25 subdomains of an

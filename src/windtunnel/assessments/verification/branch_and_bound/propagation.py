@@ -5,28 +5,182 @@ Sources: CROWN (Zhang et al. 2018, arXiv 1811.00866), beta-CROWN (Wang et al. 20
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.verification.branch_and_bound.activations import Kink, Observed
+from windtunnel.assessments.verification.branch_and_bound.activations import (
+    Kink,
+    Kinks,
+    Lines,
+    Observed,
+    kinks,
+    with_jumps,
+)
 from windtunnel.assessments.verification.branch_and_bound.layer_bounds import LayerBounds
-from windtunnel.assessments.verification.branch_and_bound.maxpool_bounds import Windows
-from windtunnel.assessments.verification.branch_and_bound.maxpool_planes import (
+from windtunnel.assessments.verification.branch_and_bound.maxpool_bounds import (
     Pieces,
     UnstableWindows,
+    Windows,
     numbers_of,
     pieces_of,
 )
 from windtunnel.assessments.verification.branch_and_bound.network import Network, gather
-from windtunnel.assessments.verification.branch_and_bound.relaxations import Kinks, Lines, kinks, with_jumps
-from windtunnel.assessments.verification.branch_and_bound.specs import LinearSpecs
 from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.contracts import Norm
 
 _LARGEST = 2**20  # weights of a layer that are written out
+
+
+@dataclass(frozen=True, slots=True)
+class InputBoxes:
+    """Input boxes of Q linear functions: middle, radius (Q, d); and the unit (Q, K) of the weights of K columns."""
+
+    middle: Tensor
+    radius: Tensor
+    unit: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """Upper planes of some columns of one layer, K for each of Q linear functions; the others have their chords.
+
+    columns: int64 (Q, K), places among the layer's columns. weights: float32 (Q, K, d); offset: float64 (Q, K). A column is at most
+    <weights, x> + offset at the input x. box: while planes are fitted weights are in its units, and x is measured in it.
+    seen: int64 (K, P), where the weights (Q, K, P) are of some of the `inputs` only, of each column its own.
+    """
+
+    columns: Tensor
+    weights: Tensor
+    offset: Tensor
+    box: InputBoxes | None = None
+    seen: Tensor | None = None
+    inputs: int = 0
+
+    def carried(self, a: Tensor, which: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Carry coefficients a (m, U) of the columns through the planes.
+
+        (a of those without a plane, (m, d) of the input, (m, U) constants).
+
+        which: (m,), of which of the Q functions each row is.
+        """
+        columns = self._of(self.columns, which)
+        coefficients = a.gather(1, columns)
+        constant = coefficients * self._of(self.offset, which).to(a)
+        if self.box is None:
+            carried_inputs = self._each(coefficients, which, transposed=False)
+        else:
+            coefficients = coefficients * self.box.unit
+            carried_inputs = self._each(coefficients, which, transposed=False) / self.box.radius
+            # All of them in one: while planes are fitted nobody asks for the columns' own, which would take another pass.
+            constant[:, 0] -= (carried_inputs * self.box.middle).sum(1)
+        return a.scatter(1, columns, 0.0), carried_inputs, torch.zeros_like(a).scatter(1, columns, constant)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Plane]) -> Plane:
+        """Concatenate the planes of all parts."""
+        columns, weights, offset = (
+            torch.cat(of) for of in zip(*((p.columns, p.weights, p.offset) for p in parts), strict=True)
+        )
+        return replace(parts[0], columns=columns, weights=weights, offset=offset)
+
+    def bent(self, lines: Tensor, x: Tensor, where: Tensor, which: Tensor) -> Tensor:
+        """Return the lines (m, U) that columns take, those with a plane at the inputs x (m, d) where `where` is 1."""
+        columns = self._of(self.columns, which)
+        value = self._each(self.inside(x), which, transposed=True)
+        value = (value if self.box is None else value * self.box.unit) + self._of(self.offset, which).to(x)
+        return lines.scatter(1, columns, torch.lerp(lines.gather(1, columns), value, where.gather(1, columns)))
+
+    def inside(self, x: Tensor) -> Tensor:
+        """Return inputs x (m, d), in [-1, 1] where they are measured in a box."""
+        return x if self.box is None else (x - self.box.middle) / self.box.radius
+
+    @staticmethod
+    def _of(values: Tensor, which: Tensor) -> Tensor:
+        """Select for each row the values of its function."""
+        return values.expand(len(which), *values.shape[1:]) if len(values) == 1 else values[which]
+
+    def _each(self, values: Tensor, which: Tensor, *, transposed: bool) -> Tensor:
+        """Each row of values times the weights of its function, or times their transposes."""
+        if self.seen is not None:
+            weights = self._of(self.weights, which).to(values)
+            if transposed:
+                return (weights * values[:, self.seen]).sum(2)
+            products = values.new_zeros(len(values), self.inputs)
+            return products.index_add_(1, self.seen.flatten(), (weights * values[:, :, None]).flatten(1))
+
+        def turned(weights: Tensor) -> Tensor:  # converted last: all of them in float64 would be much to copy
+            return (weights.mT if transposed else weights).to(values)
+
+        present, count = which.unique_consecutive(return_counts=True)
+        if len(present) == 1:
+            return values @ turned(self.weights[int(present[0])])
+        if len(present) <= len(self.weights) and bool((count == count[0]).all()):
+            # As of inner units, each a function with a few rows that lie side by side.
+            is_all = torch.equal(present, torch.arange(len(self.weights), device=present.device))
+            chosen = self.weights if is_all else self.weights.index_select(0, present)
+            return torch.bmm(values.view(len(present), -1, values.shape[1]), turned(chosen)).flatten(0, 1)
+        products = values.new_empty(len(values), self.weights.shape[1 if transposed else 2])
+        for q in which.unique().tolist():
+            at = (which == q).nonzero().flatten()
+            products[at] = values[at] @ turned(self.weights[q])
+        return products
+
+
+@dataclass(frozen=True, slots=True)
+class LinearSpecs:
+    """m linear functions of one node to be bounded, each in one subdomain of one region.
+
+    start: the node (the input of an activation, or the output). spec: (m, size of the node). sample: int64 (m,), its region.
+    signs: int8 (m, C), +1 where a unit is taken as active, -1 as inactive, 0 where it is not split. alpha: (m, C), in
+    [0, 1], between the least and the largest lower slope of an open unit. beta: (m, C), the multiplier >= 0 of each split.
+    C: the columns below the node. planes: of some layers the upper bounds of open units instead of chords, for as many linear
+    functions as there are; plane: int64 (m,), which of them a row is.
+    """
+
+    start: int
+    spec: Tensor
+    sample: Tensor
+    signs: Tensor
+    alpha: Tensor
+    beta: Tensor
+    planes: Mapping[int, Plane] = field(default_factory=dict)
+    plane: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+
+    def __len__(self) -> int:
+        return len(self.spec)
+
+    @classmethod
+    def joined(cls, parts: Sequence[LinearSpecs]) -> LinearSpecs:
+        """LinearSpecs of one node, one after the other; each with its planes, where all parts have some."""
+        spec, sample, signs, alpha, beta = (
+            torch.cat(of) for of in zip(*((r.spec, r.sample, r.signs, r.alpha, r.beta) for r in parts), strict=True)
+        )
+        joined = cls(parts[0].start, spec, sample, signs, alpha, beta)
+        if not all(part.planes for part in parts):
+            return joined
+        planes = {j: Plane.joined([part.planes[j] for part in parts]) for j in parts[0].planes}
+        functions = [len(next(iter(part.planes.values())).offset) for part in parts]
+        starts = [0, *accumulate(functions[:-1])]
+        plane = torch.cat([part.plane + start for part, start in zip(parts, starts, strict=True)])
+        return replace(joined, planes=planes, plane=plane)
+
+    def at(self, index: Tensor) -> LinearSpecs:
+        """Return the rows at `index`, int64 or bool."""
+        index = index.nonzero().flatten() if index.dtype == torch.bool else index
+        # On a processor several times as fast as brackets.
+        spec, sample, signs, alpha, beta = (
+            t.index_select(0, index) for t in (self.spec, self.sample, self.signs, self.alpha, self.beta)
+        )
+        plane = self.plane[index] if self.planes else self.plane
+        return LinearSpecs(self.start, spec, sample, signs, alpha, beta, self.planes, plane)
+
+    def with_multipliers(self, alpha: Tensor, beta: Tensor) -> LinearSpecs:
+        """Return the same rows with other multipliers."""
+        return replace(self, alpha=alpha, beta=beta)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +218,8 @@ class Bounded(LayerBounds):
         self._affine: dict[int, tuple[Tensor, Tensor] | None] = {}
         self._windows: dict[tuple[int, bool], Windows] = {}
         self._pieces: dict[int, Pieces | None] = {}
-        self._numbers: dict[
-            int, UnstableWindows | None
-        ] = {}  # of the columns that were open first: later ones are among them
+        # Of the columns that were open first: later ones are among them.
+        self._numbers: dict[int, UnstableWindows | None] = {}
         super().__init__(network, region)
 
     def part(self, members: Tensor) -> Bounded:
@@ -180,7 +333,7 @@ class Bounded(LayerBounds):
     ) -> BackwardBound:
         """Carry the rows to the input with their slopes and multipliers.
 
-        owners: of the group of units whose sum each row is, see `receptive_fields`; then the constants are (m, M), each unit's own.
+        owners: of the group of units whose sum each row is, see `grouped_crown.Group`; then the constants are (m, M), each unit's own.
         begun: gradients of the rows by the leaves, where they are known.
         """
         m, start, device = len(rows), rows.start, self.network.device

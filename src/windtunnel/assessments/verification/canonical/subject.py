@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from windtunnel.assessments.verification.canonical.fold import fold
-from windtunnel.assessments.verification.canonical.scale import end_in_linear, rescale
+from windtunnel.assessments.verification.canonical.fold import end_in_linear, fold, rescale
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Caveat
 from windtunnel.core.errors import IncompatibleError

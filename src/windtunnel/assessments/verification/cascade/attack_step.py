@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.verification.cascade.ledger import Ledger
+from windtunnel.assessments.verification import falsifier
 from windtunnel.assessments.verification.cascade.step import Step
 from windtunnel.assessments.verification.cascade.steps import ATTACK_BATCH
-from windtunnel.assessments.verification.cascade.task import VerificationTask
+from windtunnel.assessments.verification.cascade.task import Ledger, VerificationTask
 from windtunnel.assessments.verification.deadline import Deadline
-from windtunnel.assessments.verification.falsification import falsifier
 from windtunnel.core.batches import Batch
 from windtunnel.core.contracts import Norm
 from windtunnel.core.seeds import derive_seed

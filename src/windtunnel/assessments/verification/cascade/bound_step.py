@@ -5,12 +5,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.verification.bound_propagation.distributed import bound_all
+from windtunnel.assessments.verification.bound_propagation.bounder import bound_all
 from windtunnel.assessments.verification.bound_propagation.lirpa import call_of_bounds, load_lirpa
-from windtunnel.assessments.verification.cascade.ledger import UNDECIDED, Ledger
 from windtunnel.assessments.verification.cascade.step import Step, Trial
-from windtunnel.assessments.verification.cascade.task import VerificationTask
-from windtunnel.assessments.verification.falsification.falsifier import ROUNDING
+from windtunnel.assessments.verification.cascade.task import UNDECIDED, Ledger, VerificationTask
+from windtunnel.assessments.verification.falsifier import ROUNDING
 from windtunnel.core.chunks import of_shape_for
 
 PROBE = 20

@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 
 from windtunnel.assessments.verification.canonical.subject import MEASURED, Canonical
-from windtunnel.assessments.verification.cascade.ledger import Ledger
 from windtunnel.assessments.verification.cascade.step import Step, Trial
-from windtunnel.assessments.verification.cascade.task import VerificationTask
+from windtunnel.assessments.verification.cascade.task import Ledger, VerificationTask
 from windtunnel.assessments.verification.marabou import onnx_graph
 from windtunnel.assessments.verification.marabou.queries import (
     CLEAR_LEAD,

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
     from windtunnel.assessments.verification.bound_propagation.bounder import Bounder
     from windtunnel.assessments.verification.canonical.subject import Canonical
-    from windtunnel.assessments.verification.cascade.ledger import Ledger
     from windtunnel.assessments.verification.cascade.radius import RadiusBounds
-    from windtunnel.assessments.verification.cascade.task import VerificationTask
+    from windtunnel.assessments.verification.cascade.task import Ledger, VerificationTask
     from windtunnel.core.classifier import Classifier
     from windtunnel.params.verification import VerificationEntry
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.verification.bound_propagation.distributed import bound_all
+from windtunnel.assessments.verification.bound_propagation.bounder import bound_all
 from windtunnel.assessments.verification.canonical.trace import load_tracer
-from windtunnel.assessments.verification.cascade.ledger import Ledger
 from windtunnel.assessments.verification.cascade.step import step_of
-from windtunnel.assessments.verification.cascade.task import VerificationTask
+from windtunnel.assessments.verification.cascade.task import Ledger, VerificationTask
 from windtunnel.assessments.verification.deadline import Deadline
-from windtunnel.assessments.verification.falsification.falsifier import falsify
+from windtunnel.assessments.verification.falsifier import falsify
 from windtunnel.assessments.verification.rows import VerifierRow
 from windtunnel.core.batches import Batch
 from windtunnel.core.contracts import Caveat, Norm

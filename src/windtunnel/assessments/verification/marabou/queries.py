@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.verification.deadline import Deadline
-from windtunnel.assessments.verification.falsification.falsifier import ROUNDING
+from windtunnel.assessments.verification.falsifier import ROUNDING
 from windtunnel.assessments.verification.marabou.worker import Query, Solve, SolverAnswer
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Verdict

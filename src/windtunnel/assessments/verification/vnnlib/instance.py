@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from windtunnel.assessments.verification.branch_and_bound.session import Searcher
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
 from windtunnel.assessments.verification.deadline import Deadline
-from windtunnel.assessments.verification.falsification.falsifier import (
+from windtunnel.assessments.verification.falsifier import (
     QUICK_RESTARTS,
     QUICK_STEPS,
     ROUNDING,
