@@ -10,7 +10,7 @@ from windtunnel.assessments.verification import assess as pipeline
 from windtunnel.assessments.verification import falsifier
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.branch_and_bound import session as search_session
-from windtunnel.assessments.verification.cascade import solver_step, steps
+from windtunnel.assessments.verification.cascade import attack_step, solver_step, steps
 from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.core.batches import Batch
 from windtunnel.core.contracts import Norm, Verdict
@@ -35,7 +35,7 @@ def counted(monkeypatch):
 
 
 def test_radii_are_not_searched_when_time_is_over(digits_subject, counted):
-    bounded, broken = counted(steps, "bound_all"), counted(steps, "run_batches")
+    bounded, broken = counted(steps, "bound_all"), counted(attack_step, "run_batches")
     given = entry("crown", time_budget=1e-6, radius={"max": 0.3, "tolerance": 1e-4})
     assess("v", given, budget(0.05), first(digits_subject, 10))
     assert not bounded
@@ -46,7 +46,7 @@ def test_the_falsifier_of_radii_ends_at_the_deadline(digits_subject, counted):
     descents = counted(falsifier, "_descend")
     radii = torch.full((len(digits_subject.dataset),), 0.1)
     for left, expected in ((-1.0, 0), (600.0, falsifier.RESTARTS)):
-        work = steps._Break(digits_subject, Norm.LINF, radii, Deadline(time.monotonic() + left))
+        work = attack_step.Falsification(digits_subject, Norm.LINF, radii, Deadline(time.monotonic() + left))
         work(Batch(0, torch.arange(4), 0))
         assert len(descents) == expected
 

@@ -11,6 +11,7 @@ from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.task import Task
 from windtunnel.assessments.verification.bound_propagation.bounder import Bounder
 from windtunnel.assessments.verification.canonical.subject import Canonical, canonical_subject
+from windtunnel.assessments.verification.cascade.attack_step import breaks
 from windtunnel.assessments.verification.cascade.radius import (
     RadiusBounds,
     broken_radius,
@@ -19,7 +20,6 @@ from windtunnel.assessments.verification.cascade.radius import (
 )
 from windtunnel.assessments.verification.cascade.step import step_of
 from windtunnel.assessments.verification.cascade.steps import (
-    breaks,
     called_with,
     load_steps,
     options_read,

@@ -1,4 +1,4 @@
-"""The libraries that bound or decide."""
+"""The libraries that bound or decide; `transformations` is of our own certificates: rotation, brightness, a patch."""
 
 from typing import Any
 
@@ -54,4 +54,5 @@ LIBRARIES = (
             "branch-and-bound": Lazy(f"{_HERE}.cascade.search_step:SEARCH"),
         },
     ),
+    Library(name="transformations", family="verification", package=None, rows=Lazy(f"{_HERE}.rows:TRANSFORMATIONS")),
 )

@@ -8,20 +8,21 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from windtunnel.assessments.attacks.preflight import check_transformation
+from windtunnel.assessments.attacks.preflight import check_image, check_transformation
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.verification.bound_propagation.bounder import Bounder
-from windtunnel.assessments.verification.canonical.subject import canonical_subject
+from windtunnel.assessments.verification.canonical.subject import Canonical, canonical_subject
 from windtunnel.assessments.verification.cascade.step import Trial, library_of_step, step_of
 from windtunnel.assessments.verification.cascade.steps import options_read, radius_steps, steps_of
 from windtunnel.assessments.verification.rows import VerifierRow
 from windtunnel.assessments.verification.table import ROWS
-from windtunnel.assessments.verification.transformations.refuse import check_certificate
+from windtunnel.assessments.verification.transformations.affine_forms import FormNetwork
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, OutOfTimeError, UserError, unknown_word
 from windtunnel.core.subject import subject_of
+from windtunnel.core.transformations import transformation_of
 from windtunnel.params.entry import Block, Budget
 from windtunnel.params.verification import Radius, VerificationEntry
 
@@ -51,7 +52,7 @@ def preflight(
     region = entry.budget.over(budget)
     check_transformation(where, f"{entry.library} {algorithm.name}", region.norm, transforms=row.transforms)
     if row.transforms:
-        check_certificate(where, entry, region, classifier, dataset)
+        _check_certificate(where, entry, region, classifier, dataset)
         return []
     if region.norm is not algorithm.norm:
         raise IncompatibleError(
@@ -124,6 +125,32 @@ def _largest_distance(norm: Norm, dataset: Dataset) -> float:
     return {Norm.LINF: 1.0, Norm.L2: math.sqrt(pixels), Norm.L1: pixels}[norm]
 
 
+def _check_certificate(
+    where: str, entry: VerificationEntry, region: PerturbationBudget, classifier: Classifier, dataset: Dataset
+) -> None:
+    """Raise UserError or IncompatibleError, in one line, for a region, a model or a key without a certificate."""
+    transformation = transformation_of(region.norm)
+    assert transformation is not None
+    assert region.epsilon is not None
+    for key in ("radius", "examples_from"):
+        if getattr(entry, key):
+            raise UserError(f"{where}.{key}: is for balls; params.verified_range gives the verified part of each range")
+    if not dataset.is_image:
+        raise IncompatibleError(f"{where}: transformations are of images, the data is tabular")
+    check_image(where, region.norm, region.epsilon, dataset.inputs.shape[1:])
+    if len(dataset) and transformation.kinds[0].name != "occlusion":  # which the model itself decides, image by image
+        try:
+            FormNetwork(_canonical_single(classifier, dataset).subject.classifier.module, classifier.source)
+        except IncompatibleError as error:
+            raise IncompatibleError(f"{where}: {error}") from error
+
+
+def _canonical_single(classifier: Classifier, dataset: Dataset) -> Canonical:
+    """Return the canonical network with the first sample, of any class."""
+    single = replace(dataset.subset(torch.arange(1)), targets=torch.zeros(1, dtype=torch.int64))
+    return canonical_subject(subject_of(classifier, single))
+
+
 def _try_steps(
     where: str,
     steps: tuple[str, ...],
@@ -138,11 +165,8 @@ def _try_steps(
     where no step can prove anything.
     """
     assert region.epsilon is not None
-    single = dataset.subset(torch.arange(1))
     try:
-        canonical = canonical_subject(
-            subject_of(classifier, replace(single, targets=torch.zeros(1, dtype=torch.int64)))
-        )
+        canonical = _canonical_single(classifier, dataset)
     except IncompatibleError as error:
         raise IncompatibleError(f"{where}: {error}") from error
     bounder = Bounder(canonical.subject, region.norm, 1, canonical.slack, time.monotonic() + TRY_SECONDS)

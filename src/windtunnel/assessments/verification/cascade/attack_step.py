@@ -1,4 +1,4 @@
-"""The steps that only break: projected gradient descent from several starts, briefly or long, also towards each class."""
+"""The steps that only break, and the radii that they break: projected gradient descent from several starts, briefly or long."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -10,14 +10,13 @@ from torch import Tensor
 
 from windtunnel.assessments.verification import falsifier
 from windtunnel.assessments.verification.cascade.step import Step
-from windtunnel.assessments.verification.cascade.steps import ATTACK_BATCH
 from windtunnel.assessments.verification.cascade.task import Ledger, VerificationTask
 from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.core.batches import Batch
 from windtunnel.core.contracts import Norm
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
-from windtunnel.runtime.batch_runner import each_batch
+from windtunnel.runtime.batch_runner import each_batch, run_batches
 
 
 class _Round(NamedTuple):
@@ -28,13 +27,13 @@ class _Round(NamedTuple):
     restarts: int
 
 
+_BATCH = 256
+_LONG = _Round(falsifier.falsify, falsifier.STEPS, falsifier.RESTARTS)
+_TARGETED = _Round(falsifier.falsify_targeted, falsifier.TARGETED_STEPS, falsifier.TARGETED_RESTARTS)
 # The searches of each step, one after the other on what is left.
 _ROUNDS = {
     "quick-attack": (_Round(falsifier.falsify, falsifier.QUICK_STEPS, falsifier.QUICK_RESTARTS),),
-    "attack": (
-        _Round(falsifier.falsify, falsifier.STEPS, falsifier.RESTARTS),
-        _Round(falsifier.falsify_targeted, falsifier.TARGETED_STEPS, falsifier.TARGETED_RESTARTS),
-    ),
+    "attack": (_LONG, _TARGETED),
 }
 
 
@@ -44,36 +43,67 @@ def attack(step: str, ledger: Ledger, task: VerificationTask) -> None:
         undecided = ledger.undecided
         if not len(undecided):
             return
-        work = _FalsificationRound(task.subject, task.norm, task.epsilon, attack_round, Deadline(task.deadline))
-        batches = [
-            Batch(i, part, derive_seed(task.subject.seed, task.name, step, int(part[0])))
-            for i, part in enumerate(undecided.split(ATTACK_BATCH))
-        ]
+        epsilons = torch.full((len(ledger.verdicts),), task.epsilon, dtype=torch.float64)
+        work = Falsification(task.subject, task.norm, epsilons, Deadline(task.deadline), attack_round)
         checkpoint = task.checkpoint(ledger, step, number, undecided.tolist())
         name, incidents = f"{task.name} {step}", task.bounder.incidents
-        results = each_batch(batches, work, name=name, checkpoint=checkpoint, without=work.nothing, incidents=incidents)
+        results = each_batch(
+            _batches(task, step, undecided),
+            work,
+            name=name,
+            checkpoint=checkpoint,
+            without=work.nothing,
+            incidents=incidents,
+        )
         for batch, result in results:
             broken = result["found"]
             ledger.falsify(batch.indices[broken], result["examples"][broken], step)
             ledger.seconds[batch.indices] += result["seconds"]
 
 
+def breaks(task: VerificationTask) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return whether the falsifier breaks each of some samples at its own epsilon; when time is over it breaks no more."""
+
+    def decide(indices: Tensor, epsilons: Tensor) -> Tensor:
+        if task.time_left <= 0:
+            return torch.zeros(len(indices), dtype=torch.bool)
+        radii = torch.zeros(len(task.subject.dataset), dtype=epsilons.dtype)
+        radii[indices] = epsilons
+        work = Falsification(task.subject, task.norm, radii, Deadline(task.deadline))
+        batches, name, incidents = _batches(task, "radius", indices), f"{task.name} radius", task.bounder.incidents
+        return run_batches(batches, work, name=name, without=work.nothing, incidents=incidents)["found"]
+
+    return decide
+
+
+def _batches(task: VerificationTask, what: str, indices: Tensor) -> list[Batch]:
+    """Return the samples at `indices` in batches, each with a seed of its own."""
+    parts = enumerate(indices.split(_BATCH))
+    return [Batch(i, part, derive_seed(task.subject.seed, task.name, what, int(part[0]))) for i, part in parts]
+
+
 @dataclass(frozen=True, slots=True)
-class _FalsificationRound:
-    """A unit of work: one round of searches on a batch."""
+class Falsification:
+    """A unit of work: one round of searches on a batch, each sample at its own of the `epsilons` (N,)."""
 
     subject: Subject
     norm: Norm
-    epsilon: float
-    round: _Round
+    epsilons: Tensor
     deadline: Deadline
+    round: _Round = _LONG
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
+        """Return which samples are broken, by which examples, and the seconds of each."""
         started, data, indices = time.perf_counter(), self.subject.dataset, batch.indices
-        model, x, y = self.subject.classifier, data.inputs[indices], data.targets[indices]
+        model, x, y, epsilons = (
+            self.subject.classifier,
+            data.inputs[indices],
+            data.targets[indices],
+            self.epsilons[indices],
+        )
         effort: dict[str, Any] = {"steps": self.round.steps, "restarts": self.round.restarts}
         effort["deadline"] = self.deadline.here()
-        is_broken, examples = self.round.search(model, x, y, self.epsilon, batch.seed, self.norm, **effort)
+        is_broken, examples = self.round.search(model, x, y, epsilons, batch.seed, self.norm, **effort)
         seconds = torch.full((len(indices),), (time.perf_counter() - started) / len(indices))
         return {"found": is_broken, "examples": examples, "seconds": seconds}
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,18 +10,10 @@ from windtunnel.assessments.verification.bound_propagation.bounder import bound_
 from windtunnel.assessments.verification.canonical.trace import load_tracer
 from windtunnel.assessments.verification.cascade.step import step_of
 from windtunnel.assessments.verification.cascade.task import Ledger, VerificationTask
-from windtunnel.assessments.verification.deadline import Deadline
-from windtunnel.assessments.verification.falsifier import falsify
 from windtunnel.assessments.verification.rows import VerifierRow
-from windtunnel.core.batches import Batch
-from windtunnel.core.contracts import Caveat, Norm
+from windtunnel.core.contracts import Caveat
 from windtunnel.core.errors import IncompatibleError, OutOfTimeError
-from windtunnel.core.seeds import derive_seed
-from windtunnel.core.subject import Subject
 from windtunnel.params.verification import Radius, VerificationEntry
-from windtunnel.runtime.batch_runner import run_batches
-
-ATTACK_BATCH = 256
 
 
 def steps_of(row: VerifierRow, entry: VerificationEntry) -> tuple[str, ...]:
@@ -109,51 +100,3 @@ def proves(method: str, task: VerificationTask) -> Callable[[Tensor, Tensor], Te
         return verified[indices]
 
     return decide
-
-
-def breaks(task: VerificationTask) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return whether the falsifier breaks each of some samples at its own epsilon; when time is over it breaks no more."""
-    subject = task.subject
-
-    def decide(indices: Tensor, epsilons: Tensor) -> Tensor:
-        if task.time_left <= 0:
-            return torch.zeros(len(indices), dtype=torch.bool)
-        radii = torch.zeros(len(subject.dataset), dtype=epsilons.dtype)
-        radii[indices] = epsilons
-        work = _Break(subject, task.norm, radii, Deadline(task.deadline))
-        batches = [
-            Batch(i, part, derive_seed(subject.seed, task.name, "radius", int(part[0])))
-            for i, part in enumerate(indices.split(ATTACK_BATCH))
-        ]
-        return run_batches(
-            batches, work, name=f"{task.name} radius", without=work.nothing, incidents=task.bounder.incidents
-        )["found"]
-
-    return decide
-
-
-@dataclass(frozen=True, slots=True)
-class _Break:
-    """A unit of work: the falsifier on a batch, each sample at its own epsilon, epsilons (N,)."""
-
-    subject: Subject
-    norm: Norm
-    epsilons: Tensor
-    deadline: Deadline
-
-    def __call__(self, batch: Batch) -> dict[str, Tensor]:
-        data, indices = self.subject.dataset, batch.indices
-        is_broken, _ = falsify(
-            self.subject.classifier,
-            data.inputs[indices],
-            data.targets[indices],
-            self.epsilons[indices],
-            batch.seed,
-            self.norm,
-            deadline=self.deadline.here(),
-        )
-        return {"found": is_broken}
-
-    def nothing(self, batch: Batch) -> dict[str, Tensor]:
-        """Return "nothing broken" for a batch that no worker finished."""
-        return {"found": torch.zeros(len(batch.indices), dtype=torch.bool)}
