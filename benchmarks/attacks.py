@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.assess import assess
-from windtunnel.assessments.attacks.ensembles.profiles import Member
+from windtunnel.assessments.attacks.profiles import Member
 from windtunnel.boundary.data.load import load_dataset
 from windtunnel.boundary.models.load import preview_classifier
 from windtunnel.boundary.models.training import train_classifier

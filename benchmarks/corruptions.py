@@ -116,8 +116,7 @@ def watch_workers(peaks: dict[int, float]) -> None:
 
 def glass(n: int, side: int) -> dict[str, object]:
     """glass_blur in one process: the library's (fixed, for it crashes as it is) and ours, alternating."""
-    from windtunnel.assessments.corruptions.corrupt import corrupt_image
-    from windtunnel.assessments.corruptions.shims import shim_imagecorruptions
+    from windtunnel.assessments.corruptions.corrupt import corrupt_image, shim_imagecorruptions
 
     shim_imagecorruptions()
     warnings.simplefilter("ignore")
@@ -159,7 +158,7 @@ def peer(options: argparse.Namespace, side: int, names: list[str]) -> dict[str, 
 
 
 def main() -> None:
-    from windtunnel.assessments.corruptions.imagenet_c import ALL
+    from windtunnel.assessments.corruptions.rows import ALL
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=200, help="images")

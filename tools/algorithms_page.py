@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from windtunnel.assessments.attacks.ensembles.profiles import ADAPTIVE, PROFILES
+from windtunnel.assessments.attacks.profiles import ADAPTIVE, PROFILES
 from windtunnel.assessments.attacks.rows import AttackRow, Targeting
 from windtunnel.assessments.attacks.table import ROWS
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.assess import assess as assess_attack
-from windtunnel.assessments.attacks.ensembles.profiles import profile_members
 from windtunnel.assessments.attacks.preflight import preflight as attack_preflight
+from windtunnel.assessments.attacks.profiles import profile_members
 from windtunnel.assessments.corruptions.assess import assess_suite
 from windtunnel.assessments.latent.preflight import preflight as latent_preflight
 from windtunnel.assessments.queries.assess import assess as assess_queries

@@ -201,7 +201,7 @@ ROWS = {
         {"attack@fgsm", "attack@pgd", "attack@rest"},
     ),
     "the other adapter": (append(f"{A}/attacks/foolbox/adapter.py", "\nX = 1\n"), {"attack@deepfool"}),
-    "a search of our own": (append(f"{A}/queries/evoba.py", "\nX = 1\n"), {"query@evoba"}),
+    "a search of our own": (append(f"{A}/queries/algorithms.py", "\nX = 1\n"), {"query@evoba"}),
     "the solver's process": (append(f"{A}/verification/marabou/worker.py", "\nX = 1\n"), {"verify@marabou"}),
     "what bounds": (append(f"{A}/verification/cascade/bound_step.py", "\nX = 1\n"), {"verify@crown"}),
     "what corrupts": (append(f"{A}/corruptions/corrupt.py", "\nX = 1\n"), {"corrupt@blur", "corrupt@against"}),

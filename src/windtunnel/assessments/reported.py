@@ -86,6 +86,11 @@ OF_KIND = {
             Column(CONFIDENCE, CONFIDENCE, "share"),
             Column("cost a sample", COST, "plain"),
         ),
+        meanings={
+            "queries_succ_mean": "mean number of queries of a success",
+            "median_critical_epsilon": "half of the samples are broken at a smaller epsilon of the sweep",
+            "area_under_curve": "mean accuracy over the sweep's epsilons, by the trapezoid rule",
+        },
     ),
     AssessmentKind.FORMAL_VERIFICATION: Reported(
         VERIFIED,

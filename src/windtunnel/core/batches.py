@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -35,6 +35,11 @@ def batches_of(indices: Tensor, batch_size: int, run_seed: int, name: str) -> li
     """Cut `indices` into batches; the seed of each is derived from (run seed, assessment name, batch number)."""
     parts = indices.split(batch_size) if len(indices) else ()
     return [Batch(i, part, derive_seed(run_seed, name, i)) for i, part in enumerate(parts)]
+
+
+def rows_of_table(table: Mapping[str, Tensor]) -> Callable[[Batch], dict[str, Tensor]]:
+    """Return the function from a batch to its rows of a table of all samples: what replaces the result of a lost batch."""
+    return lambda batch: {key: values[batch.indices] for key, values in table.items()}
 
 
 @dataclass(slots=True)

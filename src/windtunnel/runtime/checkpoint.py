@@ -10,6 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from windtunnel.core.errors import UserError
+from windtunnel.core.subject import Subject
 from windtunnel.records.artifacts import load_tensors, save_tensors
 
 CHECKPOINTS = Path(".cache/windtunnel/checkpoints")
@@ -28,6 +29,12 @@ class Checkpoint:
         text = json.dumps([_FORMAT, name, resolved, identity], sort_keys=True, default=str)
         self.directory = (root or CHECKPOINTS) / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
         self._keeps, self._kept = bool(resolved), False
+
+    @classmethod
+    def of(cls, name: str, subject: Subject, *identity: object) -> Checkpoint:
+        """Return the checkpoint of an assessment of `subject`, whose data, model, seed and device join the `identity`."""
+        data, model = subject.dataset.digest(), subject.classifier.digest
+        return cls(name, subject.resolved, [*identity, data, model, subject.seed, str(subject.classifier.device)])
 
     def keep(self) -> None:
         """Mark the assessment as incomplete: `clear` leaves what there is, for whoever tries the rest."""

@@ -17,8 +17,8 @@ from windtunnel.assessments.attacks.adaptive import adapt
 from windtunnel.assessments.attacks.adaptive.obstacles import Diagnosis, ObstacleKind, diagnose
 from windtunnel.assessments.attacks.adaptive.search import remedies_for
 from windtunnel.assessments.attacks.adaptive.surrogates import GradientRemedy, Remedied
-from windtunnel.assessments.attacks.ensembles.profiles import PROFILES, Member
 from windtunnel.assessments.attacks.preflight import preflight
+from windtunnel.assessments.attacks.profiles import PROFILES, Member
 from windtunnel.core.contracts import Capability, Norm, ThreatModel, Verdict
 from windtunnel.core.criterion import SOFTMAX
 from windtunnel.core.errors import UserError

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from windtunnel.assessments.attacks.assess import assess
-from windtunnel.assessments.attacks.ensembles.profiles import PROFILES
+from windtunnel.assessments.attacks.profiles import PROFILES
 from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.core.contracts import Norm
 from windtunnel.core.subject import Subject

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from windtunnel.assessments.corruptions.corrupt import corrupt_image
-from windtunnel.assessments.corruptions.imagenet_c import ALL, COMMON, DETERMINISTIC, SUITES
+from windtunnel.assessments.corruptions.corrupt import corrupt_image, shim_imagecorruptions
 from windtunnel.assessments.corruptions.jobs import Job
 from windtunnel.assessments.corruptions.jobs import run_job as run_any_job
 from windtunnel.assessments.corruptions.preflight import preflight
-from windtunnel.assessments.corruptions.shims import shim_imagecorruptions
+from windtunnel.assessments.corruptions.rows import ALL, COMMON, DETERMINISTIC, SUITES
 from windtunnel.assessments.corruptions.table import ROWS, corruptions_of
 from windtunnel.core.errors import UserError
 from windtunnel.core.seeds import seeded

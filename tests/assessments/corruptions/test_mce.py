@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from windtunnel.assessments.corruptions.assess import assess_suite
-from windtunnel.assessments.corruptions.imagenet_c import COMMON
 from windtunnel.assessments.corruptions.metrics import SuiteData, mce_metrics
 from windtunnel.assessments.corruptions.reference import ALEXNET, Reference, check_reference, reference_of
+from windtunnel.assessments.corruptions.rows import COMMON
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
 from windtunnel.core.statistics import bootstrap_means, percentile_interval

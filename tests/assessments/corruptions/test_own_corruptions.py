@@ -11,8 +11,7 @@ import torch
 from PIL import Image
 
 from windtunnel.assessments.corruptions.assess import assess_suite
-from windtunnel.assessments.corruptions.camera import CAMERA, rotate, translate
-from windtunnel.assessments.corruptions.common_bar import COMMON_BAR
+from windtunnel.assessments.corruptions.built_in import CAMERA, COMMON_BAR, rotate, translate
 from windtunnel.assessments.corruptions.jobs import Job, run_job
 from windtunnel.assessments.corruptions.preflight import preflight
 from windtunnel.assessments.corruptions.rows import CorruptionRow, corruption_algorithm

@@ -9,8 +9,8 @@ import torch
 
 from windtunnel.assessments.corruptions import assess as module
 from windtunnel.assessments.corruptions.assess import assess_suite, write_severity_series
-from windtunnel.assessments.corruptions.imagenet_c import SUITES
 from windtunnel.assessments.corruptions.metrics import NEVER, Interval, SuiteData, suite_metrics
+from windtunnel.assessments.corruptions.rows import SUITES
 from windtunnel.core.contracts import PerturbationDistribution, Verdict
 from windtunnel.core.errors import UserError
 from windtunnel.core.statistics import binomial_interval

@@ -3,8 +3,7 @@
 import numpy as np
 import torch
 
-from windtunnel.assessments.queries.oracle import MIN_BATCH
-from windtunnel.assessments.queries.search import uniforms
+from windtunnel.assessments.queries.search import MIN_BATCH, uniforms
 
 
 class Draws:

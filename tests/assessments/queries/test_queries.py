@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from windtunnel.assessments.queries import assess as assess_module
+from windtunnel.assessments.queries.algorithms import EpsGreedyParams, cosines
 from windtunnel.assessments.queries.assess import assess
-from windtunnel.assessments.queries.eps_greedy import EpsGreedyParams, pixel_groups
 from windtunnel.assessments.queries.metrics import query_metrics, success_curve
 from windtunnel.assessments.queries.preflight import preflight
 from windtunnel.assessments.queries.search import stream_seeds
-from windtunnel.assessments.queries.simba import cosines
 from windtunnel.assessments.queries.table import LIBRARY, OWN
 from windtunnel.boundary.models.backends import OnnxModule, PredictFunction
 from windtunnel.boundary.models.load import export_onnx, import_model, load_classifier
@@ -129,7 +128,7 @@ def all_three(seed):
     return {
         "EvoBA": lambda *a: reference.evoba(*a, generation_size=7, pixels=2, generations=12),
         "EpsGreedy": lambda *a: reference.eps_greedy(
-            *a, pixel_groups(EpsGreedyParams(patch_size=(2, 4)), 8, 8, ""), epsilon=0.2, steps=90
+            *a, EpsGreedyParams(patch_size=(2, 4)).pixel_groups(8, 8, ""), epsilon=0.2, steps=90
         ),
         "SimBA": lambda *a: reference.simba(*a, step_size=0.4, steps=40),
     }

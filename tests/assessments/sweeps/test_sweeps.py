@@ -10,8 +10,15 @@ from torch import nn
 
 from windtunnel.assessments.catalogue import algorithms
 from windtunnel.assessments.sweeps.assess import assess
-from windtunnel.assessments.sweeps.curve import Sweep, area_under_curve, critical_epsilon, rating_of, sweep_metrics
-from windtunnel.assessments.sweeps.grid import epsilon_grid, median_index
+from windtunnel.assessments.sweeps.curve import (
+    Sweep,
+    area_under_curve,
+    critical_epsilon,
+    epsilon_grid,
+    median_index,
+    rating_of,
+    sweep_metrics,
+)
 from windtunnel.assessments.sweeps.preflight import preflight
 from windtunnel.assessments.sweeps.report import text_histogram
 from windtunnel.core.classifier import Classifier, module_digest

@@ -154,7 +154,7 @@ def test_unsound_verifier_is_caught(few: Subject, tmp_path: Path) -> None:
 def test_corruption_that_ignores_its_seed_is_caught(
     few: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from windtunnel.assessments.corruptions.shims import shim_imagecorruptions
+    from windtunnel.assessments.corruptions.corrupt import shim_imagecorruptions
 
     shim_imagecorruptions()
     import imagecorruptions

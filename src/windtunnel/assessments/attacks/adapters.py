@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.calls import Invoke, LibraryCall
 from windtunnel.assessments.attacks.rows import AttackRow
+from windtunnel.assessments.attacks.settings import Settings
 from windtunnel.core.contracts import PerturbationBudget
 from windtunnel.core.criterion import Criterion, OneLabel
+from windtunnel.core.subject import Subject
 from windtunnel.registry.plugins import library_of
 
 
@@ -34,6 +36,32 @@ class Request:
     num_classes: int
     seed: int
     invoke: Invoke | None = None
+
+    @classmethod
+    def of(
+        cls,
+        row: AttackRow,
+        settings: Settings,
+        subject: Subject,
+        aims: Tensor | None,
+        indices: Tensor,
+        seed: int,
+        invoke: Invoke | None = None,
+    ) -> Request:
+        """Return the request for the samples of `subject` at `indices`; `aims` int64 (N,) are the target classes of all."""
+        data, device = subject.dataset, subject.classifier.device
+        return cls(
+            row=row,
+            arguments=settings.arguments,
+            budget=settings.budget,
+            inputs=data.inputs[indices].to(device).contiguous(),
+            labels=data.targets[indices].to(device),
+            aims=None if aims is None else aims[indices].to(device),
+            pool=(data.inputs, data.targets),
+            num_classes=subject.classifier.num_classes,
+            seed=seed,
+            invoke=invoke,
+        )
 
 
 # Returns the perturbed inputs, shaped as the request's; a failed sample may come back as it was.

@@ -30,7 +30,7 @@ from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.task import Task
 from windtunnel.boundary.models.others import named_classifier
 from windtunnel.boundary.params_file import configured_server
-from windtunnel.core.batches import Batch, batches_of
+from windtunnel.core.batches import Batch, batches_of, rows_of_table
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import (
     Capability,
@@ -149,11 +149,11 @@ class PreparedAttack(AttackSetup):
 
     def search(self, state: BestResults) -> list[dict[str, Json]]:
         """Run the attacks in order, each on the survivors; return the library call of each run's first batch."""
-        identity, checkpoints = self._identity(), []
-        calls: list[dict[str, Json]] = []
+        identity = (self.entry.model_dump(mode="json"), str(self.budget), self.before.digest())
+        checkpoints, calls = list[Checkpoint](), list[dict[str, Json]]()
 
         def launch(run: PlannedAttack, indices: Tensor, judge: Classifier) -> Tensor:
-            checkpoints.append(Checkpoint(f"{self.name}.{len(calls)}", self.subject.resolved, identity))
+            checkpoints.append(Checkpoint.of(f"{self.name}.{len(calls)}", self.subject, *identity))
             margins, call = self._attacked(len(calls), run, indices, judge, state, checkpoints[-1])
             calls.append(call)
             return margins
@@ -187,8 +187,9 @@ class PreparedAttack(AttackSetup):
         data, margins = self.subject.dataset, torch.full((len(self.subject.dataset),), -torch.inf)
         batches = batches_of(indices, self.entry.batch_size, self.subject.seed, f"{self.name}.{run.name}.{index}")
         work, name = functools.partial(self._perturbed, run), f"{self.name}.{run.name}"
+        without, incidents = rows_of_table(self._untouched), state.incidents
         for batch, result in each_batch(
-            batches, work, name=name, checkpoint=checkpoint, without=self._untouched, incidents=state.incidents
+            batches, work, name=name, checkpoint=checkpoint, without=without, incidents=incidents
         ):
             clean, labels = data.inputs[batch.indices], data.targets[batch.indices]
             aims = None if self.aims is None else self.aims[batch.indices]
@@ -226,12 +227,12 @@ class PreparedAttack(AttackSetup):
         images = perturbed.detach().float().cpu()
         return {"perturbed": images, **parameters, **{key: torch.full((n,), value) for key, value in counts.items()}}
 
-    def _untouched(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the clean inputs and zero passes for a batch that no worker finished."""
-        no_passes = torch.zeros(len(batch.indices))
-        inputs, parameters = self.subject.dataset.inputs[batch.indices], self.before.parameters[batch.indices].double()
-        none = {"parameters": parameters} if parameters.shape[1] else {}
-        return {"perturbed": inputs, **none, "forwards": no_passes, "backwards": no_passes}
+    @property
+    def _untouched(self) -> dict[str, Tensor]:
+        """The clean inputs and zero passes of all samples: the result of a batch that no worker finished."""
+        parameters, no_passes = self.before.parameters.double(), torch.zeros(len(self.subject.dataset))
+        moved = {"parameters": parameters} if parameters.shape[1] else {}
+        return {"perturbed": self.subject.dataset.inputs, **moved, "forwards": no_passes, "backwards": no_passes}
 
     def first_calls(self) -> dict[str, Json]:
         """Return the library call of the first batch, without calling it; by run where there are several."""
@@ -240,37 +241,12 @@ class PreparedAttack(AttackSetup):
         return _calls(self.runs, [self._first_call(run, batches) for run in self.runs])
 
     def _request(self, run: PlannedAttack, batch: Batch) -> Request:
-        data, device = self.subject.dataset, self.subject.classifier.device
-        return Request(
-            row=run.row,
-            arguments=run.settings.arguments,
-            budget=run.settings.budget,
-            inputs=data.inputs[batch.indices].to(device).contiguous(),
-            labels=data.targets[batch.indices].to(device),
-            aims=None if self.aims is None else self.aims[batch.indices].to(device),
-            pool=(data.inputs, data.targets),
-            num_classes=self.subject.classifier.num_classes,
-            seed=batch.seed,
-            invoke=self.invoke,
-        )
+        return Request.of(run.row, run.settings, self.subject, self.aims, batch.indices, batch.seed, self.invoke)
 
     def _first_call(self, run: PlannedAttack, batches: Sequence[Batch]) -> dict[str, Json]:
         """Return the arguments that the library got for the first batch; the others differ in their seed and their number of samples."""
         effective = run.settings.effective
         return plain_block(call_of(self._request(run, batches[0])).recorded(effective) if batches else effective)
-
-    def _identity(self) -> list[object]:
-        """Return the identity of a checkpoint beyond the resolved entry."""
-        dataset, classifier = self.subject.dataset, self.subject.classifier
-        settled = [self.entry.model_dump(mode="json"), str(self.budget)]
-        return [
-            *settled,
-            dataset.digest(),
-            classifier.digest,
-            self.subject.seed,
-            str(classifier.device),
-            self.before.digest(),
-        ]
 
     @property
     def semantics(self) -> Semantics:

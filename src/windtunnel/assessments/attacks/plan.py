@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from windtunnel.assessments.attacks.ensembles.profiles import profile_members
+from windtunnel.assessments.attacks.profiles import profile_members
 from windtunnel.assessments.attacks.rows import AttackRow, Invoker
 from windtunnel.assessments.attacks.settings import Settings, members_of, settle
 from windtunnel.assessments.attacks.table import ROWS

@@ -4,9 +4,9 @@ import inspect
 from collections.abc import Sequence
 
 from windtunnel.assessments.attacks.calls import invoker_of
-from windtunnel.assessments.attacks.ensembles.profiles import DLR_CLASSES, PROFILES
 from windtunnel.assessments.attacks.gradients import adapted, surrogate_of
 from windtunnel.assessments.attacks.plan import plan_of
+from windtunnel.assessments.attacks.profiles import DLR_CLASSES, PROFILES
 from windtunnel.assessments.attacks.rows import FUNCTION_ARGUMENTS, AttackRow, Invoker, Targeting
 from windtunnel.assessments.attacks.table import ROWS, row_of
 from windtunnel.assessments.attacks.targets import check_chosen_targets

@@ -1,7 +1,7 @@
 """Registry record of an attack: its semantics, and how to call its library."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Norm, Randomness, ThreatModel
@@ -125,3 +125,17 @@ def algorithm(
         minimum_norm=minimum_norm,
         summary=summary,
     )
+
+
+FUNCTION_ROWS: tuple[AttackRow, ...] = ()  # the user knows which functions there are
+
+
+def function_row(name: str) -> AttackRow:
+    """Return the registry row of the function `module:function`; nothing of the user's is imported.
+
+    White-box, the strongest that it can be, since it is handed the model; a model without gradients is handed over too.
+    Its draws from the global streams are seeded.
+    """
+    row = algorithm("function", name, ThreatModel.WHITE_BOX, None, "custom", Randomness.GLOBAL_RNG)
+    row = replace(row, requires=frozenset({Capability.FORWARD}), summary="an attack of the user's own")
+    return AttackRow(row, epsilon=AT_CALL, invoker=Invoker.FUNCTION)

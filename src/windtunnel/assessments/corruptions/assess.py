@@ -13,16 +13,14 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.catalogue import find_algorithm
-from windtunnel.assessments.corruptions.imagenet_c import COMMON
-from windtunnel.assessments.corruptions.imagenet_c import LIBRARY as IMAGECORRUPTIONS
 from windtunnel.assessments.corruptions.jobs import Job, run_job, there_and_back
 from windtunnel.assessments.corruptions.metrics import NEVER, Interval, SuiteData, accuracy_metrics, suite_metrics
 from windtunnel.assessments.corruptions.reference import ALEXNET, Pair, Reference, reference_of
-from windtunnel.assessments.corruptions.rows import CorruptionRow
+from windtunnel.assessments.corruptions.rows import COMMON, IMAGECORRUPTIONS, CorruptionRow
 from windtunnel.assessments.corruptions.table import corruptions_of
 from windtunnel.assessments.task import Task
 from windtunnel.core import scratch
-from windtunnel.core.batches import Batch, Incidents
+from windtunnel.core.batches import Batch, Incidents, rows_of_table
 from windtunnel.core.chunks import put_samples, sample_parts
 from windtunnel.core.contracts import Caveat, Json, PerturbationDistribution, Semantics, Verdict
 from windtunnel.core.seeds import derive_seed
@@ -86,7 +84,7 @@ def assess_suite(
     reference = reference_of(where, entry, pairs, subject.dataset)
     units = _CorruptedBatches.of(entry, rows, pairs, subject)
     mildest = Mildest.of(subject)
-    checkpoint = _checkpoint(name, units)
+    checkpoint = Checkpoint.of(name, subject, units.pairs, entry.upsample, entry.batch_size)
     incidents = Incidents()
     severity_0: dict[str, Tensor] = {}
     for corrupted in _corrupt_all(name, units, checkpoint, incidents):
@@ -209,20 +207,10 @@ class _CorruptedBatches:
         row = self.rows[corruption]
         return run_job(Job(row, severity, images, seeds, self.entry, samples, names, dataset.metadata))
 
-    def untouched(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the result of a batch that no worker finished: the clean samples, and no prediction."""
-        indices = batch.indices
-        return {
-            "pixels": torch.from_numpy(self.pixels[indices.numpy()]),
-            "predictions": torch.full((len(indices),), _NOTHING),
-        }
-
-
-def _checkpoint(name: str, units: _CorruptedBatches) -> Checkpoint:
-    entry, subject = units.entry, units.subject
-    digests = [subject.dataset.digest(), subject.classifier.digest]
-    identity = [units.pairs, entry.upsample, entry.batch_size, *digests, subject.seed, str(subject.classifier.device)]
-    return Checkpoint(name, subject.resolved, identity)
+    @property
+    def untouched(self) -> dict[str, Tensor]:
+        """The clean samples without predictions: the result of a batch that no worker finished."""
+        return {"pixels": torch.from_numpy(self.pixels), "predictions": torch.full((len(self.pixels),), _NOTHING)}
 
 
 def _corrupt_all(
@@ -233,7 +221,7 @@ def _corrupt_all(
     inputs = scratch.empty(units.subject.dataset.inputs.shape)
     predictions, filled = torch.empty(n, dtype=torch.int64), 0
     processes = DEFAULT_WORKERS if len(units.pairs) * n * side**2 > WORTH_PROCESSES else 1
-    batches, without = units.batches, units.untouched
+    batches, without = units.batches, rows_of_table(units.untouched)
     results = each_batch(
         batches, units, name=name, checkpoint=checkpoint, without=without, incidents=incidents, processes=processes
     )

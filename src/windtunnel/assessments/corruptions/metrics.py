@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.corruptions.imagenet_c import LIBRARY as IMAGECORRUPTIONS
 from windtunnel.assessments.corruptions.reference import Pair, Reference
+from windtunnel.assessments.corruptions.rows import IMAGECORRUPTIONS
 from windtunnel.assessments.corruptions.table import category_of, common_of
 from windtunnel.core.contracts import Json
 from windtunnel.core.statistics import (

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from windtunnel.assessments.corruptions.imagenet_c import LIBRARY as IMAGECORRUPTIONS
+from windtunnel.assessments.corruptions.rows import IMAGECORRUPTIONS
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.params.corruptions import FOLDER, CorruptionEntry

@@ -1,4 +1,7 @@
-"""Registry rows of corruptions, and the request for a library's adapter. Quick to import."""
+"""Registry rows of corruptions, and the request for a library's adapter. Quick to import.
+
+Those of ImageNet-C: Hendrycks, Dietterich 2019, arXiv 1903.12261.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Json, Randomness, ThreatModel
+from windtunnel.params.corruptions import BAR, CAMERA, CHOICE, FOLDER, FUNCTION, OWN
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,3 +69,87 @@ def corruption_algorithm(
         requires=frozenset({Capability.FORWARD}),
         summary=summary,
     )
+
+
+IMAGECORRUPTIONS = "imagecorruptions"
+SMALLEST = 32  # pixels a side; imagecorruptions refuses anything smaller
+CATEGORY: dict[str, tuple[str, ...]] = {
+    "noise": ("gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise"),
+    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "gaussian_blur"),
+    "weather": ("snow", "frost", "fog", "brightness", "spatter"),
+    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression", "saturate"),
+}
+VALIDATION = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+ALL = tuple(name for names in CATEGORY.values() for name in names)
+COMMON = tuple(name for name in ALL if name not in VALIDATION)
+SUITES: dict[str, tuple[str, ...]] = {"common": COMMON, "validation": VALIDATION, "all": ALL, **CATEGORY}
+
+# Measured (tests/assessments/corruptions): these draw nothing, so two seeds give equal bytes.
+DETERMINISTIC = frozenset(
+    {"defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression", "gaussian_blur", "saturate"}
+)
+_OWN_CATEGORY: dict[str, dict[str, str]] = {
+    CAMERA: {
+        "rotation": "geometric",
+        "translation": "geometric",
+        "brightness": "photometric",
+        "contrast": "photometric",
+        "blur": "blur",
+    },
+    BAR: {
+        "blue_noise": "noise",
+        "brownish_noise": "noise",
+        "perlin_noise": "noise",
+        "plasma_noise": "noise",
+        "single_frequency": "waves",
+        "concentric_waves": "waves",
+        "caustic_refraction": "optics",
+        "checkerboard": "occlusion",
+        "sparkles": "optics",
+        "inverse_sparkles": "optics",
+    },
+}
+CATEGORY_OF = {name: category for names in _OWN_CATEGORY.values() for name, category in names.items()}
+_OF_IMAGENET_C = {name: category for category, names in CATEGORY.items() for name in names}
+_LISTED = "those listed under `corruptions`"
+
+
+def _row(library: str, name: str, category: str, members: tuple[str, ...] = (), summary: str = "") -> CorruptionRow:
+    randomness = {OWN: Randomness.SELF_SEEDED, FOLDER: Randomness.DETERMINISTIC}.get(library, Randomness.GLOBAL_RNG)
+    is_of_imagenet_c = library == IMAGECORRUPTIONS
+    if is_of_imagenet_c and DETERMINISTIC.issuperset(members or (name,)):
+        randomness = Randomness.DETERMINISTIC
+    algorithm = corruption_algorithm(library, name, category, randomness, summary or ", ".join(members))
+    smallest_side = SMALLEST if is_of_imagenet_c else 1
+    return CorruptionRow(algorithm, category, members, smallest_side, needs_colour=is_of_imagenet_c)
+
+
+IMAGECORRUPTIONS_ROWS: tuple[CorruptionRow, ...] = (
+    *(_row(IMAGECORRUPTIONS, name, category) for category, names in CATEGORY.items() for name in names),
+    *(_row(IMAGECORRUPTIONS, suite, "suite", names) for suite, names in SUITES.items()),
+    _row(IMAGECORRUPTIONS, CHOICE, "suite", summary=_LISTED),
+)
+OWN_ROWS: tuple[CorruptionRow, ...] = (
+    *(_row(OWN, name, category) for name, category in CATEGORY_OF.items()),
+    *(_row(OWN, suite, "suite", tuple(names)) for suite, names in _OWN_CATEGORY.items()),
+    _row(OWN, CHOICE, "suite", summary=_LISTED),
+)
+FUNCTION_ROWS = (
+    _row(FUNCTION, "module:function", CUSTOM, summary="a corruption of your own: (image, severity, seed) -> image"),
+    _row(FUNCTION, CHOICE, "suite", summary=_LISTED),
+)
+FOLDER_ROWS = (
+    _row(FOLDER, "all", "suite", summary="every folder of images below `path`"),
+    *(_row(FOLDER, suite, "suite", names) for suite, names in SUITES.items() if suite != "all"),
+    _row(FOLDER, CHOICE, "suite", summary=_LISTED),
+)
+
+
+def function_row(reference: str) -> CorruptionRow:
+    """Return the row of a function of the user's, `module:function`; nothing of the user's is imported."""
+    return _row(FUNCTION, reference, CUSTOM, summary="a corruption of your own")
+
+
+def folder_row(name: str) -> CorruptionRow:
+    """Return the row of a folder of corrupted images; a name of ImageNet-C has its category."""
+    return _row(FOLDER, name, _OF_IMAGENET_C.get(name, CUSTOM))

@@ -1,10 +1,17 @@
-"""All corruptions of all libraries, and the selection of an entry."""
+"""All corruptions of all libraries, the selection of an entry, and its dependencies beyond the imports of its stage."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
-from windtunnel.assessments.corruptions.imagenet_c import COMMON, LIBRARY
-from windtunnel.assessments.corruptions.own_rows import folder_row, function_row
-from windtunnel.assessments.corruptions.rows import CUSTOM, CorruptionRow
+from windtunnel.assessments.corruptions.rows import (
+    COMMON,
+    CUSTOM,
+    IMAGECORRUPTIONS,
+    CorruptionRow,
+    folder_row,
+    function_row,
+)
+from windtunnel.assessments.depends import Depends, module_of
 from windtunnel.boundary.data.corrupted import corruption_folders
 from windtunnel.core.contracts import Algorithm
 from windtunnel.core.errors import UserError, unknown_word
@@ -67,7 +74,7 @@ def category_of(library: str, corruption: str) -> str:
 def common_of(library: str, names: Iterable[str]) -> frozenset[str]:
     """Return the corruptions over which mCE is the mean: the 15 of ImageNet-C, or all of a suite that is not of ImageNet-C."""
     names = frozenset(names)
-    common = names & frozenset(COMMON) if library in (LIBRARY, FOLDER) else names
+    common = names & frozenset(COMMON) if library in (IMAGECORRUPTIONS, FOLDER) else names
     return common or (names if library == FOLDER else common)
 
 
@@ -79,3 +86,18 @@ def results(entry: CorruptionEntry) -> int:
 def most_rows(entry: CorruptionEntry, shape: tuple[int, ...], n_samples: int) -> int:
     """Return how many rows the model is sent: each result once, and the images that were resized there and back."""
     return (results(entry) + 1) * n_samples
+
+
+def _files(entry: CorruptionEntry) -> dict[str, str]:
+    reference = entry.reference
+    files = {"reference": reference} if reference and Path(reference).is_dir() else {}
+    return {**files, **({"path": entry.path} if entry.path else {})}
+
+
+def _code(entry: CorruptionEntry) -> Iterator[str]:
+    if entry.library == FUNCTION:
+        for reference in entry.corruptions or (entry.algorithm,):
+            yield from module_of(reference)
+
+
+DEPENDS = Depends(own_budget=lambda entry: True, files=_files, code=_code)

@@ -13,12 +13,19 @@ from windtunnel.assessments.attacks.targets import has_aim, reached_without_atta
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.queries.library import attack_counted
 from windtunnel.assessments.queries.metrics import query_metrics
-from windtunnel.assessments.queries.oracle import Goal, Oracle
-from windtunnel.assessments.queries.search import QueryTask, SearchAlgorithm, State, search_images, stream_seeds
+from windtunnel.assessments.queries.search import (
+    Goal,
+    Oracle,
+    QueryTask,
+    SearchAlgorithm,
+    State,
+    search_images,
+    stream_seeds,
+)
 from windtunnel.assessments.queries.settings import as_attack, library_row, limit_of, params_of, region_of, search_of
 from windtunnel.assessments.task import Task
 from windtunnel.core import scratch
-from windtunnel.core.batches import Batch, Incidents, batches_of
+from windtunnel.core.batches import Incidents, batches_of, rows_of_table
 from windtunnel.core.contracts import Algorithm, Caveat, Norm, Objective, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import distance
 from windtunnel.core.seeds import derive_seed
@@ -62,20 +69,16 @@ def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> As
         budget=region,
         max_queries=limit_of(where, entry, tuple(subject.dataset.inputs.shape[1:]), int(attacked.sum())),
     )
-    digests, device = [subject.dataset.digest(), subject.classifier.digest], str(subject.classifier.device)
-    target_classes = None if aims is None else aims.tolist()
-    identity = [entry.model_dump(mode="json"), str(region), *digests, subject.seed, device, target_classes]
-    indices = _hardest_first(attacked.nonzero().flatten(), subject)
-    checkpoint, incidents = Checkpoint(name, subject.resolved, identity), Incidents()
-
-    def work(batch: Batch) -> State:
-        return runner(task, batch.indices)
-
-    def without(batch: Batch) -> State:
-        return _untouched(task, batch.indices)
-
-    batches = batches_of(indices, together, subject.seed, name)
-    results = run_batches(batches, work, name=name, checkpoint=checkpoint, without=without, incidents=incidents)
+    identity = (entry.model_dump(mode="json"), str(region), None if aims is None else aims.tolist())
+    checkpoint, incidents = Checkpoint.of(name, subject, *identity), Incidents()
+    results = run_batches(
+        batches_of(_hardest_first(attacked.nonzero().flatten(), subject), together, subject.seed, name),
+        lambda batch: runner(task, batch.indices),
+        name=name,
+        checkpoint=checkpoint,
+        without=rows_of_table(_untouched(task)),
+        incidents=incidents,
+    )
     data = _data(subject, task, attacked, aims, results, incidents.lost_samples)
     checkpoint.clear()
     return AssessmentResult(
@@ -148,23 +151,14 @@ class _OneByOne:
     aims: Tensor | None
 
     def __call__(self, task: QueryTask, indices: Tensor) -> State:
-        states = [_one(self.request(i), self.subject, task, i) for i in indices.tolist()]
+        classifier, adapter = self.subject.classifier, adapter_of(self.row.algorithm.library)
+        states = [attack_counted(classifier, adapter, self.request(i), task, i) for i in indices.tolist()]
         return {key: torch.cat([state[key] for state in states]) for key in _KEPT}
 
     def request(self, i: int) -> Request:
         """Return the call for image `i`."""
-        data, device, aims = self.subject.dataset, self.subject.classifier.device, self.aims
-        return Request(
-            row=self.row,
-            arguments=self.settings.arguments,
-            budget=self.settings.budget,
-            inputs=data.inputs[i : i + 1].to(device).contiguous(),
-            labels=data.targets[i : i + 1].to(device),
-            aims=None if aims is None else aims[i : i + 1].to(device),
-            pool=(data.inputs, data.targets),
-            num_classes=self.subject.classifier.num_classes,
-            seed=derive_seed(self.subject.seed, self.name, data.ids[i]),
-        )
+        seed = derive_seed(self.subject.seed, self.name, self.subject.dataset.ids[i])
+        return Request.of(self.row, self.settings, self.subject, self.aims, torch.tensor([i]), seed)
 
 
 def _hardest_first(indices: Tensor, subject: Subject) -> Tensor:
@@ -173,25 +167,16 @@ def _hardest_first(indices: Tensor, subject: Subject) -> Tensor:
     return indices[subject.classifier.criterion.margin(logits, targets).argsort(descending=True, stable=True)]
 
 
-def _one(request: Request, subject: Subject, task: QueryTask, i: int) -> State:
-    done = attack_counted(subject.classifier, adapter_of(request.row.algorithm.library), request, task, i)
+def _untouched(task: QueryTask) -> State:
+    """Return the result of images that no worker attacked: where they were, after the one query of the clean image."""
+    index = torch.arange(len(task.images))
+    is_broken = torch.zeros(len(index), dtype=torch.bool)
     return {
-        "index": torch.tensor([i]),
-        "image": done.image,
-        "logits": done.logits,
-        "queries": torch.tensor([done.queries]),
-        "succeeded": torch.tensor([done.succeeded]),
-    }
-
-
-def _untouched(task: QueryTask, indices: Tensor) -> State:
-    """Return the result of images whose attack no worker finished: where they were, after the one query of the clean image."""
-    return {
-        "index": indices,
-        "image": task.images[indices],
-        "logits": task.logits[indices],
-        "queries": torch.ones_like(indices),
-        "succeeded": torch.zeros(len(indices), dtype=torch.bool),
+        "index": index,
+        "image": task.images,
+        "logits": task.logits,
+        "queries": torch.ones_like(index),
+        "succeeded": is_broken,
     }
 
 

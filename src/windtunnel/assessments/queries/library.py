@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.adapters import Adapter, Request, perturb_by_label
 from windtunnel.assessments.attacks.evaluate import project
-from windtunnel.assessments.queries.search import QueryTask
+from windtunnel.assessments.queries.search import QueryTask, State
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.distances import distance, within
 from windtunnel.core.seeds import seeded
@@ -67,7 +67,7 @@ class Metered(nn.Module):
             self._loss = float(losses[best])
 
 
-def attack_counted(classifier: Classifier, adapter: Adapter, request: Request, task: QueryTask, index: int) -> Metered:
+def attack_counted(classifier: Classifier, adapter: Adapter, request: Request, task: QueryTask, index: int) -> State:
     """Run one image's attack to its success or end; its last query checks the returned image."""
     metered = Metered(classifier.module, task, index)
     with seeded(request.seed):
@@ -78,4 +78,10 @@ def attack_counted(classifier: Classifier, adapter: Adapter, request: Request, t
             metered(returned)
         except _Stop:
             pass
-    return metered
+    return {
+        "index": torch.tensor([index]),
+        "image": metered.image,
+        "logits": metered.logits,
+        "queries": torch.tensor([metered.queries]),
+        "succeeded": torch.tensor([metered.succeeded]),
+    }

@@ -3,10 +3,8 @@
 from pydantic import ValidationError
 
 from windtunnel.assessments.attacks.rows import AttackRow
-from windtunnel.assessments.queries.eps_greedy import EpsGreedy, EpsGreedyParams, pixel_groups
-from windtunnel.assessments.queries.evoba import EvoBA, EvoBAParams
+from windtunnel.assessments.queries.algorithms import EpsGreedy, EpsGreedyParams, EvoBA, EvoBAParams, SimBA, SimBAParams
 from windtunnel.assessments.queries.search import SearchAlgorithm
-from windtunnel.assessments.queries.simba import SimBA, SimBAParams
 from windtunnel.assessments.queries.table import LIBRARY, OWN
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.errors import UserError, unknown_word
@@ -40,7 +38,7 @@ def search_of(where: str, entry: QueryEntry, shape: tuple[int, ...]) -> SearchAl
     if isinstance(params, EvoBAParams):
         return EvoBA(params)
     if isinstance(params, EpsGreedyParams):
-        return EpsGreedy(params, pixel_groups(params, shape[1], shape[2], where))
+        return EpsGreedy(params, params.pixel_groups(shape[1], shape[2], where))
     assert isinstance(params, SimBAParams)
     return SimBA(params, shape)
 

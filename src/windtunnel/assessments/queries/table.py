@@ -2,22 +2,30 @@
 
 from windtunnel.assessments.attacks.rows import AttackRow, algorithm
 from windtunnel.assessments.attacks.table import ROWS
+from windtunnel.assessments.depends import Depends
 from windtunnel.core.contracts import Algorithm, Norm, Randomness, ThreatModel
+from windtunnel.params.entry import Entry
 
 SCORE, SEEDED = ThreatModel.BLACK_BOX_SCORE, Randomness.SELF_SEEDED
 
 OWN: dict[str, Algorithm] = {
-    row.name: row
-    for row in (
-        algorithm("windtunnel", "EvoBA", SCORE, Norm.L0, "evolutionary score_based", SEEDED,
-                  summary="evolution strategy on random pixels (Ilie et al. 2021)"),
-        algorithm("windtunnel", "EpsGreedy", SCORE, Norm.L0, "bandit score_based", SEEDED,
-                  summary="epsilon-greedy bandit over groups of pixels (RobustCheck)"),
-        algorithm("windtunnel", "SimBA", SCORE, Norm.L2, "query_efficient score_based", SEEDED,
-                  summary="steps along random pixels or cosine waves (Guo et al. 2019)"),
+    name: algorithm("windtunnel", name, SCORE, norm, categories, SEEDED, summary=summary)
+    for name, norm, categories, summary in (
+        ("EvoBA", Norm.L0, "evolutionary score_based", "evolution strategy on random pixels (Ilie et al. 2021)"),
+        ("EpsGreedy", Norm.L0, "bandit score_based", "epsilon-greedy bandit over groups of pixels (RobustCheck)"),
+        (
+            "SimBA",
+            Norm.L2,
+            "query_efficient score_based",
+            "steps along random pixels or cosine waves (Guo et al. 2019)",
+        ),
     )
-}  # fmt: skip
-
+}
 LIBRARY: dict[tuple[str, str], AttackRow] = {key: row for key, row in ROWS.items() if row.counted}
 
 ALGORITHMS: tuple[Algorithm, ...] = (*OWN.values(), *(row.algorithm for row in LIBRARY.values()))
+
+DEPENDS: Depends[Entry] = Depends(
+    lambda entry, params: frozenset({entry.library} - {"windtunnel"}),
+    own_budget=lambda entry: entry.library == "windtunnel",
+)

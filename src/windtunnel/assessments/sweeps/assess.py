@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.catalogue import find_algorithm
-from windtunnel.assessments.sweeps.curve import Sweep, critical_epsilon, sweep_metrics
+from windtunnel.assessments.sweeps.curve import Sweep, critical_epsilon, epsilon_grid, sweep_metrics
 from windtunnel.assessments.sweeps.engines import AttackAtEpsilon, Engine, OneGradientFGSM, called_with
-from windtunnel.assessments.sweeps.grid import epsilon_grid
 from windtunnel.assessments.sweeps.report import print_report
 from windtunnel.assessments.sweeps.table import FGSM, measure_of
 from windtunnel.assessments.task import Task
-from windtunnel.core.batches import Batch, Incidents, batches_of
+from windtunnel.core.batches import Batch, Incidents, batches_of, rows_of_table
 from windtunnel.core.classifier import module_digest
 from windtunnel.core.contracts import Caveat, Norm, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import distance, within
@@ -46,15 +45,13 @@ def assess(name: str, entry: SweepEntry, budget: Budget, subject: Subject) -> As
     norm = measure_of(algorithm, entry)
     grid, zero_added = epsilon_grid(entry.epsilons, f"sweeps.{name}")
     over_the_grid = _OverTheGrid(name, entry, norm, subject, tuple(grid), one_gradient=algorithm is FGSM)
-    identity = [entry.model_dump(mode="json"), subject.dataset.digest(), subject.classifier.digest, subject.seed]
-    checkpoint = Checkpoint(name, subject.resolved, [*identity, str(subject.classifier.device)])
-    incidents = Incidents()
+    checkpoint, incidents = Checkpoint.of(name, subject, entry.model_dump(mode="json")), Incidents()
     results = run_batches(
         batches_of(torch.arange(len(subject.dataset)), entry.batch_size, subject.seed, name),
         over_the_grid,
         name=name,
         checkpoint=checkpoint,
-        without=over_the_grid.untouched,
+        without=rows_of_table(over_the_grid.untouched),
         incidents=incidents,
     )
     inputs, predictions, critical = results["inputs"], results["predictions"].T.contiguous(), results["critical"]
@@ -133,20 +130,17 @@ class _OverTheGrid:
         moved = {"parameters": parameters} if parameters.shape[1] else {}
         return {"inputs": inputs, **moved, "predictions": predictions.T.contiguous(), "critical": critical}
 
-    def untouched(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the result of a batch that no worker finished: the clean inputs, wrong at every epsilon above 0."""
-        clean = self.subject.clean_predictions[batch.indices]
-        predictions = torch.full((len(clean), len(self.grid)), -1)
-        predictions[:, 0] = clean
-        inputs = self.subject.dataset.inputs[batch.indices]
-        transformation = transformation_of(self.norm)
-        identity = torch.tensor(transformation.identity if transformation else ()).expand(len(clean), -1)
-        moved = {"parameters": identity} if transformation else {}
+    @property
+    def untouched(self) -> dict[str, Tensor]:
+        """The clean inputs of all samples, wrong at every epsilon above 0: the result of a batch that no worker finished."""
+        n, transformation = len(self.subject.dataset), transformation_of(self.norm)
+        predictions = torch.full((n, len(self.grid)), -1)
+        predictions[:, 0] = self.subject.clean_predictions
         return {
-            "inputs": inputs,
-            **moved,
+            "inputs": self.subject.dataset.inputs,
+            **({"parameters": torch.tensor(transformation.identity).expand(n, -1)} if transformation else {}),
             "predictions": predictions,
-            "critical": torch.full((len(clean),), self.grid[1]),
+            "critical": torch.full((n,), self.grid[1]),
         }
 
 

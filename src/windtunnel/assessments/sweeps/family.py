@@ -11,8 +11,7 @@ FAMILY = Family(
     preflight=Lazy("windtunnel.assessments.sweeps.preflight:preflight"),
     run=Lazy("windtunnel.assessments.sweeps.assess:run"),
     finish=Lazy("windtunnel.assessments.sweeps.assess:finish"),
-    depends=Lazy("windtunnel.assessments.sweeps.depends:DEPENDS"),
-    reported=Lazy("windtunnel.assessments.sweeps.reported:REPORTED"),
+    depends=Lazy("windtunnel.assessments.sweeps.table:DEPENDS"),
     figures="windtunnel.assessments.sweeps.figures",
     visualisers=(
         "DegradationCurveVisualiser",

@@ -3,7 +3,7 @@
 from windtunnel.assessments.attacks.preflight import check_transformation
 from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.assessments.catalogue import find_algorithm
-from windtunnel.assessments.sweeps.grid import epsilon_grid
+from windtunnel.assessments.sweeps.curve import epsilon_grid
 from windtunnel.assessments.sweeps.table import FGSM, measure_of
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm

@@ -6,8 +6,7 @@ import time
 from dataclasses import replace
 from functools import partial
 
-from windtunnel.assessments.clean.assess import assess_clean
-from windtunnel.assessments.clean.metrics import write_clean_series
+from windtunnel.assessments.clean.assess import assess_clean, write_clean_series
 from windtunnel.assessments.clean.subject import fresh_subject
 from windtunnel.assessments.run import draw_resolved, model_in
 from windtunnel.boundary.models.trust import trust_of

@@ -1,52 +1,24 @@
 """Registry rows of the attacks on transformations."""
 
-from __future__ import annotations
-
 from windtunnel.assessments.attacks.rows import AttackRow, algorithm
 from windtunnel.core.contracts import Randomness, ThreatModel
 
 _WHITE, _SCORE = ThreatModel.WHITE_BOX, ThreatModel.BLACK_BOX_SCORE
-_GLOBAL, _NONE = Randomness.GLOBAL_RNG, Randomness.DETERMINISTIC
-_LIBRARY = "transformations"
+_GLOBAL, _FIXED = Randomness.GLOBAL_RNG, Randomness.DETERMINISTIC
 
-ROWS: tuple[AttackRow, ...] = (
+_GRID = "every point of a grid of one or two parameters, then finer; an occlusion at every place"
+_GRADIENT = "gradient ascent in one to four parameters, or in the content of a patch at its best places"
+_RANDOM = "random parameters, from forward passes alone"
+
+ROWS: tuple[AttackRow, ...] = tuple(
     AttackRow(
-        algorithm(
-            _LIBRARY,
-            "grid",
-            _SCORE,
-            None,
-            "transformation exhaustive",
-            _NONE,
-            summary="every point of a grid of one or two parameters, then finer; an occlusion at every place",
-        ),
+        algorithm("transformations", name, threat, None, f"transformation {categories}", randomness, summary=summary),
         epsilon="region",
         transforms=True,
-    ),
-    AttackRow(
-        algorithm(
-            _LIBRARY,
-            "gradient",
-            _WHITE,
-            None,
-            "transformation iterative",
-            _GLOBAL,
-            summary="gradient ascent in one to four parameters, or in the content of a patch at its best places",
-        ),
-        epsilon="region",
-        transforms=True,
-    ),
-    AttackRow(
-        algorithm(
-            _LIBRARY,
-            "random",
-            _SCORE,
-            None,
-            "transformation random score_based",
-            _GLOBAL,
-            summary="random parameters, from forward passes alone",
-        ),
-        epsilon="region",
-        transforms=True,
-    ),
+    )
+    for name, threat, categories, randomness, summary in (
+        ("grid", _SCORE, "exhaustive", _FIXED, _GRID),
+        ("gradient", _WHITE, "iterative", _GLOBAL, _GRADIENT),
+        ("random", _SCORE, "random score_based", _GLOBAL, _RANDOM),
+    )
 )
