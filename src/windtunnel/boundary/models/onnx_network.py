@@ -22,7 +22,7 @@ from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.references import first_line
 
 _DOMAINS = {"", "ai.onnx", "com.microsoft"}
-_FEW = 4096  # numbers of a value that may be a shape
+_COPIES = {"Cast", "CastLike", "Identity", "Dropout"}  # operators that may do nothing
 # Why a graph that has one of these is refused, where its name alone does not say it.
 _REASONS = {
     "DynamicQuantizeLinear": "scales by the range of the whole batch, so that a sample's answer depends on the others: "
@@ -38,6 +38,11 @@ class Sized(NamedTuple):
 
     constant: int
     factor: int
+
+    def at(self, n: int) -> int:
+        """Return the size for a batch of n; without what would change nothing, which torch.export would keep."""
+        grown = n if self.factor == 1 else self.factor * n
+        return grown + self.constant if self.constant else grown
 
 
 class StaticInput(NamedTuple):
@@ -144,7 +149,7 @@ class OnnxNetwork(nn.Module):
         n, values = x.shape[0], {self._input: x}
         for step in self.steps:
             arguments = [self._argument(item, values, n) for item in step.inputs]
-            result = OPERATORS[step.operator].function(step.attributes, *arguments)
+            result = OPERATORS[step.operator](step.attributes, *arguments)
             if step.operator == "ConstantOfShape":
                 result = result.to(x.device)
             elif step.operator == "Cast" and result.dtype in {torch.float32, torch.float64}:
@@ -162,21 +167,9 @@ class OnnxNetwork(nn.Module):
 
 
 def _static(numbers: StaticInput, n: int) -> Static:
-    sizes = (
-        value
-        if not isinstance(value, Sized)
-        else value.factor * n + value.constant
-        if value.constant
-        else _times(value.factor, n)
-        for value in numbers.values
-    )
-    static = Static(sizes)
+    static = Static(value.at(n) if isinstance(value, Sized) else value for value in numbers.values)
     static.shape = numbers.shape
     return static
-
-
-def _times(factor: int, n: int) -> int:
-    return n if factor == 1 else factor * n
 
 
 @dataclass(slots=True)
@@ -226,21 +219,13 @@ class _Reader:
     def _nodes(self, graph: onnx.GraphProto) -> None:
         for tensor in graph.initializer:
             try:
-                self._set(tensor.name, [self._in_one_precision(_tensor(tensor))] * len(self.sizes), False)
+                self._set_constant(tensor.name, _tensor(tensor))
             except Unsupported as error:
                 raise IncompatibleError(f"{self.path.name}: the constant '{tensor.name}' {error}") from error
         for node in graph.node:
             try:
                 self._node(node)
-            except (
-                Unsupported,
-                KeyError,
-                ValueError,
-                TypeError,
-                RuntimeError,
-                IndexError,
-                NotImplementedError,
-            ) as error:
+            except (LookupError, ValueError, TypeError, RuntimeError) as error:
                 if isinstance(error, Unsupported):
                     reason = str(error)
                 else:  # torch's own, where a row does not do what the node asks for
@@ -248,19 +233,19 @@ class _Reader:
                 name = f" ('{node.name}')" if node.name else ""
                 raise IncompatibleError(f"{self.path.name}: operator {node.op_type}{name} {reason}") from error
 
-    def _in_one_precision(self, constant: Tensor) -> Tensor:
-        """Return a float64 constant in the type of the graph's input: the module then runs in float32 and in float64."""
-        return constant.to(self.dtype) if constant.dtype is torch.float64 else constant
-
     def _set(self, name: str, tensors: Sequence[Tensor], is_dynamic: bool) -> None:
         if name:
             self.values[name] = Value(tuple(tensors), is_dynamic)
 
+    def _set_constant(self, name: str, constant: Tensor) -> None:
+        """Enter a constant, of float64 in the type of the graph's input: the module then runs in float32 and in float64."""
+        constant = constant.to(self.dtype) if constant.dtype is torch.float64 else constant
+        self._set(name, [constant] * len(self.sizes), False)
+
     def _node(self, node: onnx.NodeProto) -> None:
         attributes = {a.name: _attribute(a) for a in node.attribute}
         if node.op_type == "Constant":
-            value = self._in_one_precision(_constant(attributes))
-            self._set(node.output[0], [value] * len(self.sizes), False)
+            self._set_constant(node.output[0], _constant(attributes))
             return
         if node.op_type == "If":
             self._branch(node, attributes)
@@ -268,20 +253,16 @@ class _Reader:
         if node.op_type not in OPERATORS or node.domain not in _DOMAINS:
             reason = _REASONS.get(node.op_type, "is not read: export the model with operators that windtunnel reads")
             raise Unsupported(reason)
-        attributes |= {
-            "operator": node.op_type,
-            "opset": self.opsets.get(node.domain, self.opsets.get("ai.onnx", 1)),
-            "outputs": len(node.output),
-        }
+        opset = self.opsets.get(node.domain, self.opsets.get("ai.onnx", 1))
+        attributes |= {"opset": opset, "outputs": len(node.output)}
         inputs = [self.values[name] if name else None for name in node.input]
         if node.op_type == "Flatten" and attributes.get("axis", 1) != 1 and self.declared and inputs[0] is not None:
             target = torch.tensor(self._call(node, attributes, inputs, 0)[0].shape)  # may mix the batch with others
-            self._set(f"{node.output[0]} shape", [target] * len(self.sizes), False)
-            node = onnx.helper.make_node("Reshape", [node.input[0], f"{node.output[0]} shape"], node.output)
-            inputs, attributes = [inputs[0], self.values[node.input[1]]], {**attributes, "operator": "Reshape"}
-        if node.op_type in {"Cast", "CastLike", "Identity", "Dropout"} and self._changes_nothing(
-            node, attributes, inputs
-        ):
+            shape_name = f"{node.output[0]} shape"
+            self._set_constant(shape_name, target)
+            node = onnx.helper.make_node("Reshape", [node.input[0], shape_name], node.output)
+            inputs = [inputs[0], self.values[node.input[1]]]
+        if node.op_type in _COPIES and self._changes_nothing(node, attributes, inputs):
             return
         if node.op_type == "Squeeze" and len(inputs) == 1 and "axes" not in attributes and inputs[0] is not None:
             shapes = [tensor.shape for tensor in inputs[0].tensors]
@@ -290,8 +271,7 @@ class _Reader:
             constant = node.op_type != "Shape" and all(value.is_constant for value in inputs if value is not None)
             results = [self._call(node, attributes, inputs, h) for h in range(1 if constant else len(self.sizes))]
             results = results * len(self.sizes) if constant else results
-            tensors = [result[0] for result in results]
-            if len({tensor.shape for tensor in tensors}) == 1:
+            if len({result[0].shape for result in results}) == 1:
                 for index, name in enumerate(node.output[: len(results[0])]):
                     self._set(name, [result[index] for result in results], False)
                 return
@@ -300,7 +280,7 @@ class _Reader:
     def _step(self, node: onnx.NodeProto, attributes: Attributes, inputs: Sequence[Value | None]) -> None:
         """Add a step of the forward pass."""
         static = OPERATORS[node.op_type].static
-        if node.op_type == "Reshape" and self.batch is None and self.declared and (shape := self._free(node, inputs)):
+        if node.op_type == "Reshape" and (shape := self._free(node, attributes, inputs)):
             inputs = [inputs[0], shape]
         items: list[Name | StaticInput | None] = []
         for index, (name, value) in enumerate(zip(node.input, inputs, strict=False)):
@@ -335,7 +315,7 @@ class _Reader:
             else:
                 arguments.append(value.tensors[h].to("meta") if dynamic else value.tensors[h])
         with torch.no_grad():
-            result = OPERATORS[node.op_type].function(attributes, *arguments)
+            result = OPERATORS[node.op_type](attributes, *arguments)
         return result if isinstance(result, tuple) else (result,)
 
     def _changes_nothing(self, node: onnx.NodeProto, attributes: Attributes, inputs: Sequence[Value | None]) -> bool:
@@ -385,7 +365,7 @@ class _Reader:
             raise Unsupported("takes a size that does not grow evenly with the batch: export the model for one sample")
         return Sized(constant, factor)
 
-    def _free(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> Value | None:
+    def _free(self, node: onnx.NodeProto, attributes: Attributes, inputs: Sequence[Value | None]) -> Value | None:
         """Return the shape of a Reshape of a graph of one size of batch for batches of any size; None where it has it already.
 
         The dimension that takes the batch has the same place among the strides. Where several have: one of size 1, else one
@@ -394,13 +374,13 @@ class _Reader:
         operand, shape = inputs
         assert operand is not None
         assert shape is not None
-        if not operand.is_dynamic or not shape.is_constant:
+        if self.batch is not None or not self.declared or not operand.is_dynamic or not shape.is_constant:
             return None
         first, second = (operand.tensors[h].shape for h in (0, 1))
         index = next((i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b), None)
         if index is None:
             return None
-        target = list(self._call(node, {**_allow_zero(node)}, inputs, 0)[0].shape)
+        target = list(self._call(node, attributes, inputs, 0)[0].shape)
         low = math.prod(first[index + 1 :])
         high = low * first[index]
         strides = [math.prod(target[i + 1 :]) for i in range(len(target))]
@@ -454,12 +434,12 @@ class _Reader:
                     if joined == sorted(joined):
                         step.operator = "Identity"
             elif step.operator == "Sign" and before is not None and (inner := self._binarised(before, producers)):
-                step.operator, step.inputs, step.attributes = "Binarise", (inner,), {"operator": "Binarise"}
+                step.operator, step.inputs, step.attributes = "Binarise", (inner,), {}
             elif step.operator == "Conv" and before is not None and before.operator == "Pad":
                 pads = _spatial_pads(before, self.values[name].tensors[0].ndim)
-                if pads and step.attributes.get("auto_pad", "NOTSET") in {"NOTSET", "VALID"}:
-                    own_pads = step.attributes.get("pads") or [0] * len(pads)
-                    own_pads = [0] * len(pads) if step.attributes.get("auto_pad") == "VALID" else own_pads
+                auto = step.attributes.get("auto_pad", "NOTSET")
+                if pads and auto in {"NOTSET", "VALID"}:
+                    own_pads = (auto == "NOTSET" and step.attributes.get("pads")) or [0] * len(pads)
                     both = [a + b for a, b in zip(own_pads, pads, strict=True)]
                     step.attributes = {**step.attributes, "pads": both, "auto_pad": "NOTSET"}
                     step.inputs = (before.inputs[0], *step.inputs[1:])
@@ -495,10 +475,6 @@ def _spatial_pads(step: GraphStep, rank: int) -> list[int] | None:
     return all_pads[2:rank] + all_pads[rank + 2 :]
 
 
-def _allow_zero(node: onnx.NodeProto) -> Attributes:
-    return {a.name: _attribute(a) for a in node.attribute}
-
-
 def _tensor(proto: onnx.TensorProto) -> Tensor:
     array = numpy_helper.to_array(proto)
     try:
@@ -517,11 +493,8 @@ def _attribute(proto: onnx.AttributeProto) -> Any:
 
 
 def _constant(attributes: Attributes) -> Tensor:
+    types = {"value": None, "value_int": torch.int64, "value_float": torch.float32}
     for key, value in attributes.items():
-        if key == "value":
-            return value if isinstance(value, Tensor) else torch.as_tensor(value)
-        if key in {"value_int", "value_ints"}:
-            return torch.tensor(value, dtype=torch.int64)
-        if key in {"value_float", "value_floats"}:
-            return torch.tensor(value, dtype=torch.float32)
+        if key.removesuffix("s") in types:
+            return torch.as_tensor(value, dtype=types[key.removesuffix("s")])
     raise Unsupported(f"holds {', '.join(attributes)}, which is not read: export the constant as a tensor")
