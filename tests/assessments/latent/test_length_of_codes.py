@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from windtunnel.boundary.generators.builtin import BUILTIN
+from windtunnel.boundary.generators.banks import BUILTIN
 from windtunnel.boundary.generators.interface import FittedGenerator
 from windtunnel.cli.check import _generator_mistakes
 from windtunnel.core.errors import IncompatibleError

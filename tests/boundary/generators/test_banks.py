@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from windtunnel.boundary.generators.banks import decoder_bank, feature_bank
-from windtunnel.boundary.generators.builtin import BUILTIN, grouped, on_sphere
+from windtunnel.boundary.generators.banks import BUILTIN, decoder_bank, feature_bank, grouped, on_sphere
 from windtunnel.boundary.generators.interface import PerClass
 
 SHAPES = [(1, 8, 8), (1, 28, 28), (3, 17, 23), (3, 64, 64), (12,)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from windtunnel.boundary.generators.builtin import BUILTIN
+from windtunnel.boundary.files import check_file
 from windtunnel.boundary.generators.interface import TIME_LIMIT, FittedGenerator, GenerativeModel
 from windtunnel.boundary.generators.record import (
     GENERATORS_JSON,
@@ -17,7 +17,7 @@ from windtunnel.boundary.generators.record import (
     TrainedGenerators,
     read_record,
 )
-from windtunnel.boundary.generators.training import train_generators
+from windtunnel.boundary.generators.training import built, train_generators
 from windtunnel.boundary.limits import bounded
 from windtunnel.boundary.models.load import pick_device
 from windtunnel.boundary.params_file import configured_limits
@@ -55,10 +55,7 @@ def make_generators(block: Generators, train: Dataset | None, seed: int, device:
             n_train=len(split),
         )
     elif block.source == "function":
-        path = Path(block.path) if block.path else None
-        if path:
-            if not path.is_file():
-                raise UserError(f"generators.path: {path}: no such file")
+        if path := _own_weights(block):
             with replacing(directory / WEIGHTS) as temporary:
                 shutil.copyfile(path, temporary)
         record = OwnGenerators(
@@ -88,10 +85,9 @@ def load_generators(
     """
     record = read_record(directory)
     if isinstance(record, TrainedGenerators):
-        recipe = record.recipe
-        model = BUILTIN[recipe.algorithm](record.num_classes, recipe.latent_dim, record.shape, recipe.width)
+        model = built(record.recipe, record.num_classes, record.shape)
         model.load_state_dict(plain_tensors(load_tensors(directory / WEIGHTS)))
-        return replace(fit(model, f"{recipe.algorithm} per class", None, device, dataset), decay=record.decay)
+        return replace(fit(model, f"{record.recipe.algorithm} per class", None, device, dataset), decay=record.decay)
     if not isinstance(record, OwnGenerators):
         return None
     if block is None or block.source != "function":
@@ -113,16 +109,10 @@ def check_generators(block: Generators, train: Dataset | None, device: str, data
             raise IncompatibleError(
                 f"generators.source: train images are {_x(split.inputs.shape[1:])}, the data {_x(dataset.inputs.shape[1:])}"
             )
-        recipe = block.train
-        model = BUILTIN[recipe.algorithm](
-            split.num_classes, recipe.latent_dim, tuple(split.inputs.shape[1:]), recipe.width
-        )
-        return fit(model, f"{recipe.algorithm} per class", None, pick_device(device), dataset)
+        model = built(block.train, split.num_classes, tuple(split.inputs.shape[1:]))
+        return fit(model, f"{block.train.algorithm} per class", None, pick_device(device), dataset)
     if block.source == "function":
-        path = Path(block.path) if block.path else None
-        if path and not path.is_file():
-            raise UserError(f"generators.path: {path}: no such file")
-        return _own(block, path, block.value_range, pick_device(device), dataset)
+        return _own(block, _own_weights(block), block.value_range, pick_device(device), dataset)
     return None
 
 
@@ -139,6 +129,10 @@ def _function(block: Generators) -> str:
     if block.function is None:
         raise UserError("generators.function: is required for generators.source: function")
     return block.function
+
+
+def _own_weights(block: Generators) -> Path | None:
+    return check_file(Path(block.path), where="generators.path") if block.path else None
 
 
 def _own(
@@ -183,15 +177,8 @@ def fit(
         model = model.requires_grad_(False).eval().to(device)
     low, high = span if span is not None else getattr(model, "value_range", (0.0, 1.0))
     digest = module_digest(model) if isinstance(model, nn.Module) else source
-    generators = FittedGenerator(
-        model,
-        dataset.num_classes,
-        (float(low), float(high)),
-        dataset.value_range,
-        digest,
-        source,
-        time_limit=time_limit,
-    )
+    spans = ((float(low), float(high)), dataset.value_range)
+    generators = FittedGenerator(model, dataset.num_classes, *spans, digest, source, time_limit=time_limit)
     names = dataset.class_names
     missing = [names[i] for i in range(len(names)) if i not in getattr(model, "classes", range(len(names)))]
     if missing:
@@ -225,11 +212,11 @@ def fit(
                 f"generators: {source} does not encode",
                 f"images have shape (N, {_x(shape)})",
             )
-        if tuple(codes.shape) != (1, model.latent_dim) or not codes.isfinite().all():
+        needed, is_finite = (1, model.latent_dim), bool(codes.isfinite().all())
+        if tuple(codes.shape) != needed or not is_finite:
             raise IncompatibleError(
-                f"generators: {source} encodes one image to {'NaN or ' if not codes.isfinite().all() else ''}shape "
-                f"{tuple(codes.shape)}; its latent_dim is {model.latent_dim}, so finite codes of shape "
-                f"{(1, model.latent_dim)} are needed"
+                f"generators: {source} encodes one image to {'' if is_finite else 'NaN or '}shape {tuple(codes.shape)}; its "
+                f"latent_dim is {model.latent_dim}, so finite codes of shape {needed} are needed"
             )
     return generators
 

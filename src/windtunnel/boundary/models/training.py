@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from windtunnel.boundary.models.architectures import ARCHITECTURES
 from windtunnel.core.dataset import Dataset
@@ -13,6 +14,7 @@ from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.params.model import Recipe
 from windtunnel.runtime.progress import progress_bar
 
+Clip = Callable[[Tensor], Tensor]  # into the range of the inputs
 HELD_OUT = 10  # with `patience`, one sample of so many is held out
 
 
@@ -30,14 +32,13 @@ def train_classifier(
         raise UserError(
             f"model.train.recipe: {recipe.recipe} changes images; for tabular data take standard, noise or adversarial"
         )
+    build = build or partial(ARCHITECTURES[recipe.architecture], tuple(data.inputs.shape[1:]), data.num_classes)
     with seeded(derive_seed(seed, "train", recipe.architecture)):
-        network = (
-            build() if build else ARCHITECTURES[recipe.architecture](tuple(data.inputs.shape[1:]), data.num_classes)
-        )
-        module = network.to(device).train()
+        module = build().to(device).train()
     data, held_out = _split(recipe, data, seed)
     best = Best(recipe.patience)
-    generator = torch.Generator().manual_seed(derive_seed(seed, "train", recipe.recipe))
+    clip = partial(torch.clamp, min=data.value_range[0], max=data.value_range[1])
+    generator = Generator().manual_seed(derive_seed(seed, "train", recipe.recipe))
     optimiser = torch.optim.Adam(module.parameters(), lr=recipe.learning_rate)
     steps = recipe.epochs * -(-len(data) // recipe.batch_size)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, recipe.learning_rate, total_steps=steps)
@@ -45,7 +46,7 @@ def train_classifier(
         for _ in progress.track(range(recipe.epochs), description=f"train {recipe.recipe} {recipe.architecture}"):
             for indices in torch.randperm(len(data), generator=generator).split(recipe.batch_size):
                 x, y = data.inputs[indices].to(device), data.targets[indices].to(device)
-                x = _augmented(recipe, module, x, y, data.value_range, generator)
+                x = _augmented(recipe, module, x, y, clip, generator)
                 optimiser.zero_grad()
                 nn.functional.cross_entropy(module(x), y).backward()
                 optimiser.step()
@@ -82,7 +83,7 @@ def _split(recipe: Recipe, data: Dataset, seed: int) -> tuple[Dataset, Dataset |
     """Return (what is trained on, what is held out for `patience`)."""
     if recipe.patience is None or len(data) < HELD_OUT:
         return data, None
-    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(derive_seed(seed, "train", "held out")))
+    order = torch.randperm(len(data), generator=Generator().manual_seed(derive_seed(seed, "train", "held out")))
     held_out = len(data) // HELD_OUT
     return data.subset(order[held_out:]), data.subset(order[:held_out])
 
@@ -90,49 +91,32 @@ def _split(recipe: Recipe, data: Dataset, seed: int) -> tuple[Dataset, Dataset |
 @torch.no_grad()
 def _loss(module: nn.Module, data: Dataset, device: torch.device) -> float:
     module.eval()
-    parts = zip(data.inputs.split(512), data.targets.split(512), strict=True)
-    total = sum(
-        float(nn.functional.cross_entropy(module(x.to(device)), y.to(device), reduction="sum")) for x, y in parts
-    )
+    total = 0.0
+    for x, y in zip(data.inputs.split(512), data.targets.split(512), strict=True):
+        total += float(nn.functional.cross_entropy(module(x.to(device)), y.to(device), reduction="sum"))
     module.train()
     return total / len(data)
 
 
-def _augmented(
-    recipe: Recipe,
-    module: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    value_range: tuple[float, float],
-    generator: torch.Generator,
-) -> Tensor:
+def _augmented(recipe: Recipe, module: nn.Module, x: Tensor, y: Tensor, clip: Clip, generator: Generator) -> Tensor:
     if "augmentation" in recipe.recipe:
         x = augment(x, generator)
     if "noise" in recipe.recipe:
         noise = torch.randn(x.shape, generator=generator).to(x.device)
-        return (x + recipe.noise_sigma * noise).clamp(*value_range)
+        return clip(x + recipe.noise_sigma * noise)
     if recipe.recipe == "adversarial":
-        return _pgd(recipe, module, x, y, value_range, generator)
+        return _pgd(recipe, module, x, y, clip, generator)
     return x
 
 
-def _pgd(
-    recipe: Recipe,
-    module: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    value_range: tuple[float, float],
-    generator: torch.Generator,
-) -> Tensor:
+def _pgd(recipe: Recipe, module: nn.Module, x: Tensor, y: Tensor, clip: Clip, generator: Generator) -> Tensor:
     step = 2.5 * recipe.epsilon / recipe.steps
     start = (2 * torch.rand(x.shape, generator=generator) - 1).to(x.device) * recipe.epsilon
-    moved = (x + start).clamp(*value_range)
+    moved = clip(x + start)
     for _ in range(recipe.steps):
         moved.requires_grad_()
         (gradient,) = torch.autograd.grad(nn.functional.cross_entropy(module(moved), y), moved)
-        moved = (
-            (moved.detach() + step * gradient.sign()).clamp(x - recipe.epsilon, x + recipe.epsilon).clamp(*value_range)
-        )
+        moved = clip((moved.detach() + step * gradient.sign()).clamp(x - recipe.epsilon, x + recipe.epsilon))
     return moved
 
 
@@ -140,7 +124,7 @@ DEGREES, SCALE, SHIFT = 10.0, 0.1, 0.1  # rotation up to 10 degrees, size and pl
 ERASED, LARGEST = 0.5, 0.4  # half of the images lose a rectangle of at most 0.4 of each side
 
 
-def augment(images: Tensor, generator: torch.Generator) -> Tensor:
+def augment(images: Tensor, generator: Generator) -> Tensor:
     """Images (N, C, H, W), each rotated, scaled and shifted by bilinear interpolation (0 beyond the edge), then erased.
 
     Random erasing (Zhong et al. 2020, arXiv 1708.04896) with the image's own mean. `generator` is on the CPU.
@@ -148,7 +132,7 @@ def augment(images: Tensor, generator: torch.Generator) -> Tensor:
     return erase(affine(images, generator), generator)
 
 
-def affine(images: Tensor, generator: torch.Generator) -> Tensor:
+def affine(images: Tensor, generator: Generator) -> Tensor:
     """Images under a random rotation, scale and shift of their own."""
     n = len(images)
     angle, size, down, right = (2 * torch.rand(4, n, generator=generator) - 1).unbind()
@@ -162,7 +146,7 @@ def affine(images: Tensor, generator: torch.Generator) -> Tensor:
     return torch.nn.functional.grid_sample(images, grid, align_corners=False)
 
 
-def erase(images: Tensor, generator: torch.Generator) -> Tensor:
+def erase(images: Tensor, generator: Generator) -> Tensor:
     """Images of which half lose a rectangle of random size and place, filled with the image's mean."""
     n, _, height, width = images.shape
     draw = torch.rand(5, n, generator=generator)
