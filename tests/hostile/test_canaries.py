@@ -14,7 +14,7 @@ from torch import nn
 
 from tests.hostile.harness import BASE, params, stage, windtunnel, write_params
 from windtunnel.boundary.models import loaders
-from windtunnel.boundary.models.others import named_classifier
+from windtunnel.boundary.models.load import named_classifier
 from windtunnel.boundary.models.programs import Refused, read_program
 from windtunnel.core.errors import UserError
 from windtunnel.records.artifacts import load_tensors

@@ -248,7 +248,7 @@ def check_model(
 
 def _transfer_mistakes(params: Params, assessed: Dataset) -> list[str]:
     """List the mistakes in the further models that attacks are tried on."""
-    from windtunnel.boundary.models.others import named_classifier
+    from windtunnel.boundary.models.load import named_classifier
 
     mistakes = []
     for name, entry in params.attacks.items():

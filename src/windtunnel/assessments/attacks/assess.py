@@ -28,7 +28,7 @@ from windtunnel.assessments.attacks.table import row_of
 from windtunnel.assessments.attacks.targets import target_summary, targets_for
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.task import Task
-from windtunnel.boundary.models.others import named_classifier
+from windtunnel.boundary.models.load import named_classifier
 from windtunnel.boundary.params_file import configured_server
 from windtunnel.core.batches import Batch, batches_of, rows_of_table
 from windtunnel.core.classifier import Classifier

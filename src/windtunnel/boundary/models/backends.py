@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import numpy as np
 import onnx
@@ -17,6 +17,8 @@ import torch
 from onnx.external_data_helper import uses_external_data
 from torch import Tensor, nn
 
+from windtunnel.boundary.files import check_file
+from windtunnel.boundary.models.heads import Headed
 from windtunnel.boundary.models.onnx_graph import session_of
 from windtunnel.boundary.models.preprocess import Preprocessed, same_pixels
 from windtunnel.core.errors import UserError
@@ -28,17 +30,7 @@ _INPUT_TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tens
 # Probabilities may leave [0, 1] and their sums 1 by rounding; more means that they are something else, logits perhaps.
 _PROBABILITY_TOLERANCE = 1e-3
 # Exceptions that say that code is wrong: to call it again would not help.
-_MISTAKES = (
-    UserError,
-    TypeError,
-    ValueError,
-    LookupError,
-    AttributeError,
-    NameError,
-    AssertionError,
-    ImportError,
-    MemoryError,
-)
+_MISTAKES = (UserError, TypeError, ValueError, LookupError, AttributeError, NameError, AssertionError, ImportError)
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds before a call is repeated; doubled each time
 
 
@@ -105,8 +97,7 @@ class OnnxModule(nn.Module):
     def __init__(self, path: Path, *, numbers: int | None = None) -> None:
         super().__init__()
         self.path, self.numbers = path, numbers
-        if not path.is_file():
-            raise UserError(f"model.path: {path}: no such file")
+        check_file(path, where="model.path")
         try:
             self.session = session_of(path, onnxruntime.get_available_providers())
         except Exception as error:  # onnxruntime's own errors share no base but this
@@ -141,17 +132,21 @@ class OnnxModule(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits, in batches of the graph's own size where that is fixed."""
-        batches = x.split(self.fixed_batch) if self.fixed_batch else [x]
-        return torch.cat([self._run(batch) for batch in batches]).to(x.device)
+        x = in_shape(x, self.shape)
+        return (in_batches(x, self.fixed_batch, self._run) if self.fixed_batch else self._run(x)).to(x.device)
 
     def _run(self, x: Tensor) -> Tensor:
-        n, size = len(x), self.fixed_batch or len(x)
-        x = in_shape(x, self.shape)
-        padded = torch.cat([x, x[-1:].expand(size - n, *x.shape[1:])]) if n < size else x
-        values = padded.detach().cpu().numpy().astype(self.input_type)
+        values = x.detach().cpu().numpy().astype(self.input_type)
         (logits,) = self.session.run([self.output_name], {self.input_name: values if self.has_batch else values[0]})
         outputs = torch.from_numpy(np.asarray(logits, dtype=np.float32))
-        return outputs[:n] if self.numbers is None else outputs.reshape(size, -1)[:n]
+        return outputs if self.numbers is None else outputs.reshape(len(x), -1)
+
+
+def in_batches(x: Tensor, size: int, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return what `function` gives for x (N, ...) in batches of `size`; the last is filled up with its last sample."""
+    lacking = -len(x) % size
+    padded = torch.cat([x, x[-1:].expand(lacking, *x.shape[1:])]) if lacking else x
+    return torch.cat([function(part) for part in padded.split(size)])[: len(x)]
 
 
 def declared_shape(dimensions: Sequence[int | str | None]) -> tuple[int, ...] | None:
@@ -210,16 +205,6 @@ def copy_graph(path: Path, target: Path) -> None:
         ) from error
 
 
-class OutputHead(Protocol):
-    """Turn the answers of a predict function into logits (`windtunnel.boundary.models.heads.Headed`)."""
-
-    is_probability: bool
-
-    def logits_of(self, outputs: object) -> Tensor:
-        """Return the logits (N, 2)."""
-        ...
-
-
 class PredictFunction(nn.Module):
     """A Python `predict(batch) -> probabilities`: numpy (N, *shape) float32 in, (N, K) out; logits are their logs.
 
@@ -231,7 +216,7 @@ class PredictFunction(nn.Module):
 
     preprocess: Preprocessed | None
     # gives two logits of an array (N, outputs) or (N,), of probabilities where `is_probability`; None for softmax
-    head: OutputHead | None
+    head: Headed | None
 
     def __init__(self, predict: Callable[[np.ndarray], object], name: str = "model.function") -> None:
         super().__init__()
@@ -259,9 +244,10 @@ class PredictFunction(nn.Module):
         if outputs.dtype.kind not in "fiub":
             raise UserError(f"{self.name} returned {outputs.dtype}; (N, K) probabilities are needed")
         probabilities = outputs.astype(np.float32)
+        low, high = probabilities.min(initial=0), probabilities.max(initial=1)
+        leaves_range = low < -_PROBABILITY_TOLERANCE or high > 1 + _PROBABILITY_TOLERANCE
         if self.head is not None:
-            low, high = probabilities.min(initial=0), probabilities.max(initial=1)
-            if self.head.is_probability and (low < -_PROBABILITY_TOLERANCE or high > 1 + _PROBABILITY_TOLERANCE):
+            if self.head.is_probability and leaves_range:
                 raise UserError(
                     f"{self.name} returned values from {low:g} to {high:g}; model.head.output: logit reads such values"
                 )
@@ -277,9 +263,9 @@ class PredictFunction(nn.Module):
                 f"{self.name} returned {probabilities.shape[1]} classes, the data has {self.num_classes}; "
                 f"data.class_names says how many there are"
             )
-        low, high, sums = probabilities.min(initial=0), probabilities.max(initial=1), probabilities.sum(1)
+        sums = probabilities.sum(1)
         off = np.abs(sums - 1).max(initial=0)  # NaN passes: it is a prediction of nothing, told apart later
-        if low < -_PROBABILITY_TOLERANCE or high > 1 + _PROBABILITY_TOLERANCE or off > _PROBABILITY_TOLERANCE:
+        if leaves_range or off > _PROBABILITY_TOLERANCE:
             raise UserError(
                 f"{self.name} returned values from {low:g} to {high:g}, rows summing to {sums.min():g} to "
                 f"{sums.max():g}; probabilities are needed (softmax the logits)"
@@ -296,7 +282,7 @@ class PredictFunction(nn.Module):
             try:
                 with limited(f"{self.name}: the model", self.time_limit, "model.time_limit"):
                     return np.asarray(self.predict(inputs.copy()))
-            except _MISTAKES:
+            except (*_MISTAKES, MemoryError):
                 raise
             except Exception:  # the function's own: of sockets, of clients of HTTP
                 if attempt == self.interface.retries:

@@ -7,14 +7,14 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from windtunnel.boundary.limits import bounded
+from windtunnel.boundary.files import check_file
 from windtunnel.boundary.models.architectures import ARCHITECTURES
 from windtunnel.boundary.models.backends import PredictFunction, Program, copy_graph, giving_logits
 from windtunnel.boundary.models.heads import adapt_outputs, head_of
@@ -29,7 +29,7 @@ from windtunnel.boundary.models.loaders import (
     with_head,
 )
 from windtunnel.boundary.models.preprocess import Preprocessed, adapt_graph, steps_of
-from windtunnel.boundary.models.program_gradients import cutting_operator
+from windtunnel.boundary.models.programs import cutting_operator
 from windtunnel.boundary.models.record import MODEL_JSON, Steps, read_model, write_model
 from windtunnel.boundary.models.training import train_classifier
 from windtunnel.boundary.models.trust import NOTHING, Trust, require_sha256, trust_of
@@ -41,7 +41,7 @@ from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, OutOfTimeError, UserError, unknown_word
 from windtunnel.core.references import first_line
 from windtunnel.core.seeds import make_deterministic
-from windtunnel.params.model import Model, Preprocess
+from windtunnel.params.model import Model, OtherModel, Preprocess
 from windtunnel.records.artifacts import save_tensors
 from windtunnel.records.files import file_digest, replacing
 from windtunnel.registry.plugins import model_source, model_sources
@@ -134,7 +134,7 @@ def import_model(
         from windtunnel.boundary.models.onnx_gradients import compare
 
         file = directory / str(facts["file"])
-        with bounded(f"model: {facts['original']}, read and run by onnxruntime,", model.time_limit, "model.time_limit"):
+        with trust_of(model).bounded(f": {facts['original']}, read and run by onnxruntime,"):
             facts["expects"] = adapt_graph(file, model.preprocess, assessed.inputs.shape[1:], str(facts["original"]))
             head = adapt_outputs(file, head, model.output, str(facts["original"]))
             facts["sha256"], facts["gradients"] = file_digest(file), compare(file, assessed.inputs)
@@ -177,9 +177,7 @@ def _own_module_to_train(trust: Trust, steps: Steps | None) -> torch.nn.Module:
 
 def _kept_file(model: Model, directory: Path) -> dict[str, Json]:
     """Copy `model.path` into `directory` and return its record for model.json."""
-    path = Path(_required(model.path, "path"))
-    if not path.is_file():
-        raise UserError(f"model.path: {path}: no such file")
+    path = check_file(Path(_required(model.path, "path")), where="model.path")
     require_sha256(model, file_digest(path), str(path))
     name = f"weights{path.suffix}"
     with replacing(directory / name) as temporary:
@@ -215,9 +213,7 @@ def preview_classifier(
     if model.source == "train":
         split = _labelled(train)
         if model.factory:
-            steps = _steps(model, split)
-            module = own_module(trust_of(model), "it is trained")
-            module = preprocessed(module, steps) if steps else module
+            module = _own_module_to_train(trust_of(model), _steps(model, split))
         else:
             module = ARCHITECTURES[model.train.architecture](tuple(split.inputs.shape[1:]), split.num_classes)
         source = f"{model.train.recipe} {model.factory or model.train.architecture}, not trained yet"
@@ -228,6 +224,46 @@ def preview_classifier(
     atexit.register(folder.cleanup)
     import_model(model, train, 0, device, Path(folder.name), server, dataset)
     return load_classifier(Path(folder.name), device, dataset, trust_of(model))
+
+
+def named_classifier(
+    key: str, location: str | OtherModel, dataset: Dataset, device: str, server: str | None
+) -> Classifier:
+    """Return the classifier at `location`, whose name becomes its `source`; it runs nothing that does not stand at `key`.
+
+    A directory is reports/model of an earlier run, or the reports directory that holds it; anything with `:/` is an
+    MLflow URI, on the tracking server `server`. Raises UserError, naming the key `key`, for one that is not there or
+    does not fit the data.
+    """
+    other = OtherModel.of(location)
+    name, trust = other.model, trust_of(other, key)
+    try:
+        model = (
+            _fetched(other, dataset, device, server, trust)
+            if ":/" in name
+            else _model_of_run(name, dataset, device, trust)
+        )
+    except UserError as error:
+        line = str(error)
+        raise UserError(line if line.startswith(key) else f"{key}: {line}") from error
+    return replace(model, source=name)
+
+
+def _model_of_run(name: str, dataset: Dataset, device: str, trust: Trust) -> Classifier:
+    directories = [folder for folder in (Path(name), Path(name) / "model") if (folder / MODEL_JSON).is_file()]
+    if not directories:
+        raise UserError(
+            f"'{name}' holds no {MODEL_JSON}; name the reports/model directory of an earlier run, or an MLflow URI "
+            f"(models:/name/3)"
+        )
+    return load_classifier(directories[0], device, dataset, trust)
+
+
+def _fetched(other: OtherModel, dataset: Dataset, device: str, server: str | None, trust: Trust) -> Classifier:
+    model = Model(source="mlflow", uri=other.model, allow_pickle=other.allow_pickle)
+    with tempfile.TemporaryDirectory() as folder:
+        import_model(model, None, 0, device, Path(folder), server, dataset)
+        return load_classifier(Path(folder), device, dataset, trust)
 
 
 def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = NOTHING) -> Classifier:
@@ -249,10 +285,10 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
         )
     for parameter in module.parameters():
         parameter.requires_grad_(False)  # attacks differentiate by the input alone
+    origin = (loaded.digest, loaded.source, device, loaded.onnx_path, loaded.caveats, criterion)
     if isinstance(module, PredictFunction):  # its queries may cost money: it is checked at the first that is needed
         module.num_classes, module.time_limit, module.interface = dataset.num_classes, trust.time_limit, trust.interface
-        origin = (loaded.capabilities, loaded.digest, loaded.source, device)
-        return Classifier(module, dataset.num_classes, shape, *origin, caveats=loaded.caveats, criterion=criterion)
+        return Classifier(module, dataset.num_classes, shape, loaded.capabilities, *origin)
     sample = dataset.inputs[:1].to(device)
     fed = sample.clone()
     problem = f"model: {loaded.source} does not take inputs of shape {shape}"
@@ -265,31 +301,9 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
     if (module_of_logits := giving_logits(module, logits)) is not module:
         module = module_of_logits
         logits = module(fed)
-    if not isinstance(logits, Tensor) or logits.ndim != 2 or _holds_no_numbers(logits):
-        description = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-        if isinstance(logits, Tensor) and _holds_no_numbers(logits):
-            description += f", {logits.layout} on {logits.device},"
-        raise IncompatibleError(
-            f"model: {loaded.source} gives {description} for one sample; logits of shape (N, K) are needed"
-            + _other_heads(logits)
-        )
-    if logits.shape[1] != dataset.num_classes:
-        names = ", ".join(dataset.class_names[:5]) + (", ..." if dataset.num_classes > 5 else "")
-        raise IncompatibleError(
-            f"model: {loaded.source} has {logits.shape[1]} classes, the data has {dataset.num_classes} ({names}); "
-            f"data.class_names says how many there are{_other_heads(logits)}"
-        )
-    if logits.shape[1] < 2:
-        raise IncompatibleError(
-            f"model: {loaded.source} has one class, so no answer of it can be wrong; model.head: binary makes a no and a yes of it"
-        )
-    if not logits.dtype.is_floating_point:
-        raise IncompatibleError(f"model: {loaded.source} gives {logits.dtype}; logits are real numbers (float32)")
-    if logits.isnan().any():
-        raise IncompatibleError(
-            f"model: {loaded.source} gives NaN for sample {dataset.ids[0]}; no number can be computed for a model that answers "
-            f"nothing: look for a division by zero, or for weights that became NaN in training"
-        )
+    if reason := _why_no_logits(logits, dataset):
+        raise IncompatibleError(f"model: {loaded.source} {reason}")
+    assert isinstance(logits, Tensor)
     problem = f"model: {loaded.source} takes one sample and no batch"
     cure = "export it with dynamic_shapes=({0: torch.export.Dim('n')},), from an example of two samples"
     pair = _tried(module, sample.expand(2, *shape).contiguous(), problem, cure, trust)
@@ -299,24 +313,41 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
             f"model: {loaded.source} gives {description} for two samples; a row of logits for each, (2, {logits.shape[1]}), is needed"
         )
     _check_output_kind(loaded, module, dataset.inputs[:32].to(device))
-    capabilities, source = loaded.capabilities, loaded.source
-    if Capability.AUTOGRAD in capabilities and not _differentiable(module, sample):
-        capabilities = capabilities - {Capability.AUTOGRAD}
-        operator = cutting_operator(module, sample) if isinstance(module, Program) else "no_grad, detach"
-        source = f"{source}, whose forward pass cuts off the gradient ({operator})"
+    is_differentiable = Capability.AUTOGRAD not in loaded.capabilities or _differentiable(module, sample)
     limit_answers(module, trust)
-    return Classifier(
-        module,
-        logits.shape[1],
-        shape,
-        capabilities,
-        loaded.digest,
-        source,
-        device,
-        loaded.onnx_path,
-        loaded.caveats,
-        criterion,
-    )
+    classifier = Classifier(module, dataset.num_classes, shape, loaded.capabilities, *origin)
+    if is_differentiable:
+        return classifier
+    operator = cutting_operator(module, sample) if isinstance(module, Program) else "no_grad, detach"
+    source = f"{loaded.source}, whose forward pass cuts off the gradient ({operator})"
+    return replace(classifier, capabilities=loaded.capabilities - {Capability.AUTOGRAD}, source=source)
+
+
+def _why_no_logits(logits: object, dataset: Dataset) -> str:
+    """Return what is wrong with an answer to one sample; empty for logits (1, K) of the K classes of the data."""
+    needed = f"for one sample; logits of shape (N, K) are needed{_other_heads(logits)}"
+    if not isinstance(logits, Tensor):
+        return f"gives {type(logits).__name__} {needed}"
+    holds_no_numbers = logits.layout is not torch.strided or logits.device.type == "meta"
+    if holds_no_numbers or logits.ndim != 2:
+        storage = f", {logits.layout} on {logits.device}," if holds_no_numbers else ""
+        return f"gives shape {tuple(logits.shape)}{storage} {needed}"
+    if logits.shape[1] != dataset.num_classes:
+        names = ", ".join(dataset.class_names[:5]) + (", ..." if dataset.num_classes > 5 else "")
+        return (
+            f"has {logits.shape[1]} classes, the data has {dataset.num_classes} ({names}); data.class_names says how many "
+            f"there are{_other_heads(logits)}"
+        )
+    if logits.shape[1] < 2:
+        return "has one class, so no answer of it can be wrong; model.head: binary makes a no and a yes of it"
+    if not logits.dtype.is_floating_point:
+        return f"gives {logits.dtype}; logits are real numbers (float32)"
+    if logits.isnan().any():
+        return (
+            f"gives NaN for sample {dataset.ids[0]}; no number can be computed for a model that answers nothing: look for a "
+            f"division by zero, or for weights that became NaN in training"
+        )
+    return ""
 
 
 def _other_heads(logits: object) -> str:
@@ -345,35 +376,23 @@ def _check_output_kind(loaded: Loaded, module: torch.nn.Module, inputs: Tensor) 
         )
 
 
-def _holds_no_numbers(logits: Tensor) -> bool:
-    """Return True for a sparse tensor and one on device meta."""
-    return logits.layout is not torch.strided or logits.device.type == "meta"
-
-
 def limit_answers(module: torch.nn.Module, trust: Trust) -> None:
     """Whatever calls the module, a library or we: an answer that never comes is told, and ends `check` or the stage."""
-    answers = _Answers(f"{trust.key}: the model", trust.time_limit, f"{trust.key}.time_limit")
-    module.register_forward_pre_hook(answers.asked)
-    module.register_forward_hook(answers.answered, always_call=True)  # an answer that is an exception is one too
+    what = (f"{trust.key}: the model", trust.time_limit, f"{trust.key}.time_limit")
+    module.register_forward_pre_hook(partial(_asked, what))
+    module.register_forward_hook(_answered, always_call=True)  # an answer that is an exception is one too
 
 
-@dataclass(frozen=True, slots=True)
-class _Answers:
-    """Hooks of a module. They look at no tensor: tracers call them too."""
+def _asked(what: tuple[str, float, str], module: torch.nn.Module, args: object) -> None:
+    begin(*what)  # and look at no tensor: tracers call hooks too
 
-    what: str
-    seconds: float
-    key: str
 
-    def asked(self, module: torch.nn.Module, args: object) -> None:
-        begin(self.what, self.seconds, self.key)
-
-    def answered(self, module: torch.nn.Module, args: object, output: object) -> None:
-        end()
+def _answered(module: torch.nn.Module, args: object, output: object) -> None:
+    end()
 
 
 def _tried(module: torch.nn.Module, inputs: Tensor, complaint: str, advice: str, trust: Trust) -> object:
-    with torch.no_grad(), bounded(f"{trust.key}: the model", trust.time_limit, f"{trust.key}.time_limit"):
+    with torch.no_grad(), trust.bounded(": the model"):
         try:
             return module(inputs)
         except (UserError, MemoryError, OutOfTimeError):

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 
-from windtunnel.boundary.limits import bounded
+from windtunnel.boundary.files import check_file
 from windtunnel.boundary.models.architectures import ARCHITECTURES
 from windtunnel.boundary.models.backends import OnnxModule, PredictFunction, Program
 from windtunnel.boundary.models.heads import Headed
 from windtunnel.boundary.models.preprocess import Preprocessed
-from windtunnel.boundary.models.program_gradients import open_gradients, opened
-from windtunnel.boundary.models.programs import Refused, read_program
+from windtunnel.boundary.models.programs import Refused, open_gradients, opened, read_program
 from windtunnel.boundary.models.record import (
     Fetched,
     Graph,
@@ -88,7 +87,7 @@ def load_state_dict(record: ModelRecord, directory: Path, trust: Trust) -> Loade
 def own_module(trust: Trust, why: str) -> nn.Module:
     """Build the network by the user's factory. Raises UserError where params.yaml names none (`why` it is needed), or it builds none."""
     name = trust.required("factory", why)
-    with bounded(f"{trust.key}.factory: {name}", trust.time_limit, f"{trust.key}.time_limit"):
+    with trust.bounded(f".factory: {name}"):
         factory = resolve(name, f"{trust.key}.factory")
         module = factory(**trust.kwargs)
     if not isinstance(module, nn.Module):
@@ -124,9 +123,7 @@ def load_onnx(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
     path, digest, agreement = directory / facts.file, facts.sha256, facts.gradients
     name = f"ONNX ({facts.original}{expects})"
     if agreement.reason:
-        with bounded(
-            f"{trust.key}: {facts.original}, read by onnxruntime,", trust.time_limit, f"{trust.key}.time_limit"
-        ):
+        with trust.bounded(f": {facts.original}, read by onnxruntime,"):
             module = OnnxModule(path)
         return Loaded(module, ONNX, digest, f"{name}, forward pass only: {agreement.reason}", path)
     network = converted(path, agreement.batch, agreement.shape)
@@ -136,7 +133,7 @@ def load_onnx(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
 def load_function(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
     """Return the user's predict(batch) -> probabilities."""
     name = trust.required("function", "the model is a predict function")
-    with bounded(f"{trust.key}.function: {name}", trust.time_limit, f"{trust.key}.time_limit"):
+    with trust.bounded(f".function: {name}"):
         function = resolve(name, f"{trust.key}.function")
     module = PredictFunction(functools.partial(function, **trust.kwargs), f"{trust.key}.function: {name}")
     return Loaded(module, FUNCTION, _source_digest(function), f"function {name}")
@@ -235,8 +232,7 @@ def preprocessed(module: nn.Module, steps: Steps) -> nn.Module:
 
 def load_weights(module: nn.Module, path: Path, original: str) -> None:
     """Load a file of weights, or a trainer's checkpoint, into a module. Raises UserError where it is none, or does not fit."""
-    if not path.is_file():
-        raise UserError(f"model.path: {path}: no such file")
+    check_file(path, where="model.path")
     try:
         content = _read_weights(path)
     except Exception as error:  # damaged files, and pickles that weights_only refuses

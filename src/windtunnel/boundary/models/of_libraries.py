@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from windtunnel.boundary.limits import bounded
 from windtunnel.boundary.models.loaders import TORCH, Loaded, load_weights
 from windtunnel.boundary.models.record import OfLibrary
+from windtunnel.boundary.models.trust import Trust, require_sha256
 from windtunnel.boundary.network import no_network
 from windtunnel.core.classifier import module_digest
 from windtunnel.core.contracts import Caveat, Json
@@ -59,13 +59,12 @@ class Normalised(nn.Module):
 
 
 @contextmanager
-def offline(what: str, seconds: float, key: str = "model", *, network: bool = False) -> Iterator[None]:
+def offline(trust: Trust, what: str, *, network: bool = False) -> Iterator[None]:
     """Call a library on a user's configuration and weights, without network and with limits on time and memory.
 
     Args:
+        trust: what params.yaml says of the model: the key that messages begin with, and the time limit.
         what: what is loaded, for the message.
-        seconds: the time limit, `key`.time_limit.
-        key: of params.yaml.
         network: True where params.yaml asks for a download, which has no limit.
 
     Raises:
@@ -73,21 +72,25 @@ def offline(what: str, seconds: float, key: str = "model", *, network: bool = Fa
 
     """
     if network:
-        with users_code(what):
+        with users_code(f"{trust.key}{what}"):
             yield
-        return
-    with bounded(what, seconds, f"{key}.time_limit"), no_network(what):
+    else:
+        with trust.bounded(what), no_network(f"{trust.key}{what}"):
+            yield
+
+
+@contextmanager
+def importing(source: str) -> Iterator[None]:
+    """Import a library in the block; UserError, in one line, where that fails."""
+    try:
         yield
-
-
-def unavailable(source: str, error: Exception) -> UserError:
-    """Return the one line for a library that does not import."""
-    if isinstance(error, ModuleNotFoundError):
-        return UserError(f"{missing('model.source', source)} ({first_line(error)})")
-    return UserError(
-        f"model.source: {source} does not import ({first_line(error)}); it has to be the build that belongs to torch "
-        f"{torch.__version__}"
-    )
+    except ModuleNotFoundError as error:
+        raise UserError(f"{missing('model.source', source)} ({first_line(error)})") from error
+    except Exception as error:  # torchvision's native operators raise RuntimeError beside another build of torch
+        raise UserError(
+            f"model.source: {source} does not import ({first_line(error)}); it has to be the build that belongs to torch "
+            f"{torch.__version__}"
+        ) from error
 
 
 def wanted(model: Model, key: str) -> str:
@@ -98,17 +101,13 @@ def wanted(model: Model, key: str) -> str:
     return value
 
 
-def one_weights(model: Model) -> None:
-    """Raise UserError where params ask for random weights and name a file of weights as well."""
-    if model.weights == RANDOM and model.path:
-        raise UserError(f"model.weights: random, and model.path: {model.path}; one of the two")
-
-
 def given_weights(model: Model, name: str, seed: int, build: Callable[[], nn.Module]) -> tuple[nn.Module, str] | None:
     """(network, what it is called) with the weights of a file or with random ones; None where its library brings them.
 
-    `build` makes the architecture `name`. Raises UserError for a file that does not fit it.
+    `build` makes the architecture `name`. Raises UserError for a file that does not fit it, or beside random weights.
     """
+    if model.weights == RANDOM and model.path:
+        raise UserError(f"model.weights: random, and model.path: {model.path}; one of the two")
     if model.path:
         network = build()
         load_weights(network, Path(model.path), model.path)
@@ -127,8 +126,7 @@ def keep_network(
     if model.sha256:
         if path is None or not path.is_file():
             raise UserError("model.sha256: is the digest of a file, which model.path names")
-        if (digest := file_digest(path)) != model.sha256.lower():
-            raise UserError(f"model.sha256: {path} has {digest}, not {model.sha256}")
+        require_sha256(model, file_digest(path), str(path))
     save_tensors(dict(network.state_dict()), directory / WEIGHTS)
     record = {"source": model.source, "file": WEIGHTS, "sha256": file_digest(directory / WEIGHTS)}
     return kind.model_validate({**record, **facts, "random": model.weights == RANDOM}).facts

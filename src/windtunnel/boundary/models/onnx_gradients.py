@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from windtunnel.boundary.models.backends import OnnxModule, in_shape
+from windtunnel.boundary.models.backends import OnnxModule, in_batches, in_shape
 from windtunnel.boundary.models.onnx_network import OnnxNetwork
 from windtunnel.boundary.models.record import LIMIT, Agreement
 from windtunnel.core.errors import IncompatibleError, UserError
@@ -25,22 +25,12 @@ class Converted(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits; a last batch that is too small is filled up with its last sample."""
         inputs = in_shape(inputs, self.network.input_shape)
-        if self.batch is None:
-            return self._logits(inputs)
-        n = len(inputs)
-        lacking = -n % self.batch
-        padded = torch.cat([inputs, inputs[-1:].expand(lacking, *inputs.shape[1:])]) if lacking else inputs
-        return torch.cat([self._logits(part) for part in padded.split(self.batch)])[:n]
+        return self._logits(inputs) if self.batch is None else in_batches(inputs, self.batch, self._logits)
 
     def _logits(self, inputs: Tensor) -> Tensor:
-        if self.network.dtype is torch.float32:  # a cast to what it is would stand in a verifier's trace
-            logits: Tensor = self.network(inputs)
-            return logits
-        return self._logits_of_other_type(inputs)
-
-    def _logits_of_other_type(self, inputs: Tensor) -> Tensor:
-        logits: Tensor = self.network(inputs.to(self.network.dtype))
-        return logits.float()
+        is_float32 = self.network.dtype is torch.float32  # a cast to what it is would stand in a verifier's trace
+        logits: Tensor = self.network(inputs if is_float32 else inputs.to(self.network.dtype))
+        return logits if is_float32 else logits.float()
 
 
 def compare(path: Path, inputs: Tensor) -> Agreement:
@@ -61,9 +51,8 @@ def compare(path: Path, inputs: Tensor) -> Agreement:
         try:
             module = converted(path, batch, shape)
             with torch.no_grad():
-                difference = float(
-                    (torch.cat([module(part) for part in inputs.split(_ROWS)]).double() - expected).abs().max()
-                )
+                logits = torch.cat([module(part) for part in inputs.split(_ROWS)]).double()
+            difference = float((logits - expected).abs().max())
         except (IncompatibleError, UserError) as error:
             reason = reason or first_line(error)
             continue

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
+from windtunnel.boundary.limits import bounded
 from windtunnel.core.errors import UserError
 from windtunnel.params.entry import Value
 from windtunnel.params.model import Interface, Model, OtherModel
@@ -37,18 +39,21 @@ class Trust:
             raise UserError(f"{self.key}.{name}: is required: {why}, and what is called is never taken from a file")
         return value
 
+    def bounded(self, what: str) -> AbstractContextManager[None]:
+        """Limit time and memory of a call in the block; `what` follows the key in messages (see `limits.bounded`)."""
+        return bounded(f"{self.key}{what}", self.time_limit, f"{self.key}.time_limit")
+
 
 NOTHING = Trust()
 
 
 def trust_of(model: Model | OtherModel, key: str = "model") -> Trust:
     """Return what params.yaml allows at `key`."""
-    limit = model.time_limit if isinstance(model, Model) else Model().time_limit
-    interface = model.interface if isinstance(model, Model) else Interface()
-    plugin = model.source if isinstance(model, Model) else None
-    other = model.twin_model if isinstance(model, Model) else None
-    twin = trust_of(other, f"{key}.twin") if other else None
-    return Trust(model.factory, model.function, model.kwargs, model.allow_pickle, plugin, key, limit, twin, interface)
+    common = (model.factory, model.function, model.kwargs, model.allow_pickle)
+    if isinstance(model, OtherModel):
+        return Trust(*common, key=key, time_limit=Model().time_limit)
+    twin = trust_of(model.twin_model, f"{key}.twin") if model.twin_model else None
+    return Trust(*common, model.source, key, model.time_limit, twin, model.interface)
 
 
 def require_sha256(model: Model, digest: str, what: str) -> None:

@@ -9,7 +9,7 @@ from scipy.stats import hypergeom
 from torch import Tensor
 
 from windtunnel.boundary.models.backends import PredictFunction
-from windtunnel.boundary.models.others import named_classifier
+from windtunnel.boundary.models.load import named_classifier
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.distances import DISTANCE

@@ -6,26 +6,17 @@ No code of a repository's runs: `trust_remote_code` is never set, and what a con
 import json
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from PIL.Image import Image
 from torch import Tensor, nn
 
 from windtunnel.boundary.files import files_in, path_text
+from windtunnel.boundary.models import of_libraries
 from windtunnel.boundary.models.backends import LogitsOf
 from windtunnel.boundary.models.loaders import Loaded
-from windtunnel.boundary.models.of_libraries import (
-    PRETRAINED,
-    RANDOM,
-    check_folded,
-    keep_network,
-    loaded,
-    offline,
-    unavailable,
-)
 from windtunnel.boundary.models.record import MODEL_JSON, OfLibrary
-from windtunnel.boundary.models.trust import Trust
+from windtunnel.boundary.models.trust import Trust, trust_of
 from windtunnel.boundary.network import NetworkRefusedError
 from windtunnel.boundary.text import read_json_map
 from windtunnel.core.contracts import Json
@@ -62,26 +53,17 @@ def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
     Raises UserError where it is not there, or holds no weights for some of its layers, which would be random ones.
     """
     with _offline(model):
-        return _keep(model, directory, seed)
-
-
-def _offline(model: Model) -> AbstractContextManager[None]:
-    location = _place(model)
-    return offline(f"model: transformers, asked for {location}, which", model.time_limit, network=model.path is None)
-
-
-def _keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
-    processor, config = _processor(model), _config(model)
-    mean, std = _normalisation(processor, int(getattr(config, "num_channels", 3)))
-    check_folded(_view(processor, config), lambda image: _seen(processor, image), mean, std)
-    network = _random(config, seed) if model.weights == RANDOM else _pretrained(model, config)
-    facts: dict[str, Json] = {
-        "config": json.loads(config.to_json_string(use_diff=False)),
-        "mean": mean,
-        "std": std,
-        "original": Path(model.path).name if model.path else str(model.name),
-    }
-    return keep_network(network, directory, model, _HuggingFaceFile, facts)
+        processor, config = _processor(model), _config(model)
+        mean, std = _normalisation(processor, int(getattr(config, "num_channels", 3)))
+        of_libraries.check_folded(_view(processor, config), lambda image: _seen(processor, image), mean, std)
+        network = _random(config, seed) if model.weights == of_libraries.RANDOM else _pretrained(model, config)
+        facts: dict[str, Json] = {
+            "config": json.loads(config.to_json_string(use_diff=False)),
+            "mean": mean,
+            "std": std,
+            "original": Path(model.path).name if model.path else str(model.name),
+        }
+        return of_libraries.keep_network(network, directory, model, _HuggingFaceFile, facts)
 
 
 def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
@@ -90,38 +72,40 @@ def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     content = {k: v for k, v in record.config.items() if k not in _DROPPED}
     kind = str(content.pop("model_type", ""))
     transformers = _library()
-    with offline(f"{trust.key}: transformers, given the configuration in model.json,", trust.time_limit, trust.key):
+    with of_libraries.offline(trust, ": transformers, given the configuration in model.json,"):
         try:
             config = transformers.AutoConfig.for_model(kind, **content)
         except ValueError as error:
             raise UserError(f"model.json: config: transformers knows no model_type '{kind}'") from error
-        return loaded(LogitsOf(_network(config)), record, directory)
+        return of_libraries.loaded(LogitsOf(_network(config)), record, directory)
 
 
-def _library() -> ModuleType:
-    try:
+def _library() -> Any:
+    with of_libraries.importing("huggingface"):
         import transformers
-    except Exception as error:
-        raise unavailable("huggingface", error) from error
-    module: ModuleType = transformers
-    return module
+    return transformers
 
 
-def _place(model: Model) -> str:
-    """Return the folder, or the hub id."""
+def _offline(model: Model) -> AbstractContextManager[None]:
+    """Limit the calls in the block. Raises UserError for a folder, or keys, that cannot be a model of this source."""
     if (model.path is None) == (model.name is None):
         raise UserError(
             "model.path, a local folder, or model.name, a hub id: one of the two for model.source: huggingface"
         )
-    if model.weights not in (None, PRETRAINED, RANDOM):
-        raise UserError(f"model.weights: {model.weights} is not allowed for huggingface; {PRETRAINED} or {RANDOM}")
+    if model.weights not in (None, of_libraries.PRETRAINED, of_libraries.RANDOM):
+        raise UserError(f"model.weights: {model.weights} is not allowed for huggingface; pretrained or random")
     if model.sha256:
         raise UserError("model.sha256: is the digest of one file; model.source: huggingface reads a folder")
     if model.path and not (Path(model.path) / "config.json").is_file():
         raise UserError(f"model.path: {model.path} is no folder with a config.json, as save_pretrained writes it")
     if model.path:
         _check_indices(Path(model.path))
-    return str(model.path or model.name)
+    what = f": transformers, asked for {model.path or model.name}, which"
+    return of_libraries.offline(trust_of(model), what, network=model.path is None)
+
+
+def _where(model: Model) -> str:
+    return f"model.path: {model.path}" if model.path else f"model.name: {model.name}"
 
 
 def _check_indices(folder: Path) -> None:
@@ -137,30 +121,26 @@ def _check_indices(folder: Path) -> None:
                 )
 
 
-def _from(model: Model, kind: str, key: str, missing: str, **options: object) -> Any:
-    location = _place(model)
+def _from(model: Model, kind: str, missing: str, **options: object) -> Any:
     try:
         return getattr(_library(), kind).from_pretrained(
-            location, trust_remote_code=False, local_files_only=model.path is not None, **options
+            model.path or model.name, trust_remote_code=False, local_files_only=model.path is not None, **options
         )
     except (NetworkRefusedError, OutOfTimeError, MemoryError):
         raise
     except Exception as error:  # OSError, ValueError and what the hub's client raises
         advice = "" if model.path else "; give model.path, a local folder"
-        raise UserError(f"model.{key}: {location}: {missing} ({first_line(error)}){advice}") from error
+        raise UserError(f"{_where(model)}: {missing} ({first_line(error)}){advice}") from error
 
 
 def _config(model: Model) -> Any:
-    key = "path" if model.path else "name"
-    config = _from(model, "AutoConfig", key, "its configuration is unavailable", **dict(model.kwargs))
+    config = _from(model, "AutoConfig", "its configuration is unavailable", **dict(model.kwargs))
     sizes = {"num_labels": config.num_labels, **config.to_dict()}
     for name, size in sizes.items():
         if (name.startswith("num_") or name.endswith("_size")) and isinstance(size, int) and size < 0:
-            raise UserError(f"model.{key}: {_place(model)}: its configuration has {name}: {size}, a negative size")
+            raise UserError(f"{_where(model)}: its configuration has {name}: {size}, a negative size")
     if config.num_labels < 1:
-        raise UserError(
-            f"model.{key}: {_place(model)}: its configuration has num_labels: {config.num_labels}; 1 at least"
-        )
+        raise UserError(f"{_where(model)}: its configuration has num_labels: {config.num_labels}; 1 at least")
     vars(config).pop("auto_map", None)  # transformers looks for its own class in it, and does not expect None
     for name in _DROPPED:
         if getattr(config, name, None) is not None:
@@ -169,8 +149,7 @@ def _config(model: Model) -> Any:
 
 
 def _processor(model: Model) -> Any:
-    key = "path" if model.path else "name"
-    return _from(model, "AutoImageProcessor", key, "its image processor is unavailable; save it beside the weights")
+    return _from(model, "AutoImageProcessor", "its image processor is unavailable; save it beside the weights")
 
 
 def _network(config: Any) -> nn.Module:
@@ -189,19 +168,12 @@ def _random(config: Any, seed: int) -> nn.Module:
 
 
 def _pretrained(model: Model, config: Any) -> nn.Module:
-    key = "path" if model.path else "name"
-    network, loading = _from(
-        model,
-        "AutoModelForImageClassification",
-        key,
-        "its weights are unavailable",
-        config=config,
-        output_loading_info=True,
-    )
+    options = {"config": config, "output_loading_info": True}
+    network, loading = _from(model, "AutoModelForImageClassification", "its weights are unavailable", **options)
     missing = sorted(map(str, [*loading.get("missing_keys", ()), *loading.get("mismatched_keys", ())]))
     if missing:
         raise UserError(
-            f"model.{key}: {_place(model)}: holds no weights for {', '.join(missing[:4])}"
+            f"{_where(model)}: holds no weights for {', '.join(missing[:4])}"
             f"{' and others' if len(missing) > 4 else ''}, which would be random ones; it is no trained image classifier"
         )
     return LogitsOf(network.float().eval())

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from windtunnel.boundary.files import check_file
 from windtunnel.boundary.models.loaders import Loaded
-from windtunnel.boundary.models.of_libraries import unavailable, wanted
+from windtunnel.boundary.models.of_libraries import importing, wanted
 from windtunnel.boundary.models.record import MODEL_JSON, KeptFile
 from windtunnel.boundary.models.trust import Trust, require_sha256
 from windtunnel.core.contracts import Capability, Json
@@ -32,9 +33,7 @@ class _TfliteFile(KeptFile):
 
 def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
     """Copy the file. Raises UserError where it is none, or has another digest than `model.sha256`."""
-    path = Path(wanted(model, "path"))
-    if not path.is_file():
-        raise UserError(f"model.path: {path}: no such file")
+    path = check_file(Path(wanted(model, "path")), where="model.path")
     digest = file_digest(path)
     require_sha256(model, digest, str(path))
     shutil.copyfile(path, directory / _FILE)
@@ -45,9 +44,7 @@ def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
 def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     """Return the model that `keep` copied."""
     record = fitting(_TfliteFile, facts, MODEL_JSON, "what `train` wrote")
-    path = directory / record.file
-    if not path.is_file():
-        raise UserError(f"model.path: {path}: no such file")
+    path = check_file(directory / record.file, where="model.path")
     module = TfliteModule(path.read_bytes(), record.original, stretches=record.stretches)
     name = f"TFLite ({record.original}{module.expects})"
     return Loaded(module, frozenset({Capability.FORWARD}), file_digest(path), name)
@@ -118,10 +115,8 @@ def _rebuilt(content: bytes, name: str, stretches: bool) -> TfliteModule:
 
 
 def _interpreter(content: bytes, name: str) -> Any:
-    try:
+    with importing("tflite"):
         from ai_edge_litert.interpreter import Interpreter
-    except Exception as error:
-        raise unavailable("tflite", error) from error
     try:
         interpreter = Interpreter(model_content=content, num_threads=1)
         interpreter.allocate_tensors()

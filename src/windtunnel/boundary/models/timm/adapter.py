@@ -2,26 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from torch import nn
 
+from windtunnel.boundary.models import of_libraries
 from windtunnel.boundary.models.loaders import Loaded
-from windtunnel.boundary.models.of_libraries import (
-    PRETRAINED,
-    RANDOM,
-    check_folded,
-    given_weights,
-    keep_network,
-    loaded,
-    offline,
-    one_weights,
-    unavailable,
-    wanted,
-)
 from windtunnel.boundary.models.record import MODEL_JSON, OfLibrary
-from windtunnel.boundary.models.trust import Trust
+from windtunnel.boundary.models.trust import Trust, trust_of
 from windtunnel.boundary.network import NetworkRefusedError
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import OutOfTimeError, UserError, shown, unknown_word
@@ -41,42 +29,37 @@ class _TimmFile(OfLibrary):
 
 def view(model: Model) -> View:
     """Return the transforms of timm's configuration of the model, and the names of its classes."""
-    name = wanted(model, "name")
-    with offline(f"model: timm's {name}", model.time_limit, network=name.startswith(_HUB)):
+    name = of_libraries.wanted(model, "name")
+    with of_libraries.offline(trust_of(model), f": timm's {name}", network=name.startswith(_HUB)):
         return _view(_network(name, model.kwargs))
 
 
 def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
     """Make or download the model and keep its weights. Raises UserError where there is none of the name, or no download."""
-    one_weights(model)
-    name = wanted(model, "name")
-    if model.weights not in (None, PRETRAINED, RANDOM):
+    name = of_libraries.wanted(model, "name")
+    if model.weights not in (None, of_libraries.PRETRAINED, of_libraries.RANDOM):
         raise UserError(
             f"model.weights: {model.weights} is not allowed for timm, where the weights stand in the name "
-            f"(resnet50.a1_in1k); {PRETRAINED} or {RANDOM}"
+            f"(resnet50.a1_in1k); {of_libraries.PRETRAINED} or {of_libraries.RANDOM}"
         )
-    network_asked = name.startswith(_HUB) or (model.path is None and model.weights != RANDOM)
-    with offline(f"model: timm's {name}", model.time_limit, network=network_asked):
-        return _keep(model, name, directory, seed)
-
-
-def _keep(model: Model, name: str, directory: Path, seed: int) -> dict[str, Json]:
-    if weights := given_weights(model, name, seed, lambda: _network(name, model.kwargs)):
-        network, original = weights
-    else:
-        network = _network(name, model.kwargs, pretrained=True)
-        original = f"{name} ({_config(network).get('tag') or PRETRAINED})"
-    config = _data_config(network)
-    check_folded(_view(network), _transforms(config), config["mean"], config["std"])
-    facts: dict[str, Json] = {
-        # A name on a hub stands for an architecture, which can be built without one.
-        "name": str(_config(network).get("architecture") or name) if name.startswith(_HUB) else name,
-        "mean": list(config["mean"]),
-        "std": list(config["std"]),
-        "original": original,
-        "num_classes": int(network.num_classes),  # type: ignore[arg-type]
-    }
-    return keep_network(network, directory, model, _TimmFile, facts)
+    network_asked = name.startswith(_HUB) or (model.path is None and model.weights != of_libraries.RANDOM)
+    with of_libraries.offline(trust_of(model), f": timm's {name}", network=network_asked):
+        if of_user := of_libraries.given_weights(model, name, seed, lambda: _network(name, model.kwargs)):
+            network, original = of_user
+        else:
+            network = _network(name, model.kwargs, pretrained=True)
+            original = f"{name} ({_config(network).get('tag') or of_libraries.PRETRAINED})"
+        config = _data_config(network)
+        of_libraries.check_folded(_view(network), _transforms(config), config["mean"], config["std"])
+        facts: dict[str, Json] = {
+            # A name on a hub stands for an architecture, which can be built without one.
+            "name": str(_config(network).get("architecture") or name) if name.startswith(_HUB) else name,
+            "mean": list(config["mean"]),
+            "std": list(config["std"]),
+            "original": original,
+            "num_classes": int(network.num_classes),  # type: ignore[arg-type]
+        }
+        return of_libraries.keep_network(network, directory, model, _TimmFile, facts)
 
 
 def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
@@ -84,18 +67,17 @@ def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     record = fitting(_TimmFile, facts, MODEL_JSON, "what `train` wrote")
     if record.name.startswith(_HUB):  # a name that model.json is not to have: nothing is fetched for a file's sake
         raise UserError(f"model.json: name: '{record.name}' is a place on a hub, not an architecture of timm")
-    with offline(f"{trust.key}: timm's {record.name}", trust.time_limit, trust.key):
-        return loaded(_network(record.name, {"num_classes": record.num_classes, **trust.kwargs}), record, directory)
+    with of_libraries.offline(trust, f": timm's {record.name}"):
+        return of_libraries.loaded(
+            _network(record.name, {"num_classes": record.num_classes, **trust.kwargs}), record, directory
+        )
 
 
-def _library() -> ModuleType:
-    try:
+def _library() -> Any:
+    with of_libraries.importing("timm"):
         import timm
         import timm.data
-    except Exception as error:  # torchvision below it raises RuntimeError beside another build of torch
-        raise unavailable("timm", error) from error
-    module: ModuleType = timm
-    return module
+    return timm
 
 
 def _network(name: str, kwargs: Mapping[str, Any], *, pretrained: bool = False) -> nn.Module:

@@ -2,26 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from torch import nn
 
+from windtunnel.boundary.models import of_libraries
 from windtunnel.boundary.models.loaders import Loaded
-from windtunnel.boundary.models.of_libraries import (
-    PRETRAINED,
-    RANDOM,
-    check_folded,
-    given_weights,
-    keep_network,
-    loaded,
-    offline,
-    one_weights,
-    unavailable,
-    wanted,
-)
 from windtunnel.boundary.models.record import MODEL_JSON, OfLibrary
-from windtunnel.boundary.models.trust import Trust
+from windtunnel.boundary.models.trust import Trust, trust_of
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.references import first_line
@@ -40,62 +28,53 @@ class _TorchvisionFile(OfLibrary):
 
 def view(model: Model) -> View:
     """Return the transforms and the class names of the weights; of the default ones where the model's are a file or random."""
-    with offline(f"model: torchvision's {model.name}", model.time_limit):
+    with of_libraries.offline(trust_of(model), f": torchvision's {model.name}"):
         return _view(model)
 
 
 def _view(model: Model) -> View:
-    row = _weights(model)
-    zeros, ones = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
-    description = f"torchvision {row}: {' '.join(str(row.transforms()).split())}"
-    names = (distinct(row.meta["categories"]),) if "num_classes" not in model.kwargs else ()
-    return View(row.transforms(mean=zeros, std=ones), 3, description, names)
+    weights = _weights(model)
+    description = f"torchvision {weights}: {' '.join(str(weights.transforms()).split())}"
+    names = (distinct(weights.meta["categories"]),) if "num_classes" not in model.kwargs else ()
+    return View(weights.transforms(mean=(0.0,) * 3, std=(1.0,) * 3), 3, description, names)
 
 
 def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
     """Make or download the model and keep its weights. Raises UserError where there is none of the name, or no download."""
-    one_weights(model)
-    network_asked = model.path is None and model.weights != RANDOM
-    with offline(f"model: torchvision's {wanted(model, 'name')}", model.time_limit, network=network_asked):
-        return _keep(model, directory, seed)
-
-
-def _keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
-    name, row = wanted(model, "name"), _weights(model)
-    transforms = row.transforms()
-    check_folded(_view(model), transforms, transforms.mean, transforms.std)
-    facts: dict[str, Json] = {"name": name, "mean": list(transforms.mean), "std": list(transforms.std)}
-    if loaded := given_weights(model, name, seed, lambda: architecture(name, model.kwargs)):
-        network, original = loaded
-    else:
-        network, original = _downloaded(name, row, model.kwargs), f"{name} ({row.name})"
-        facts["transform_input"] = bool(getattr(network, "transform_input", False))
-    return keep_network(network, directory, model, _TorchvisionFile, {**facts, "original": original})
+    name = of_libraries.wanted(model, "name")
+    network_asked = model.path is None and model.weights != of_libraries.RANDOM
+    with of_libraries.offline(trust_of(model), f": torchvision's {name}", network=network_asked):
+        weights = _weights(model)
+        transforms = weights.transforms()
+        of_libraries.check_folded(_view(model), transforms, transforms.mean, transforms.std)
+        facts: dict[str, Json] = {"name": name, "mean": list(transforms.mean), "std": list(transforms.std)}
+        if of_user := of_libraries.given_weights(model, name, seed, lambda: architecture(name, model.kwargs)):
+            network, original = of_user
+        else:
+            network, original = _downloaded(name, weights, model.kwargs), f"{name} ({weights.name})"
+            facts["transform_input"] = bool(getattr(network, "transform_input", False))
+        return of_libraries.keep_network(network, directory, model, _TorchvisionFile, {**facts, "original": original})
 
 
 def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     """Return the model that `keep` kept; its architecture by its name, which no file can make anything else of."""
     record = fitting(_TorchvisionFile, facts, MODEL_JSON, "what `train` wrote")
-    with offline(f"{trust.key}: torchvision's {record.name}", trust.time_limit, trust.key):
+    with of_libraries.offline(trust, f": torchvision's {record.name}"):
         network = architecture(record.name, trust.kwargs)
         if record.transform_input is not None and hasattr(network, "transform_input"):
             network.transform_input = record.transform_input  # type: ignore[assignment]  # not a tensor: a switch
-        return loaded(network, record, directory)
+        return of_libraries.loaded(network, record, directory)
 
 
-def _library() -> ModuleType:
-    try:
+def _library() -> Any:
+    with of_libraries.importing("torchvision"):
         import torchvision
-    except Exception as error:  # its native operators raise RuntimeError beside another build of torch
-        raise unavailable("torchvision", error) from error
-    models: ModuleType = torchvision.models
-    return models
+    return torchvision.models
 
 
 def classifiers() -> list[str]:
     """Return the names of torchvision's classifiers. Raises UserError where it does not import."""
-    models = _library()
-    names: list[str] = models.list_models(module=models)
+    names: list[str] = _library().list_models(module=_library())
     return names
 
 
@@ -106,14 +85,14 @@ def parameter_count(name: str) -> int:
 
 def _weights(model: Model) -> Any:
     """Return the row of the weights enumeration that `weights` names; DEFAULT where it names none."""
-    name = wanted(model, "name")
+    name = of_libraries.wanted(model, "name")
     if name not in classifiers():
         raise UserError(unknown_word("model.name", name, classifiers(), what="a classifier of torchvision"))
     weights = _library().get_model_weights(name)
-    if model.weights in (None, PRETRAINED, RANDOM):
+    if model.weights in (None, of_libraries.PRETRAINED, of_libraries.RANDOM):
         return weights.DEFAULT
     if model.weights not in weights.__members__:
-        allowed = [*weights.__members__, PRETRAINED, RANDOM]
+        allowed = [*weights.__members__, of_libraries.PRETRAINED, of_libraries.RANDOM]
         raise UserError(unknown_word("model.weights", str(model.weights), allowed, what=f"weights of {name}"))
     return weights[model.weights]
 
