@@ -263,7 +263,7 @@ ROWS = {
     ),
     "the seed": (edit("params.yaml", "seed: 0", "seed: 1"), TORCH - {"report"}),
     "what the report says of a family": (append(f"{A}/latent/reported.py", "\nX = 1\n"), {"report"}),
-    "a chart that compares": (append(f"{PACKAGE}/reporting/report/sections/certificates.py", "\nX = 1\n"), {"report"}),
+    "a chart that compares": (append(f"{PACKAGE}/reporting/report/sections/compared.py", "\nX = 1\n"), {"report"}),
     "the title of the report": (edit("params.yaml", "report: {}", "report: {title: Mine}"), {"report"}),
     "a floor of the gate": (edit("params.yaml", "gate: {}", "gate: {minimum: {clean/accuracy: 0.1}}"), {"gate", "sanity"}),
     "a threshold of a check": (edit("params.yaml", "profile: stored", "profile: stored, thresholds: {C3: 0.5}"), {"sanity"}),

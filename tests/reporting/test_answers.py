@@ -23,9 +23,9 @@ from windtunnel.records.files import write_json
 from windtunnel.records.findings import FindingRecord, Status
 from windtunnel.records.gate import Decision, OutcomeRecord, Outcomes
 from windtunnel.reporting.answers import ANSWERS, ShowAnswer, compare_answer
+from windtunnel.reporting.ci_reports import cases_of_checks, write_junit
 from windtunnel.reporting.compare.comparison import compare_runs
 from windtunnel.reporting.compare.runs import Run
-from windtunnel.reporting.junit import cases_of_checks, write_junit
 
 ROW = {
     "id": "B1",

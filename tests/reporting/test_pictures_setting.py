@@ -49,7 +49,7 @@ def is_private(png, mode, tile=8):
 
 def test_a_picture_of_a_sample_is_made_in_one_module_alone():
     """What turns numbers into pixels elsewhere takes them from there, or gives the model its inputs."""
-    makes = re.compile(r"Image\.fromarray|colormaps\[|imshow|png_bytes\(|AxesImage\(")
+    makes = re.compile(r"Image\.fromarray|colormaps\[|imshow|(?:png_bytes|sheet_png)\(|AxesImage\(")
     places = {str(p.relative_to(SRC)) for p in SRC.rglob("*.py") if makes.search(p.read_text())}
     inputs = {"boundary/models/of_libraries.py", "boundary/data/load.py", "assessments/corruptions/jobs.py"}
     legends_and_pages = {"assessments/figures/scene.py", "assessments/figures/paint.py"}

@@ -10,7 +10,7 @@ from windtunnel.records.files import write_json
 from windtunnel.records.findings import FindingRecord, Severity, Status
 from windtunnel.records.gate import Condition, Decision, GateResult
 from windtunnel.records.layout import Layout
-from windtunnel.reporting.sarif import write_sarif
+from windtunnel.reporting.ci_reports import write_sarif
 
 SCHEMA = json.loads((Path(__file__).parent / "sarif-2.1.0-subset.json").read_text())
 PARAMS = """\

@@ -61,7 +61,7 @@ BROKEN = Question(
     10,
     "Accuracy here is the share of all samples that no attack broke: an upper bound of the true robust accuracy, never a "
     "certificate. Success is the share of correctly classified samples that were broken. Compare rows of one budget only.",
-    compared=Lazy(f"{_SECTIONS}.breaks:damage_blocks"),
+    compared=Lazy(f"{_SECTIONS}.compared:damage_blocks"),
     last=Lazy(f"{_SECTIONS}.side_by_side:side_by_side_blocks"),
 )
 VERIFIED = Question(
@@ -69,7 +69,7 @@ VERIFIED = Question(
     20,
     "Certified: no change within the budget can alter the correct prediction. Falsified: a counterexample is known, or the "
     "clean prediction is wrong. Unknown means that the verifier did not decide the sample within its limits.",
-    compared=Lazy(f"{_SECTIONS}.certificates:certificate_blocks"),
+    compared=Lazy(f"{_SECTIONS}.compared:certificate_blocks"),
 )
 AVERAGE = Question(
     "How does it do under everyday disturbances?",

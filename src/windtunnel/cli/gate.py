@@ -63,11 +63,11 @@ def gate(
     try:
         result = read_gate(GATE)
         if junit:
-            from windtunnel.reporting.junit import cases_of_gate, write_junit
+            from windtunnel.reporting.ci_reports import cases_of_gate, write_junit
 
             write_junit("windtunnel gate", cases_of_gate(result), junit)
         if sarif:
-            from windtunnel.reporting.sarif import write_sarif
+            from windtunnel.reporting.ci_reports import write_sarif
 
             write_sarif(result, read_findings(SANITY), HERE, sarif)
         if as_json:

@@ -24,7 +24,7 @@ from windtunnel.params.entry import Budget
 from windtunnel.records.findings import FindingRecord, Severity, Status, counts, in_words, overall, read_sanity
 from windtunnel.records.layout import PARAMS_FILE, SANITY
 from windtunnel.reporting.answers import sanity_answer
-from windtunnel.reporting.junit import cases_of_checks, write_junit
+from windtunnel.reporting.ci_reports import cases_of_checks, write_junit
 
 _COLOUR = {
     Status.PASS: "green",

@@ -25,7 +25,7 @@ from windtunnel.records.gate import (
 )
 from windtunnel.records.layout import GATE
 from windtunnel.records.sandwich import DrawRecord, Layer
-from windtunnel.reporting.junit import cases_of_gate
+from windtunnel.reporting.ci_reports import cases_of_gate
 from windtunnel.reporting.report.sections.sanity import gate_line
 
 METRICS = {

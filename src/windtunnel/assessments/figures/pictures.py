@@ -136,6 +136,30 @@ def enlarged(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     return pixels.repeat(factor, 0).repeat(factor, 1)
 
 
+def tile_of(images: Tensor, side: int) -> tuple[int, int]:
+    """(width, height) of a picture on a sheet: at most `side` pixels, larger images averaged down."""
+    height, width = images.shape[-2:]
+    shrink = min(1.0, side / max(height, width))
+    return max(1, round(width * shrink)), max(1, round(height * shrink))
+
+
+def shrunk(images: Tensor, side: int) -> Tensor:
+    """Return (N, C, H, W) in the size of `tile_of`."""
+    size = tile_of(images, side)[::-1]
+    return images if tuple(images.shape[-2:]) == size else interpolate(images, size, mode="area")
+
+
+def sheet_png(tiles: NDArray[np.uint8], across: int) -> bytes:
+    """Tiles (n, H, W[, 3]) as one PNG, `across` in a row, white where the last row has none."""
+    n, height, width = tiles.shape[:3]
+    rows = -(-n // across)
+    sheet = np.full((rows * across, *tiles.shape[1:]), 255, np.uint8)
+    sheet[:n] = tiles
+    tail = tiles.shape[3:]
+    laid = sheet.reshape(rows, across, height, width, *tail).swapaxes(1, 2)
+    return png_bytes(laid.reshape(rows * height, across * width, *tail))
+
+
 def png_bytes(pixels: NDArray[np.uint8]) -> bytes:
     """(H, W) or (H, W, 3) as PNG."""
     buffer = io.BytesIO()

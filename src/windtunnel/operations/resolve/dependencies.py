@@ -132,7 +132,7 @@ def lazy_imports() -> dict[str, list[str]]:
             ]
             for family in ours
         },
-        "windtunnel.reporting.report.figures": [CLEAN_FIGURES, *(family.figures for family in families().values())],
+        "windtunnel.reporting.report.pictures": [CLEAN_FIGURES, *(family.figures for family in families().values())],
         **dict.fromkeys(
             ("windtunnel.evaluation.summary.headline", "windtunnel.params.load", "windtunnel.params.schema"), records
         ),

@@ -8,15 +8,21 @@ from functools import partial
 from pathlib import Path
 
 from windtunnel.assessments.figures.pictures import pictures_as
+from windtunnel.core.contracts import AssessmentKind
 from windtunnel.params.results import Report
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.reporting.report.collect import ReportInputs, collect
-from windtunnel.reporting.report.model import ODD_METADATA, ReportContent, Section, Table, Text, guarded
-from windtunnel.reporting.report.phrases import number, percent
-from windtunnel.reporting.report.sections.assessment import assessment_section, caveat_blocks, essential_blocks
+from windtunnel.reporting.report.model import ODD_METADATA, Block, ReportContent, Section, Table, Text, guarded
+from windtunnel.reporting.report.phrases import number, percent, short
+from windtunnel.reporting.report.sections.assessment import (
+    assessment_section,
+    caveat_blocks,
+    essential_blocks,
+    what_ran,
+)
+from windtunnel.reporting.report.sections.compared import budgets_table
 from windtunnel.reporting.report.sections.families import family_sections
 from windtunnel.reporting.report.sections.front import front
-from windtunnel.reporting.report.sections.reproducibility import reproducibility_section
 from windtunnel.reporting.report.sections.samples import samples_appendix
 from windtunnel.reporting.report.sections.sanity import SANITY, checks_appendix, gate_section, sanity_section
 
@@ -127,3 +133,77 @@ def clean_section(clean: Artifacts, inputs: ReportInputs, options: Report) -> Se
     explained = Text("Expected calibration error: the mean gap between confidence and accuracy; 0 is perfect.")
     blocks = (*caveat_blocks(clean), table, explained, *essential_blocks(clean, inputs))
     return Section(CLEAN, blocks, (guarded("clean", partial(assessment_section, clean, inputs, options)),))
+
+
+REPRODUCE = "How can I reproduce them?"
+_OF_DATA = ("source", "n", "shape", "class_names", "labelled", "value_range_of_source", "samples")
+_OF_MODEL = (
+    "source",
+    "architecture",
+    "factory",
+    "function",
+    "original",
+    "input_shape",
+    "num_classes",
+    "recipe",
+    "sha256",
+)
+_ORIGIN = ("seed", "device", "python", "threads_deterministic", "model_source", "dataset_digest", "model_digest")
+_RANDOMNESS = {
+    "deterministic": "deterministic: no seed",
+    "global_rng": "global generator, seeded per batch and restored",
+    "self_seeded": "own seed, passed in the call",
+}
+
+
+def reproducibility_section(inputs: ReportInputs) -> Section:
+    """Explain how to reproduce the numbers: what was tested, the command, versions, seeds, digests, and what no seed can fix."""
+    details = Section("What ran, and how it repeats", (_runs(inputs),), detail=True)
+    return Section(REPRODUCE, tuple(_reproduction(inputs)), (details,))
+
+
+def _reproduction(inputs: ReportInputs) -> Iterator[Block]:
+    yield Text(
+        "Everything here is computed from params.yaml, dvc.yaml and the locked environment by the first command, and this "
+        "report alone, from the files of the assessments, by the second."
+    )
+    yield Text("dvc repro", code=True)
+    yield Text("windtunnel report", code=True)
+    rows = [
+        (what, "; ".join(f"{key.replace('_', ' ')} {short(facts[key])}" for key in keys if key in facts))
+        for what, record, keys in (("data", inputs.data, _OF_DATA), ("model", inputs.model, _OF_MODEL))
+        if record and (facts := record.model_dump(mode="json"))
+    ]
+    all_artifacts = [a for a in (inputs.summary, inputs.clean, *inputs.assessments) if a]
+    if all_artifacts:
+        origin = all_artifacts[0].metadata.provenance.model_dump(mode="json")
+        rows += [(key.replace("_", " "), short(origin[key])) for key in _ORIGIN if key in origin]
+        packages: dict[str, str] = {}
+        for a in all_artifacts:
+            packages |= a.metadata.provenance.packages
+        rows.append(("packages", ", ".join(f"{name} {version}" for name, version in sorted(packages.items()))))
+    yield Table("Data, model, seed, digests and versions", ("what", "value"), tuple(rows))
+    if inputs.summary:
+        yield budgets_table(inputs)
+    yield Text("Intervals are at 95 %: Wilson's for rates, Clopper-Pearson's for certified claims.")
+
+
+def _runs(inputs: ReportInputs) -> Table:
+    device = inputs.summary.metadata.provenance.device if inputs.summary else "cpu"
+    rows = tuple((a.name, what_ran(a), *_again(a, device)) for a in inputs.assessments)
+    return Table("What ran", ("assessment", "how", "randomness", "a second run"), rows)
+
+
+def _again(artifacts: Artifacts, device: str) -> tuple[str, str]:
+    """(how an assessment draws at random, in what a second run differs)."""
+    randomness = artifacts.metadata.semantics.randomness
+    exceptions = []
+    if artifacts.kind is AssessmentKind.FORMAL_VERIFICATION:
+        exceptions.append("measured run times differ")
+        timeouts = int(number(artifacts.metrics, "timeouts"))
+        late = f"{timeouts} samples timed out: a faster machine may decide them"
+        exceptions.append(late if timeouts else "verdicts are equal: no sample timed out")
+    if device != "cpu":
+        exceptions.append(f"sums on {device} may be rounded in another order")
+    equal = "equal bit for bit with this seed, on the same machine and versions"
+    return _RANDOMNESS.get(randomness, randomness or "not recorded"), "; ".join(exceptions) or equal

@@ -6,9 +6,10 @@ One assessment's tensors are in memory at a time: pictures are taken of some sam
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,11 +30,11 @@ from windtunnel.records.metadata import Metadata, read_metadata
 from windtunnel.records.result import Tensors
 from windtunnel.records.run_times import read_runtime
 from windtunnel.records.sandwich import layers_of, options_of_summary
-from windtunnel.reporting.report.figures import Drawn, figures_of
-from windtunnel.reporting.report.pictures import Pictures, plan_pictures
+from windtunnel.reporting.report.pictures import Drawn, Pictures, figures_of, plan_pictures
 
 T = TypeVar("T")
 
+_DAMAGED = "is missing from this report: it is damaged or of another version"
 # What the report reads of the summary beside the sandwich.
 _OF_SUMMARY = ("n_samples", "clean_accuracy")
 _SUMMARY_TENSORS = ("verdicts", "worst_by", "certified_verdicts", "certified_by", "perturbation_distance")
@@ -87,16 +88,13 @@ def collect(
     """
     problems: list[str] = []
 
-    def shown(error: UserError) -> str:
-        # The report goes to others: where it was built is none of their business.
-        return str(error).replace(f"{reports}/", "")
-
     def read(directory: Path, what: str) -> Artifacts | None:
         try:
             artifacts = read_artifacts(directory, run_times=measured)
             _check_metadata(artifacts)
         except UserError as error:
-            problems.append(f"{what} is missing from this report: {shown(error)}")
+            # The report goes to others: where it was built is none of their business.
+            problems.append(f"{what} is missing from this report: {str(error).replace(f'{reports}/', '')}")
             return None
         return artifacts
 
@@ -134,12 +132,44 @@ def collect(
             metadata = with_caveats(assessment.metadata, checks or ())
             metadata = metadata.model_copy(update={"metrics": {**metadata.metrics, **assessment.run_time_metrics}})
             assessments.append(replace(_slim(assessment), metadata=metadata))
-    data = _kept(reports / "data" / DATASET_JSON, read_record, problems)
-    model = _kept(reports / "model" / MODEL_JSON, read_model, problems)
-    gate = _gate(reports / "gate.json", problems)
-    curves = _curves(reports / "summary", requested, problems) if summary else ()
-    further = (tuple(problems), children, pictures, curves, figures, confidence, run)
-    return ReportInputs(clean, summary, checks, gate, tuple(assessments), data, model, *further)
+    data_file, model_file, gate = reports / "data" / DATASET_JSON, reports / "model" / MODEL_JSON, reports / "gate.json"
+    curves = _attempt(
+        lambda: (
+            tuple(curve for curve in read_curves(reports / "summary") if curve.name in requested) if summary else ()
+        ),
+        "What is known against epsilon is missing from this report: the summary has no curves that fit",
+        problems,
+    )
+    return ReportInputs(
+        clean,
+        summary,
+        checks,
+        _recorded(gate, read_gate, "The gate's decision is missing from this report: gate.json is damaged", problems),
+        tuple(assessments),
+        _recorded(data_file, lambda path: read_record(path.parent), f"data/{DATASET_JSON} {_DAMAGED}", problems),
+        _recorded(model_file, lambda path: read_model(path.parent), f"model/{MODEL_JSON} {_DAMAGED}", problems),
+        tuple(problems),
+        children,
+        pictures,
+        curves or (),
+        figures,
+        confidence,
+        run,
+    )
+
+
+def _attempt(read: Callable[[], T], line: str, problems: list[str]) -> T | None:
+    """Return what `read` returns; None, and the line among the problems, where it is damaged or of another version."""
+    try:
+        return read()
+    except UserError:
+        problems.append(line)
+        return None
+
+
+def _recorded(path: Path, read: Callable[[Path], T], line: str, problems: list[str]) -> T | None:
+    """Read a record of a stage beside its tensors; None where it is missing, and where it is damaged, with a line for that."""
+    return _attempt(lambda: read(path), line, problems) if path.is_file() else None
 
 
 def known_assessments(reports: Path) -> list[str]:
@@ -152,15 +182,6 @@ def _in_order(names: list[str], summary: Artifacts | None) -> list[str]:
     """Return the names in the order of the run, which the summary knows; others after them."""
     order = options_of_summary(summary.metadata).assessments if summary else ()
     return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
-
-
-def _curves(summary: Path, names: Collection[str], problems: list[str]) -> tuple[SecurityCurve, ...]:
-    """Return the security curves of these assessments, from the summary."""
-    try:
-        return tuple(curve for curve in read_curves(summary) if curve.name in names)
-    except UserError:
-        problems.append("What is known against epsilon is missing from this report: the summary has no curves that fit")
-        return ()
 
 
 def _confidence_when_wrong(artifacts: Artifacts) -> float | None:
@@ -214,48 +235,21 @@ def _lacking_in_summary(summary: Artifacts) -> str:
 def _children(directory: Path, name: str, problems: list[str]) -> dict[str, Metadata]:
     """Return the metadata of the single corruptions of a suite."""
     children: dict[str, Metadata] = {}
-    for path in sorted(directory.glob(f"*/{METADATA_FILE}")):
-        try:
-            children[path.parent.name] = read_metadata(path.parent)
-        except UserError:
-            problems.append(f"{name}/{path.parent.name} is missing from this report: its metadata.json is damaged")
+    for child in sorted(path.parent for path in directory.glob(f"*/{METADATA_FILE}")):
+        line = f"{name}/{child.name} is missing from this report: its metadata.json is damaged"
+        if metadata := _attempt(partial(read_metadata, child), line, problems):
+            children[child.name] = metadata
     return children
-
-
-def _kept(path: Path, read: Callable[[Path], T], problems: list[str]) -> T | None:
-    """Read the record of a stage beside its tensors; None where it is missing, and where it is damaged, with a line for that."""
-    if not path.is_file():
-        return None
-    try:
-        return read(path.parent)
-    except UserError:
-        problems.append(
-            f"{path.parent.name}/{path.name} is missing from this report: it is damaged or of another version"
-        )
-        return None
 
 
 def findings_in(directory: Path, problems: list[str]) -> tuple[FindingRecord, ...] | None:
     """Return the outcome of every sanity check, None where none ran; why not is added to `problems`."""
-    try:
-        recorded = read_sanity(directory)
-    except UserError:
-        problems.append(
-            "The sanity checks are missing from this report: their metadata is damaged or of another version"
-        )
-        return None
-    if recorded is None:
+    damaged = "The sanity checks are missing from this report: their metadata is damaged or of another version"
+    known = len(problems)
+    recorded = _attempt(lambda: read_sanity(directory), damaged, problems)
+    if recorded is None and len(problems) == known:
         problems.append("No sanity checks ran: the evaluation itself is not checked.")
-        return None
-    return recorded.checks
-
-
-def _gate(path: Path, problems: list[str]) -> GateResult | None:
-    try:
-        return read_gate(path) if path.is_file() else None
-    except UserError:
-        problems.append("The gate's decision is missing from this report: gate.json is damaged")
-        return None
+    return recorded.checks if recorded else None
 
 
 def numbers_of(base: Artifacts | None) -> dict[str, str]:
@@ -266,21 +260,15 @@ def numbers_of(base: Artifacts | None) -> dict[str, str]:
 def numbered_samples(artifacts: Artifacts, numbered: Mapping[str, str]) -> Artifacts:
     """`artifacts` with every sample called by its number, in its options, its caveats and its hard failures."""
     metadata = artifacts.metadata
-    caveats = tuple(
-        caveat.model_copy(
-            update={
-                "text": _in_text(caveat.text, numbered),
-                "samples": tuple(numbered.get(s, "") for s in caveat.samples),
-            }
-        )
-        for caveat in metadata.caveats
-    )
-    options: dict[str, object] = {
-        "sample_names": tuple(numbered.get(name, "a sample of another run") for name in artifacts.sample_names)
-    }
+    caveats = []
+    for caveat in metadata.caveats:
+        names = tuple(numbered.get(sample, "") for sample in caveat.samples)
+        caveats.append(caveat.model_copy(update={"text": _in_text(caveat.text, numbered), "samples": names}))
+    names = tuple(numbered.get(name, "a sample of another run") for name in artifacts.sample_names)
+    options: dict[str, object] = {"sample_names": names}
     if "hard_failures" in metadata.kwargs.extra:
         options["hard_failures"] = [_in_text(line, numbered) for line in options_of_summary(metadata).hard_failures]
-    renamed = {"caveats": caveats, "kwargs": metadata.kwargs.model_copy(update=options)}
+    renamed = {"caveats": tuple(caveats), "kwargs": metadata.kwargs.model_copy(update=options)}
     return replace(artifacts, metadata=metadata.model_copy(update=renamed))
 
 

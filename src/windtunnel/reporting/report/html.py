@@ -75,16 +75,12 @@ def _samples(samples: SampleAppendix) -> dict[str, object]:
     def coded(texts: Sequence[str]) -> list[int]:
         return [word_index.setdefault(text, len(word_index)) for text in texts]
 
-    rows = [coded((r.name, r.target, r.clean, r.status, r.decided_by, r.distance)) for r in samples.rows]
-    results = [
-        [coded((o.verdict, o.prediction, o.distance, o.decided_by)) if o else 0 for o in r.results]
-        for r in samples.rows
-    ]
-    sprites = [{"source": s.source, "tile": s.tile, "columns": s.columns, "slots": s.slots} for s in samples.sprites]
     return {
+        "rows": [coded(row[:-1]) for row in samples.rows],
+        "results": [[coded(result) if result else 0 for result in row.results] for row in samples.rows],
         "words": list(word_index),
-        "rows": rows,
-        "results": results,
         "assessments": samples.assessments,
-        "sprites": sprites,
+        "sprites": [
+            {"source": s.source, "tile": s.tile, "columns": s.columns, "slots": s.slots} for s in samples.sprites
+        ],
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from windtunnel.assessments.figures.pictures import PictureGrid
 from windtunnel.assessments.figures.scene import Scene
@@ -83,8 +83,7 @@ class Tile:
     role: str
 
 
-@dataclass(frozen=True, slots=True)
-class SampleResult:
+class SampleResult(NamedTuple):
     """Result of one assessment for one sample, as text."""
 
     verdict: str
@@ -93,8 +92,7 @@ class SampleResult:
     decided_by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SampleRow:
+class SampleRow(NamedTuple):
     """One sample: its tightest status, who decided it, and every assessment's result (None: not among its samples)."""
 
     name: str

@@ -28,6 +28,16 @@ def bracket(limits: tuple[float, float] | None) -> str:
     return f" [{limits[0]:.1%}, {limits[1]:.1%}]" if limits else ""
 
 
+def interval(ends: tuple[float, float] | None, form: str) -> str:
+    """`[59.0%, 72.5%]` of the format `.1%`; empty where there is none."""
+    return f"[{ends[0]:{form}}, {ends[1]:{form}}]" if ends else ""
+
+
+def with_interval(value: float, ends: tuple[float, float] | None, form: str) -> str:
+    """`66.0% [59.0%, 72.5%]` of the format `.1%`."""
+    return f"{value:{form}} {interval(ends, form)}".strip()
+
+
 def short(value: Json, limit: int = 80) -> str:
     """Any JSON value on one line."""
     if isinstance(value, bool):

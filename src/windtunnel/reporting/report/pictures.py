@@ -1,23 +1,29 @@
-"""Pictures of samples: thumbnails on sheets for the per-sample table, and a few samples side by side under every attack.
+"""Pictures of samples and figures of assessments, taken while the tensors of an assessment are in memory; kept are blocks alone.
 
+Thumbnails are on sheets for the per-sample table, and a few samples side by side under every attack.
 A report holds thumbnails of as many samples as fit into PIXELS; with more, of samples evenly spaced in the run's order.
 Only those rows are read from an assessment's tensors, which are dropped before the next assessment is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from torch import Tensor
-from torch.nn.functional import interpolate
 
-from windtunnel.assessments.figures.pictures import picture_mode, pixels_of, png_bytes
+from windtunnel.assessments.figures.base import VISUALISERS, drawn
+from windtunnel.assessments.figures.pictures import picture_mode, pixels_of, sheet_png, shrunk, tile_of
+from windtunnel.assessments.figures.registry import register_figures
+from windtunnel.assessments.figures.scene import Scene
+from windtunnel.boundary.pictures import is_picture
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.evaluation.summary.evidence import in_latent_space
 from windtunnel.records.artifacts import Artifacts
-from windtunnel.reporting.report.model import Sprite
+from windtunnel.records.metadata import FigureRecord
+from windtunnel.reporting.report.model import ODD_METADATA, Block, Chart, Figure, Sprite, Text
 
 PIXELS = 2_400_000  # of all thumbnails together: about 9 MB of HTML at worst (noise in colour)
 TILE = 40  # pixels; larger images are averaged down
@@ -52,28 +58,26 @@ class Pictures:
         if not changed or in_latent_space(artifacts) or not isinstance(images, Tensor) or images.ndim != 4:
             return
         row_of = {name: i for i, name in enumerate(artifacts.sample_names)}
-        row_of_sample = {i: row_of[self.names[i]] for i in self.perturbed_thumbnails if self.names[i] in row_of}
-        finite = {i: row for i, row in row_of_sample.items() if bool(images[row].isfinite().all())}
-        if finite:
-            self.sprites.append(_sprite(images[list(finite.values())], tuple(finite), source))
+        finite = {
+            i: row
+            for i in {*self.perturbed_thumbnails, *self.chosen}
+            if (row := row_of.get(self.names[i])) is not None and bool(images[row].isfinite().all())
+        }
+        if small := tuple(i for i in self.perturbed_thumbnails if i in finite):
+            self.sprites.append(_sprite(images[[finite[i] for i in small]], small, source))
         for i in self.chosen:
-            row = row_of.get(self.names[i])
-            if row is not None and bool(images[row].isfinite().all()):
-                self.perturbed[artifacts.name, i] = images[row].clone()
+            if i in finite:
+                self.perturbed[artifacts.name, i] = images[finite[i]].clone()
 
 
 def plan_pictures(base: Artifacts | None, assessments: int) -> Pictures | None:
     """Which samples get pictures; None where there are no images. `base`: the summary, else the clean evaluation."""
     images = base.data.get("clean_inputs") if base else None
-    if (
-        picture_mode() == "none"
-        or base is None
-        or not isinstance(images, Tensor)
-        or images.ndim != 4
-        or not len(images)
-    ):
+    if base is None or not isinstance(images, Tensor) or images.ndim != 4 or not len(images):
         return None
-    height, width = _tile(images)
+    if picture_mode() == "none":
+        return None
+    width, height = tile_of(images, TILE)
     room = PIXELS // (2 * height * width)
     stored = base.kept.tolist()
     row, n = {sample: i for i, sample in enumerate(stored)}, len(stored)
@@ -110,26 +114,10 @@ def _evenly(samples: Sequence[int], count: int) -> tuple[int, ...]:
     return tuple(samples[i] for i in places)
 
 
-def _tile(images: Tensor) -> tuple[int, int]:
-    height, width = images.shape[-2:]
-    shrink = min(1.0, TILE / max(height, width))
-    return max(1, round(height * shrink)), max(1, round(width * shrink))
-
-
 def _sprite(images: Tensor, slots: tuple[int, ...], source: int) -> Sprite:
-    height, width = _tile(images)
-    if images.shape[-2:] != (height, width):
-        images = interpolate(images, (height, width), mode="area")
-    pixels = pixels_of(images)
+    pixels = pixels_of(shrunk(images, TILE))
     columns = max(1, min(len(pixels), round(len(pixels) ** 0.5)))
-    rows = -(-len(pixels) // columns)
-    sheet = np.zeros((rows * columns, *pixels.shape[1:]), np.uint8)
-    sheet[: len(pixels)] = pixels
-    tail = sheet.shape[3:]
-    laid = sheet.reshape(rows, columns, height, width, *tail).swapaxes(1, 2)
-    return Sprite(
-        source, png_bytes(laid.reshape(rows * height, columns * width, *tail)), (width, height), columns, slots
-    )
+    return Sprite(source, sheet_png(pixels, columns), tile_of(images, TILE), columns, slots)
 
 
 def thumbnails_note(pictures: Pictures | None, total: int) -> str:
@@ -138,3 +126,59 @@ def thumbnails_note(pictures: Pictures | None, total: int) -> str:
         return ""
     note = f"{len(pictures.thumbnails)} of {total} samples have a thumbnail, evenly spaced"
     return f"{note}; {len(pictures.perturbed_thumbnails)} of them also one per attack, so that this file stays small."
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One figure of an assessment. `repeats`: shows clean images or maps of the change, which the report may show elsewhere.
+
+    essential: whether the section on its family shows it.
+    """
+
+    visualiser: str
+    blocks: tuple[Block, ...]
+    repeats: bool = False
+    essential: bool = False
+
+
+def figures_of(artifacts: Artifacts) -> tuple[Drawn, ...]:
+    """Return the figures that metadata.json lists, in its order."""
+    register_figures()
+    return tuple(_figures(artifacts))
+
+
+def _figures(artifacts: Artifacts) -> Iterator[Drawn]:
+    pictures = picture_files(artifacts)
+    for row in artifacts.metadata.visualisers:
+        name, title = row.name, row.title or row.name
+        path = pictures.get(row.file)
+        repeats = row.embeds_clean_input or row.embeds_perturbation_map
+        essential = name in VISUALISERS and VISUALISERS[name].essential
+        if row.empty:
+            yield Drawn(name, (Text(f"{title}: {row.empty}"),), essential=essential)
+        elif blocks := _described(artifacts, row, title):
+            yield Drawn(name, blocks, repeats, essential)
+        elif path:
+            yield Drawn(name, (Figure(path, f"{artifacts.name}: {title}"),), repeats, essential)
+
+
+def _described(artifacts: Artifacts, row: FigureRecord, title: str) -> tuple[Block, ...]:
+    """Yield the blocks that the visualiser of a row of metadata.json draws with its options; nothing where it is unknown or cannot."""
+    visualiser = VISUALISERS.get(row.name)
+    if visualiser is None:
+        return ()
+    try:
+        drawings, empty = drawn(visualiser(**row.options), artifacts)
+    except ODD_METADATA:
+        return ()
+    if empty:
+        return (Text(f"{title}: {empty}"),)
+    caption = f"{artifacts.name}: {title}"
+    return tuple(Chart(drawing, caption) if isinstance(drawing, Scene) else drawing for drawing in drawings)
+
+
+def picture_files(artifacts: Artifacts) -> Mapping[str, Path]:
+    """Return the files of `visualisers` in metadata.json that are pictures in the assessment's own directory."""
+    names = [row.file for row in artifacts.metadata.visualisers]
+    paths = {name: artifacts.directory / name for name in names if Path(name).name == name}
+    return {name: path for name, path in paths.items() if path.suffix == ".png" and is_picture(path)}

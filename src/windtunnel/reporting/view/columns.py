@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from windtunnel.assessments.figures.pictures import picture_mode
+from windtunnel.assessments.figures.pictures import picture_mode, tile_of
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.core.errors import UserError
 from windtunnel.core.sample_states import SampleState, states_of
@@ -231,7 +231,7 @@ def core(samples: PageSamples, large: Mapping[str, object] | None = None) -> dic
             }
             for s in samples.sources
         ],
-        "tile": list(tile_of(images)) if images is not None else None,
+        "tile": list(tile_of(images, SMALL_SIDE)) if images is not None else None,
         "large": large,
         "nearest": NEAREST,
     }
@@ -265,13 +265,6 @@ def changed_images(source: PageAssessment) -> Tensor | None:
     if source.kind == AssessmentKind.STATISTICAL_SAMPLING or "latents" in source.data:
         return None
     return source.images("perturbed_inputs")
-
-
-def tile_of(images: Tensor, side: int = SMALL_SIDE) -> tuple[int, int]:
-    """(width, height) of a picture on a sheet: at most `side` pixels, larger images averaged down."""
-    height, width = (int(s) for s in images.shape[-2:])
-    shrink = min(1.0, side / max(height, width))
-    return max(1, round(width * shrink)), max(1, round(height * shrink))
 
 
 def _packed(values: NDArray[np.generic]) -> str:

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
-from torch.nn.functional import interpolate
 
-from windtunnel.assessments.figures.pictures import allowed, pictures_as, pixels_of, png_bytes
+from windtunnel.assessments.figures.pictures import allowed, pictures_as, pixels_of, sheet_png, shrunk, tile_of
 from windtunnel.boundary.writing import writing
 from windtunnel.records.files import read_own
 from windtunnel.reporting.compare.runs import Run
@@ -27,7 +25,6 @@ from windtunnel.reporting.view.columns import (
     column,
     core,
     rows_at,
-    tile_of,
 )
 
 
@@ -64,7 +61,7 @@ def _files(runs: list[Run], *, served: bool) -> dict[str, Callable[[], bytes]]:
     files: dict[str, Callable[[], bytes]] = {"index.html": _served_page if served else partial(_template, "view.html")}
     files |= {name: partial(_template, name) for name in _STATIC}
     images = samples.base.images("clean_inputs")
-    has_large = images is not None and tile_of(images, LARGE.side) != tile_of(images)
+    has_large = images is not None and tile_of(images, LARGE.side) != tile_of(images, SMALL.side)
     # A bundle with large pictures of every assessment would be gigabytes: it has those of the nearest examples.
     with_large = [s for s, source in enumerate(samples.sources) if has_large and (served or source.name == NEAREST)]
     large = {"tile": tile_of(images, LARGE.side), "sources": with_large} if images is not None and has_large else None
@@ -124,7 +121,7 @@ def _sheet(samples: PageSamples, source: PageAssessment, sheet: Sheet, block: in
 
 def _of_images(images: Tensor | None, sheet: Sheet) -> bytes:
     assert images is not None  # only what has images has a sheet
-    return _laid(pixels_of(_small(images.nan_to_num(1.0), sheet)), sheet)
+    return sheet_png(pixels_of(shrunk(images.nan_to_num(1.0), sheet.side)), sheet.across)
 
 
 def _change_sheet(samples: PageSamples, source: PageAssessment, sheet: Sheet, block: int) -> bytes:
@@ -135,28 +132,8 @@ def _change_sheet(samples: PageSamples, source: PageAssessment, sheet: Sheet, bl
     images, clean = rows_at(source, "perturbed_inputs", *span), rows_at(samples.base, "clean_inputs", *span)
     assert images is not None
     assert clean is not None
-    change = _small(allowed((images - clean).nan_to_num(0.0), 0.0), sheet)
+    change = shrunk(allowed((images - clean).nan_to_num(0.0), 0.0), sheet.side)
     signed = change.gather(1, change.abs().argmax(1, keepdim=True))[:, 0]
     scale = signed.abs().flatten(1).amax(1).clamp(min=1e-8)[:, None, None]
     colours = colormaps["RdBu_r"](((signed / scale + 1) / 2).numpy())[..., :3]
-    return _laid((colours * 255).round().astype(np.uint8), sheet)
-
-
-def _small(images: Tensor, sheet: Sheet) -> Tensor:
-    width, height = tile_of(images, sheet.side)
-    return (
-        images
-        if images.shape[-2:] == torch.Size((height, width))
-        else interpolate(images, (height, width), mode="area")
-    )
-
-
-def _laid(pixels: np.ndarray, layout: Sheet) -> bytes:
-    """Tiles (n, H, W[, 3]) as one PNG, row by row."""
-    n, height, width = pixels.shape[:3]
-    rows = math.ceil(n / layout.across)
-    sheet = np.full((rows * layout.across, *pixels.shape[1:]), 255, np.uint8)
-    sheet[:n] = pixels
-    tail = pixels.shape[3:]
-    laid = sheet.reshape(rows, layout.across, height, width, *tail).swapaxes(1, 2)
-    return png_bytes(laid.reshape(rows * height, layout.across * width, *tail))
+    return sheet_png((colours * 255).round().astype(np.uint8), sheet.across)

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from windtunnel.assessments.latent.tables import ClassifierMetrics, Correlation
 from windtunnel.core.contracts import ThreatModel
 from windtunnel.params.results import Report as Options
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.basis import Basis
 from windtunnel.records.files import is_tensor_summary
-from windtunnel.records.metadata import limits
+from windtunnel.records.metadata import Rate, limits, rate
 from windtunnel.records.tables import table
 from windtunnel.reporting.report.collect import ReportInputs
 from windtunnel.reporting.report.model import Block, Highlight, Section, Table, Text
-from windtunnel.reporting.report.phrases import class_name, kwargs, listed, number, region_words, short
-from windtunnel.reporting.report.sections.classifiers import classifier_tables
+from windtunnel.reporting.report.phrases import class_name, interval, kwargs, listed, region_words, short, with_interval
 from windtunnel.reporting.report.sections.side_by_side import attack_by_attack, shown_side_by_side
 
+_SHARES = {"clean": "clean_accuracy", "LRA": "lra", "LGA": "lga", "LLNA": "llna_reconstruction", "LARA": "lara"}
+_SHARES |= {"LAGA": "laga", "noise": "noise_accuracy", "frequency L2": "adversarial_frequency_scaled_l2"}
+_SHARES |= {"frequency Linf": "adversarial_frequency_linf"}
+_SIZES = {"LARS": "lars", "LAGS": "lags", "severity L2": "adversarial_severity_scaled_l2"}
+_SIZES |= {"severity Linf": "adversarial_severity_linf", "image L2, real": "image_change_l2_reconstruction"}
+_SIZES |= {"image L1, real": "image_change_l1_reconstruction", "image L2, generated": "image_change_l2_generation"}
+_SIZES |= {"image L1, generated": "image_change_l1_generation"}
 _MOST_NAMES = 12  # of assessments in a cell
 _FEW_CHARACTERS = 24
 
@@ -41,6 +48,36 @@ def assessment_section(artifacts: Artifacts, inputs: ReportInputs, options: Opti
         *_metrics(artifacts),
     ]
     return Section(artifacts.name, tuple(blocks), detail=True)
+
+
+def classifier_tables(artifacts: Artifacts) -> Iterator[Table]:
+    """Yield the accuracies and the distances of every classifier, and the correlations; nothing where there is one classifier."""
+    rows = table(tuple[ClassifierMetrics, ...], artifacts.metrics, "models")
+    if not rows:
+        return
+    for what, columns, form in (
+        ("accuracies and frequencies", _SHARES, ".1%"),
+        ("distances of their nearest adversarial examples", _SIZES, ".3g"),
+    ):
+        used = {title: key for title, key in columns.items() if any(key in row.numbers for row in rows)}
+        cells = tuple((short(row.model), *(_measured(row.numbers, key, form) for key in used.values())) for row in rows)
+        yield Table(f"Classifiers of {artifacts.name}: {what}", ("classifier", *used), cells)
+    if lines := table(tuple[Correlation, ...], artifacts.metrics, "correlations"):
+        cells = tuple(
+            (line.x.replace("_", " "), line.y.replace("_", " "), str(line.n), *map(_coefficient, coefficients))
+            for line in lines
+            for coefficients in [(line.of_pearson, line.of_spearman)]
+        )
+        header = ("metric", "with", "classifiers", "Pearson, 95 % interval", "Spearman, 95 % interval")
+        yield Table(f"Correlations over the classifiers of {artifacts.name}", header, cells, folded=True)
+
+
+def _measured(numbers: Mapping[str, float], key: str, form: str) -> str:
+    return with_interval(numbers[key], limits(numbers, key), form) if key in numbers else "-"
+
+
+def _coefficient(coefficient: Rate | None) -> str:
+    return with_interval(coefficient.value, coefficient.limits, ".2f") if coefficient else "constant"
 
 
 def obstacle_tables(artifacts: Artifacts) -> Iterator[Block]:
@@ -142,10 +179,8 @@ def _bounds(artifacts: Artifacts) -> Iterator[Table]:
 def _metrics(artifacts: Artifacts) -> Iterator[Table]:
     rows = []
     for key, value in artifacts.metrics.items():
-        if key.endswith(("_ci_low", "_ci_high")) or isinstance(value, dict | list):
-            continue
-        ends = limits(artifacts.metrics, key)
-        rows.append((key, short(value), f"[{ends[0]:.4g}, {ends[1]:.4g}]" if ends else ""))
+        if not key.endswith(("_ci_low", "_ci_high")) and not isinstance(value, dict | list):
+            rows.append((key, short(value), interval(limits(artifacts.metrics, key), ".4g")))
     caption = f"Every metric of {artifacts.name} ({Basis.of(artifacts.metadata)})"
     yield Table(caption, ("metric", "value", "95 % interval"), tuple(rows))
     left_out = {"sample_names", "class_names", "adaptive"}
@@ -155,20 +190,13 @@ def _metrics(artifacts: Artifacts) -> Iterator[Table]:
 
 def _pairs(inputs: ReportInputs, name: str) -> Iterator[Table]:
     """Yield the single corruptions of a suite, each with its interval."""
+    children = inputs.children.get(name, {})
     rows = []
-    for child, metadata in inputs.children.get(name, {}).items():
-        metrics = metadata.metrics
-        ends = limits(metrics, "corrupted_accuracy")
-        rows.append(
-            (
-                child,
-                f"{number(metrics, 'corrupted_accuracy'):.1%}" if "corrupted_accuracy" in metrics else "-",
-                f"[{ends[0]:.1%}, {ends[1]:.1%}]" if ends else "",
-                short(metrics.get("prediction_flips")),
-                str(len(metadata.caveats)),
-            )
-        )
+    for child, metadata in children.items():
+        accuracy = rate(metadata.metrics, "corrupted_accuracy")
+        measured = (f"{accuracy.value:.1%}", interval(accuracy.limits, ".1%")) if accuracy else ("-", "")
+        rows.append((child, *measured, short(metadata.metrics.get("prediction_flips")), str(len(metadata.caveats))))
     if rows:
         header = ("corruption", "accuracy", "95 % interval", "predictions that changed", "caveats")
-        n = len(next(iter(inputs.children[name].values())).kwargs.sample_names)
+        n = len(next(iter(children.values())).kwargs.sample_names)
         yield Table(f"Single corruptions of {name}, on {n} samples each", header, tuple(rows))

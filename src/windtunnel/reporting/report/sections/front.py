@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
+import torch
 from torch import Tensor
 
+from windtunnel.assessments.figures.pictures import Picture, PictureGrid, picture
 from windtunnel.assessments.figures.plots import HALF
-from windtunnel.core.contracts import AssessmentKind, Verdict
-from windtunnel.core.statistics import binomial_rate, median
-from windtunnel.evaluation.summary.class_rows import weakest_slices
+from windtunnel.core.contracts import AssessmentKind, Norm, Objective, Verdict
+from windtunnel.core.distances import distance
+from windtunnel.core.sample_states import SampleState, states_of
+from windtunnel.core.statistics import median
+from windtunnel.core.transformations import epsilon_text, transformation_of
+from windtunnel.evaluation.summary.class_rows import weakest_first, weakest_slices
 from windtunnel.evaluation.summary.sandwich_figure import budget_bars, sandwich
+from windtunnel.evaluation.witness.parameters import at_units, random_units
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.metadata import corruption_pairs, number, numbers, rate
 from windtunnel.records.sandwich import Layer, options_of_summary
 from windtunnel.reporting.report.collect import ReportInputs
-from windtunnel.reporting.report.model import Chart, Front, Highlight, Tile
+from windtunnel.reporting.report.model import Block, Chart, Front, Highlight, Text, Tile
 from windtunnel.reporting.report.phrases import (
-    bracket,
     class_name,
+    interval,
     kwargs,
     listed,
     mean_over,
@@ -28,9 +35,14 @@ from windtunnel.reporting.report.phrases import (
 )
 from windtunnel.reporting.report.sections.sanity import gate_line, sanity_line, warnings_of
 from windtunnel.reporting.report.sections.statement import hard_failures, layers, statement
-from windtunnel.reporting.report.sections.threat import threat_blocks
 
 FINDINGS = 5
+SAMPLES = 3
+_SEES = {
+    "white_box": "the model's weights and gradients",
+    "black_box_score": "only the scores of the model",
+    "black_box_decision": "only the predicted class",
+}
 Candidate = tuple[str, Artifacts | None]
 
 
@@ -91,7 +103,7 @@ def _tiles(summary: Artifacts | None) -> Iterator[Tile]:
         ("certified accuracy", layer.certified, f"{verified} at {where}", "certified"),
     ):
         if figure:
-            yield Tile(label, f"{figure.value:.1%}", bracket(figure.limits).strip(), meaning, role)
+            yield Tile(label, f"{figure.value:.1%}", interval(figure.limits, ".1%"), meaning, role)
         else:
             yield Tile(label, "-", "", f"not assessed at {where}", "unknown")
 
@@ -118,11 +130,8 @@ def _caveats(inputs: ReportInputs) -> tuple[Highlight, ...]:
     named = [a for _, a in list(_damage(inputs))[:FINDINGS] if a]
     checks = {row.id for row in inputs.checks or ()}  # their caveats stand here under their own name
     # What one assessment says of its own draws, the summary says of all of them.
-    repeated = (
-        {"one_random_run"}
-        if inputs.summary and any(c.code == "reproducibility" for c in inputs.summary.caveats)
-        else set()
-    )
+    seen = {c.code for c in inputs.summary.caveats} if inputs.summary else set()
+    repeated = {"one_random_run"} if "reproducibility" in seen else set()
     own_caveats: dict[str, list[str]] = {}
     for a in (*([inputs.clean] if inputs.clean else []), *named):
         for c in a.caveats:
@@ -138,7 +147,7 @@ def _damage(inputs: ReportInputs) -> Iterator[Candidate]:
     yield from _adapted(inputs)
     for layer in layers(inputs.summary)[:1]:
         yield from _strongest(inputs, layer)
-        yield from _nearest(inputs, layer)
+        yield from _smallest(inputs, layer)
         yield from _elsewhere(inputs, layer)
     yield from _counted(inputs)
     suites = [a for a in inputs.assessments if "worst_corruption" in a.metrics]
@@ -157,11 +166,10 @@ def _adapted(inputs: ReportInputs) -> Iterator[Candidate]:
 
 
 def _attacks(inputs: ReportInputs) -> list[Artifacts]:
-    return [
-        a
-        for a in inputs.assessments
-        if "attack_success_rate" in a.metrics and a.kind is AssessmentKind.EMPIRICAL_ATTACK
-    ]
+    """Return the attacks, what broke the largest share first."""
+    kind = AssessmentKind.EMPIRICAL_ATTACK
+    attacks = [a for a in inputs.assessments if "attack_success_rate" in a.metrics and a.kind is kind]
+    return sorted(attacks, key=lambda a: -number(a.metrics, "attack_success_rate"))
 
 
 def _turned(a: Artifacts) -> tuple[int, int]:
@@ -170,27 +178,35 @@ def _turned(a: Artifacts) -> tuple[int, int]:
     return int((right & (a.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED)).sum()), int(right.sum())
 
 
+def _success(a: Artifacts) -> str:
+    """Return `breaks 50.0% of the correctly classified samples (7 of 14)`."""
+    broken, right = _turned(a)
+    share = number(a.metrics, "attack_success_rate")
+    return f"breaks {share:.1%} of the correctly classified samples ({broken} of {right})"
+
+
+def _is_at(a: Artifacts, layer: Layer) -> bool:
+    return (region(a).norm, region(a).epsilon) == (layer.norm, layer.epsilon)
+
+
 def _strongest(inputs: ReportInputs, layer: Layer) -> Iterator[Candidate]:
     """Yield the attack of this budget, and of no other, that turned most answers."""
-    mine = [a for a in _attacks(inputs) if (region(a).norm, region(a).epsilon) == (layer.norm, layer.epsilon)]
-    if mine:
-        worst = max(mine, key=lambda a: number(a.metrics, "attack_success_rate"))
-        if not _turned(worst)[0]:
-            by = ", ".join(a.name for a in mine)
-            count = f"{layer.n_attacked} of {layer.n} samples attacked, by {by}"
-            yield f"At {layer.budget} no adversarial example was found: {count}.", worst
-            return
+    mine = [a for a in _attacks(inputs) if _is_at(a, layer)]
+    if not mine:
+        return
+    worst = mine[0]
+    if _turned(worst)[0]:
         sure = inputs.confidence.get(worst.name)
         confident = f", with a median confidence of {sure:.1%} in the wrong class" if sure is not None else ""
-        broken, right = _turned(worst)
-        yield (
-            f"The strongest single attack at {layer.budget} is {worst.name} ({worst.metadata.algorithm}): it breaks "
-            f"{number(worst.metrics, 'attack_success_rate'):.1%} of the correctly classified samples ({broken} of {right}){confident}.",
-            worst,
-        )
+        which = f"The strongest single attack at {layer.budget} is {worst.name} ({worst.metadata.algorithm})"
+        yield f"{which}: it {_success(worst)}{confident}.", worst
+    else:
+        by = ", ".join(a.name for a in mine)
+        count = f"{layer.n_attacked} of {layer.n} samples attacked, by {by}"
+        yield f"At {layer.budget} no adversarial example was found: {count}.", worst
 
 
-def _nearest(inputs: ReportInputs, layer: Layer) -> Iterator[Candidate]:
+def _smallest(inputs: ReportInputs, layer: Layer) -> Iterator[Candidate]:
     """Yield the smallest change that is known to turn an answer."""
     summary = inputs.summary
     assert summary is not None
@@ -200,7 +216,7 @@ def _nearest(inputs: ReportInputs, layer: Layer) -> Iterator[Candidate]:
     if not isinstance(distances, Tensor) or not isinstance(answers, Tensor) or not bool(broken.any()):
         return
     i = int(distances.masked_fill(~broken, float("inf")).argmin())
-    names, order = summary.class_names, _assessments_of(summary)
+    names, order = summary.class_names, options_of_summary(summary.metadata).assessments
     label, prediction = class_name(names, int(summary.tensor("targets")[i])), prediction_name(names, int(answers[i]))
     by = order[int(summary.tensor("worst_by")[i])] if 0 <= int(summary.tensor("worst_by")[i]) < len(order) else ""
     yield (
@@ -211,58 +227,40 @@ def _nearest(inputs: ReportInputs, layer: Layer) -> Iterator[Candidate]:
     )
 
 
-def _assessments_of(summary: Artifacts) -> list[str]:
-    """Return the names that the indices of the summary's tensors stand for."""
-    return list(options_of_summary(summary.metadata).assessments)
-
-
 def _elsewhere(inputs: ReportInputs, layer: Layer) -> Iterator[Candidate]:
     """Yield the strongest attack under another norm."""
+    norms = {"Linf", "L2", "L1", "L0"} - {layer.norm}
     bounded = [a for a in _attacks(inputs) if region(a).epsilon is not None and "queries_total" not in a.metrics]
-    norms = {"Linf", "L2", "L1", "L0"}
-    mine = [a for a in bounded if region(a).norm != layer.norm and region(a).norm in norms]
-    if mine:
-        worst = max(mine, key=lambda a: number(a.metrics, "attack_success_rate"))
+    for worst in [a for a in bounded if region(a).norm in norms][:1]:
         broken, right = _turned(worst)
-        if not broken:
-            yield (
-                f"Under {region_words(worst)} {worst.name} found no adversarial example ({right} samples attacked).",
-                worst,
-            )
-            return
-        yield (
-            f"Under {region_words(worst)} {worst.name} ({worst.metadata.algorithm}) breaks "
-            f"{number(worst.metrics, 'attack_success_rate'):.1%} of the correctly classified samples ({broken} of {right}).",
-            worst,
-        )
+        if broken:
+            what = f"{worst.name} ({worst.metadata.algorithm}) {_success(worst)}"
+        else:
+            what = f"{worst.name} found no adversarial example ({right} samples attacked)"
+        yield f"Under {region_words(worst)} {what}.", worst
 
 
 def _counted(inputs: ReportInputs) -> Iterator[Candidate]:
     """Yield the black-box attack that needs fewest queries for what it breaks."""
     mine = [a for a in _attacks(inputs) if "queries_total" in a.metrics]
-    if mine and not any("queries_succ_median" in a.metrics for a in mine):
-        spent = sum(number(a.metrics, "queries_total") for a in mine)
-        yield f"Black-box attacks found no adversarial example in {spent:.0f} queries.", mine[0]
-    elif mine:
-        worst = max(mine, key=lambda a: number(a.metrics, "attack_success_rate"))
+    if not mine:
+        return
+    worst = mine[0]
+    if any("queries_succ_median" in a.metrics for a in mine):
         broken, right = _turned(worst)
         bound = "" if region(worst).epsilon is not None else ", with no limit on the perturbation"
-        yield (
-            f"The black-box attack {worst.name} breaks {broken} of {right} samples with a median of "
-            f"{number(worst.metrics, 'queries_succ_median'):.0f} queries{bound}.",
-            worst,
-        )
+        spent = f"a median of {number(worst.metrics, 'queries_succ_median'):.0f} queries{bound}"
+        yield f"The black-box attack {worst.name} breaks {broken} of {right} samples with {spent}.", worst
+    else:
+        spent_queries = sum(number(a.metrics, "queries_total") for a in mine)
+        yield f"Black-box attacks found no adversarial example in {spent_queries:.0f} queries.", worst
 
 
 def _half(inputs: ReportInputs) -> Iterator[Candidate]:
-    swept = [a for a in inputs.assessments if "median_critical_epsilon" in a.metrics]
-    if swept:
-        a = min(swept, key=lambda a: number(a.metrics, "median_critical_epsilon"))
-        where = region(a).norm
-        yield (
-            f"Half of the samples are broken at {where} {number(a.metrics, 'median_critical_epsilon'):.3g} ({a.name}).",
-            a,
-        )
+    key = "median_critical_epsilon"
+    swept = [a for a in inputs.assessments if key in a.metrics]
+    for a in sorted(swept, key=lambda a: number(a.metrics, key))[:1]:
+        yield f"Half of the samples are broken at {region(a).norm} {number(a.metrics, key):.3g} ({a.name}).", a
 
 
 def _worst_corruption(suite: Artifacts) -> str:
@@ -297,21 +295,123 @@ def _weakest_slice(summary: Artifacts) -> str | None:
 
 def _weakest_class(summary: Artifacts) -> str | None:
     """Name the class with the lowest worst-case accuracy at the global budget; None where nothing attacked."""
-    layer, drawn = layers(summary)[0], summary.data.get("drawn")
-    if layer.worst_case is None:
+    ends, classes = weakest_first(summary.metrics)
+    if "worst_case" not in ends or len(classes) < 2:
         return None
-    targets, is_robust = summary.tensor("targets"), summary.tensor("verdicts") != Verdict.ATTACK_SUCCEEDED
-    if isinstance(drawn, Tensor):
-        targets, is_robust = targets[drawn], is_robust[drawn]
-    counts = [
-        (int(is_robust[targets == k].sum()), int((targets == k).sum()), int(k)) for k in targets.unique().tolist()
-    ]
-    if len(counts) < 2:
+    row, budget = classes[0], layers(summary)[0].budget
+    robust = f"{round(row.rates[0].value * row.n)} of its {row.n} attacked samples were not broken"
+    return f"The weakest class at {budget} is {row.name}: {robust}, {row.rates[0]}."
+
+
+def threat_blocks(inputs: ReportInputs) -> Iterator[Block]:
+    """Yield a paragraph, and three samples: clean, with a random change of the full size, and the nearest known example."""
+    budgets = layers(inputs.summary)
+    if not budgets:
+        return
+    first = budgets[0]
+    description = allowed(first.norm, first.epsilon, _values(inputs))
+    yield Text(f"The adversary {description}. {_adversaries(inputs.assessments, first)}".strip())
+    if grid := _size(inputs, first):
+        yield grid
+
+
+def _values(inputs: ReportInputs) -> int:
+    """Return the number of values of a sample; 0 where nothing says so."""
+    pictures = inputs.pictures
+    return int(next(iter(pictures.clean.values())).numel()) if pictures and pictures.clean else 0
+
+
+def allowed(norm: Norm, epsilon: float, values: int = 0) -> str:
+    """Describe what a budget allows, on values from 0 to 1."""
+    size = epsilon_text(epsilon)
+    if transformation := transformation_of(norm):
+        manner = "by the worst of all within" if not transformation.is_square else "by, at the worst place, a"
+        return f"may transform the image {manner} {transformation.words(epsilon)}"
+    if norm == Norm.LINF:
+        levels = f", about {epsilon * 255:.0f} of 255 grey levels" if "/255" not in size else ""
+        return f"may change every pixel by up to {size} on the scale from 0 (black) to 1 (white){levels}"
+    if norm == Norm.L2:
+        each = (
+            f", like all {values} values by {epsilon / values**0.5:.2g}, or one by {min(1.0, epsilon):.2g}"
+            if values
+            else ""
+        )
+        return f"may change the pixels by {size} in all (root of the sum of squares{each})"
+    if norm == Norm.L1:
+        return f"may change the pixels by {size} in all (sum of the absolute changes)"
+    return f"may change {size} values arbitrarily" if norm == Norm.L0 else f"may change a sample by {size} under {norm}"
+
+
+def _adversaries(assessments: Sequence[Artifacts], layer: Layer) -> str:
+    attacks = [a for a in assessments if a.kind is AssessmentKind.EMPIRICAL_ATTACK]
+    mine = [a for a in attacks if _is_at(a, layer)]
+    if not mine:
+        return ""
+    counts = Counter(a.metadata.semantics.threat_model.value for a in mine)
+    names = {
+        kind: [a.name for a in mine if a.metadata.semantics.threat_model == kind] for kind in counts if kind in _SEES
+    }
+    parts = [f"{_who(who)} {'see' if len(who) > 1 else 'sees'} {_SEES[kind]}" for kind, who in names.items()]
+    targeted = any(a.metadata.semantics.objective is Objective.TARGETED for a in mine)
+    aim = "Some attacks aim at a chosen target class." if targeted else "Any wrong class is a success."
+    return f"At this budget: {'; '.join(parts)}. {aim}" if parts else aim
+
+
+def _who(names: list[str]) -> str:
+    return " and ".join(names) if len(names) <= 6 else f"{len(names)} attacks, as {listed(names, 3)},"
+
+
+def _size(inputs: ReportInputs, layer: Layer) -> PictureGrid | None:
+    pictures, base = inputs.pictures, inputs.summary
+    if pictures is None or base is None or not pictures.chosen:
         return None
-    right, n, label = min(counts, key=lambda c: c[0] / c[1])
-    held_rate = binomial_rate(right, n)
-    return (
-        f"The weakest class at {layer.budget} is {class_name(summary.class_names, label)}: {right} of its {n} attacked samples "
-        f"were not broken, "
-        f"{held_rate.value:.1%}{bracket((held_rate.low, held_rate.high))}."
+    targets, names = base.tensor("targets"), base.class_names
+    header: list[str] = []
+    cells: list[Picture | None] = []
+    for i in pictures.chosen[:SAMPLES]:
+        clean, label = pictures.clean[i], class_name(names, int(targets[i]))
+        header += ["clean", "random", "nearest"]
+        shifted = random_change(clean, layer.norm, layer.epsilon)
+        cells.append(picture(clean, f"{pictures.names[i]}, clean", label))
+        cells.append(
+            picture(shifted, f"{pictures.names[i]} with a random perturbation of size {layer.budget}", layer.budget)
+        )
+        cells.append(_nearest(inputs, base, i, label))
+    caption = (
+        f"What {layer.budget} looks like on three of the samples: clean, with a random perturbation of full size, and the nearest known "
+        "adversarial example with its predicted class and distance"
+        f"{'' if any(cells[2::3]) else '; none was found of these'}."
     )
+    return PictureGrid(caption, tuple(header), (("", tuple(cells)),), small=True)
+
+
+def _nearest(inputs: ReportInputs, base: Artifacts, i: int, label: str) -> Picture | None:
+    pictures = inputs.pictures
+    image = pictures.nearest.get(i) if pictures else None
+    predictions, distances = base.data.get("perturbed_predictions"), base.data.get("perturbation_distance")
+    if pictures is None or image is None or not isinstance(predictions, Tensor) or not isinstance(distances, Tensor):
+        return None
+    states = states_of(base.data, base.tensor("clean_predictions"), base.tensor("targets"))
+    if states[i] != SampleState.BROKEN.code:
+        return None  # what stands there is the clean image
+    text = f"{label} → {prediction_name(base.class_names, int(predictions[i]))}, {float(distances[i]):.2g}"
+    return picture(image, f"nearest known example of {pictures.names[i]}: {text}", text)
+
+
+def random_change(image: Tensor, norm: str, epsilon: float) -> Tensor:
+    """Return a (C, H, W) image in [0, 1] with a random change of size `epsilon` (before clipping), the same on every call."""
+    generator = torch.Generator().manual_seed(0)
+    if transformation := transformation_of(norm):
+        units = random_units(1, len(transformation.names), generator, corner=True)
+        content = torch.rand(image[None].shape, generator=generator) if transformation.is_patch else None
+        return at_units(transformation, epsilon, image[None], units, content)[0]
+    noise = torch.randn(image.shape, generator=generator)
+    if norm == Norm.LINF:
+        return (image + epsilon * noise.sign()).clamp(0, 1)
+    if norm == Norm.L0:
+        chosen = torch.randperm(image.numel(), generator=generator)[: int(epsilon)]
+        changed = image.flatten().clone()
+        changed[chosen] = 1 - changed[chosen]
+        return changed.view_as(image)
+    size = float(distance(Norm(norm), noise[None], torch.zeros_like(noise)[None])) if norm in set(Norm) else 1.0
+    return (image + epsilon * noise / size).clamp(0, 1)

@@ -25,29 +25,22 @@ def samples_appendix(inputs: ReportInputs) -> SampleAppendix | None:
     base = inputs.base
     if base is None:
         return None
-    names, classes = base.sample_names, base.class_names
-    results = [_results(a, classes) for a in inputs.assessments]
+    classes, results = base.class_names, [_results(a, base.class_names) for a in inputs.assessments]
     targets, clean = (base.tensor(key).tolist() for key in ("targets", "clean_predictions"))
-    right, wrong = ("", "", ""), (SampleState.MISCLASSIFIED.words, "clean", "")
-    of_clean = [right if target == answer else wrong for target, answer in zip(targets, clean, strict=True)]
-    statuses = _statuses(inputs.summary) if inputs.summary else of_clean
-    rows = []
-    for i, name in enumerate(names):
-        status, by, distance = statuses[i]
-        rows.append(
-            SampleRow(
-                name,
-                class_name(classes, targets[i]),
-                class_name(classes, clean[i]),
-                status,
-                by,
-                distance,
-                tuple(result.get(name) for result in results),
-            )
+    if inputs.summary:
+        statuses = _statuses(inputs.summary)
+    else:
+        right, wrong = ("", "", ""), (SampleState.MISCLASSIFIED.words, "clean", "")
+        statuses = [right if target == answer else wrong for target, answer in zip(targets, clean, strict=True)]
+    rows = tuple(
+        SampleRow(
+            name, class_name(classes, target), class_name(classes, answer), *status, tuple(r.get(name) for r in results)
         )
+        for name, target, answer, status in zip(base.sample_names, targets, clean, statuses, strict=True)
+    )
     sprites = tuple(inputs.pictures.sprites) if inputs.pictures else ()
     return SampleAppendix(
-        _note(inputs, len(rows)), tuple(rows), tuple((a.name, region_words(a)) for a in inputs.assessments), sprites
+        _note(inputs, len(rows)), rows, tuple((a.name, region_words(a)) for a in inputs.assessments), sprites
     )
 
 
@@ -69,13 +62,12 @@ def _statuses(summary: Artifacts) -> list[tuple[str, str, str]]:
         return names[index] if 0 <= index < len(names) else ""
 
     rows = []
-    for i, state in enumerate(list(SampleState)[code] for code in states):
-        by = {SampleState.MISCLASSIFIED: "clean", SampleState.CERTIFIED: who(certified_by[i])}.get(
-            state, who(worst_by[i])
-        )
-        if state is SampleState.BROKEN and who(certified_by[i]):
-            by += f", although certified by {who(certified_by[i])}"
-        rows.append((state.words, by, f"{distances[i]:.4g}" if state is SampleState.BROKEN else ""))
+    for code, worst, certified, distance in zip(states, worst_by, certified_by, distances, strict=True):
+        state = list(SampleState)[code]
+        by = {SampleState.MISCLASSIFIED: "clean", SampleState.CERTIFIED: who(certified)}.get(state, who(worst))
+        if state is SampleState.BROKEN and who(certified):
+            by += f", although certified by {who(certified)}"
+        rows.append((state.words, by, f"{distance:.4g}" if state is SampleState.BROKEN else ""))
     return rows
 
 

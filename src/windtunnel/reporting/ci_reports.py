@@ -1,24 +1,106 @@
-"""Flagged checks, failed conditions and broken budgets as SARIF 2.1.0, which code scanning shows beside the lines of params.yaml."""
+"""Findings for CI: test reports in JUnit's XML, shown beside the tests of the code, and SARIF 2.1.0 for code scanning.
+
+SARIF has flagged checks, failed conditions and broken budgets at the lines of params.yaml.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+from xml.etree import ElementTree
 
 from windtunnel.boundary.params_file import entry_names, lines_of, read_params
 from windtunnel.boundary.writing import writing
 from windtunnel.core.contracts import Json
 from windtunnel.core.repository import repository
+from windtunnel.evaluation.gate.table import NO_CONDITION
 from windtunnel.records.artifacts import package_version
 from windtunnel.records.files import write_json
-from windtunnel.records.findings import FindingRecord, Severity
-from windtunnel.records.gate import GateResult
+from windtunnel.records.findings import FindingRecord, Severity, Status
+from windtunnel.records.gate import ConditionStatus, GateResult
 from windtunnel.records.layout import Layout
 from windtunnel.records.metadata import read_metadata
 from windtunnel.records.sandwich import layers_in
 from windtunnel.registry.plugins import families
+
+Result = Literal["passed", "failed", "skipped"]
+# What XML 1.0 has no way to write, not even escaped: an error message with a terminal's colours would make the file unreadable.
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True, slots=True)
+class JUnitCase:
+    """One test case: `result` with its reason in words; `group` is the class name that CI systems sort by."""
+
+    group: str
+    name: str
+    result: Result
+    reason: str = ""
+
+
+def cases_of_gate(gate: GateResult) -> list[JUnitCase]:
+    """Return a case per condition of the gate and one per hard failure; one is skipped where no condition is set."""
+    cases = [JUnitCase("windtunnel.gate", "conditions", "skipped", NO_CONDITION)] if gate.is_empty else []
+    for row in gate.conditions:
+        result: Result = "passed" if row.holds else "failed"
+        basis = f" ({row.basis})" if row.basis else ""
+        interval = f" [{row.interval[0]:.3f}, {row.interval[1]:.3f}]" if row.interval else ""
+        numbers = f"found {row.value}{interval}{basis}, {row.bound} {row.threshold}. "
+        if row.status is ConditionStatus.NOT_APPLICABLE:
+            result, numbers = "skipped", f"{row.status}, "
+        cases.append(JUnitCase("windtunnel.gate", row.name, result, f"{numbers}{row.reason}".strip()))
+    hard = gate.hard_failures
+    return [
+        *cases,
+        *(JUnitCase("windtunnel.gate.hard_failures", line.partition(":")[0], "failed", line) for line in hard),
+    ]
+
+
+_RESULT: dict[Status, Result] = {
+    Status.PASS: "passed",
+    Status.FAIL: "failed",
+    Status.WARN: "passed",
+    Status.NOT_RUN: "skipped",
+    Status.NOT_APPLICABLE: "skipped",
+}
+
+
+def cases_of_checks(rows: Iterable[FindingRecord]) -> list[JUnitCase]:
+    """Return a case per HARD sanity check; one that was not run or does not apply is skipped with its reason."""
+    cases = []
+    for row in rows:
+        if row.severity is Severity.HARD:
+            remedy = f". {row.remedy}" if row.status is Status.FAIL else ""
+            reason = f"{row.reason or row.title}{remedy}"
+            cases.append(
+                JUnitCase(f"windtunnel.sanity.{row.group}", f"{row.id} {row.title}", _RESULT[row.status], reason)
+            )
+    return cases
+
+
+def write_junit(name: str, cases: Iterable[JUnitCase], path: Path) -> None:
+    """Write a test suite. No time and no host: equal runs give equal bytes."""
+    listed = list(cases)
+    results = [case.result for case in listed]
+    failed, skipped = str(results.count("failed")), str(results.count("skipped"))
+    totals = {"tests": str(len(listed)), "failures": failed, "errors": "0", "skipped": skipped}
+    suites = ElementTree.Element("testsuites", totals)
+    suite = ElementTree.SubElement(suites, "testsuite", totals)
+    for case in listed:
+        element = ElementTree.SubElement(suite, "testcase", classname=case.group, name=_NOT_XML.sub("?", case.name))
+        reason = _NOT_XML.sub("?", case.reason)
+        if case.result == "failed":
+            ElementTree.SubElement(element, "failure", message=reason).text = reason
+        elif case.result == "skipped":
+            ElementTree.SubElement(element, "skipped", message=reason)
+    ElementTree.indent(suites)
+    with writing(path, where="--junit", suffixes=(".xml",)) as temporary:
+        ElementTree.ElementTree(suites).write(temporary, encoding="utf-8", xml_declaration=True)
+
 
 _LEVELS = {Severity.HARD: "error", Severity.WARN: "warning", Severity.INFO: "note"}
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
