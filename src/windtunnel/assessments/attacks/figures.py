@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
 from windtunnel.core.contracts import AssessmentKind, Verdict
@@ -40,7 +40,14 @@ def _caption(artifacts: Artifacts, index: int) -> str:
 
 @register
 @dataclass(frozen=True)
-class ImagePairVisualiser(Visualiser):
+class ImagePairVisualiser(
+    Visualiser,
+    kinds=_ATTACKS,
+    scope="per_sample",
+    embeds_clean_input=True,
+    embeds_perturbation_map=True,
+    title="Clean and perturbed images",
+):
     """Clean image, perturbed image, and signed difference of some samples."""
 
     max_samples: int = 4
@@ -48,11 +55,6 @@ class ImagePairVisualiser(Visualiser):
     diff_scale: float | None = None
     include_clean_input: bool = True
     include_perturbation_map: bool = True
-    kinds: ClassVar[frozenset[AssessmentKind]] = _ATTACKS
-    scope: ClassVar[Literal["per_sample", "assessor"]] = "per_sample"
-    embeds_clean_input: ClassVar[bool] = True
-    embeds_perturbation_map: ClassVar[bool] = True
-    title: ClassVar[str] = "Clean and perturbed images"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Return a column per sample."""
@@ -81,16 +83,14 @@ class ImagePairVisualiser(Visualiser):
 
 @register
 @dataclass(frozen=True)
-class PerturbationHeatmapVisualiser(Visualiser):
+class PerturbationHeatmapVisualiser(
+    Visualiser, kinds=_ATTACKS, scope="per_sample", embeds_perturbation_map=True, title="Perturbation heat maps"
+):
     """Signed map of the change per sample, on one scale, so that samples can be compared."""
 
     max_samples: int = 4
     cmap: str = "seismic"
     aggregate_channels: Literal["signed_dominant", "mean", "mean_abs", "max_abs"] = "signed_dominant"
-    kinds: ClassVar[frozenset[AssessmentKind]] = _ATTACKS
-    scope: ClassVar[Literal["per_sample", "assessor"]] = "per_sample"
-    embeds_perturbation_map: ClassVar[bool] = True
-    title: ClassVar[str] = "Perturbation heat maps"
 
     def __post_init__(self) -> None:
         """Refuse an aggregation that does not exist."""

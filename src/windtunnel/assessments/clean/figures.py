@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
 from windtunnel.assessments.figures.plots import HALF, Bar, Series, bars, lines, matrix, plain
@@ -16,21 +16,23 @@ from windtunnel.records.tables import ClassShare, ConfidenceBins, table
 if TYPE_CHECKING:
     from windtunnel.records.artifacts import Artifacts
 
-_SAMPLING = frozenset({AssessmentKind.STATISTICAL_SAMPLING})
 _MOST_CONFUSIONS = 20
 _NOT_CLEAN = "Only the clean evaluation has these numbers."
 
 
+@dataclass(frozen=True)
+class _CleanVisualiser(
+    Visualiser, kinds=frozenset({AssessmentKind.STATISTICAL_SAMPLING}), families=frozenset({"clean"})
+):
+    """A figure of the clean evaluation."""
+
+
 @register
 @dataclass(frozen=True)
-class ConfusionMatrixVisualiser(Visualiser):
+class ConfusionMatrixVisualiser(_CleanVisualiser, essential=True, title="Confusion matrix"):
     """Targets against predictions; of more than `max_labelled` classes the most frequent confusions alone."""
 
     max_labelled: int = 20
-    kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
-    families: ClassVar[frozenset[str]] = frozenset({"clean"})
-    essential: ClassVar[bool] = True
-    title: ClassVar[str] = "Confusion matrix"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """One matrix."""
@@ -66,13 +68,8 @@ def _most_frequent(grid: Sequence[Sequence[int]], names: list[str], alt: str, of
 
 @register
 @dataclass(frozen=True)
-class ReliabilityVisualiser(Visualiser):
+class ReliabilityVisualiser(_CleanVisualiser, essential=True, title="Reliability diagram"):
     """Accuracy against confidence per bin, with its interval; the diagonal is perfect calibration."""
-
-    kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
-    families: ClassVar[frozenset[str]] = frozenset({"clean"})
-    essential: ClassVar[bool] = True
-    title: ClassVar[str] = "Reliability diagram"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """One chart."""
@@ -92,13 +89,10 @@ class ReliabilityVisualiser(Visualiser):
 
 @register
 @dataclass(frozen=True)
-class PerClassAccuracyVisualiser(Visualiser):
+class PerClassAccuracyVisualiser(_CleanVisualiser, title="Clean accuracy per class"):
     """Clean accuracy of each class with its interval; of many classes the least accurate `max_classes`."""
 
     max_classes: int = 40
-    kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
-    families: ClassVar[frozenset[str]] = frozenset({"clean"})
-    title: ClassVar[str] = "Clean accuracy per class"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """One chart."""

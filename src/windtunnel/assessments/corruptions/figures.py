@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from windtunnel.assessments.attacks.figures import NOT_IMAGES, answer
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
@@ -17,10 +17,15 @@ from windtunnel.records.tables import table
 if TYPE_CHECKING:
     from windtunnel.records.artifacts import Artifacts
 
-_SAMPLING = frozenset({AssessmentKind.STATISTICAL_SAMPLING})
-_FAMILY = frozenset({"corruptions"})
 _NEVER = 6  # what `minimal_severity` holds where none breaks the sample
 _NO_SUITE = "A single corruption: there is no suite to compare."
+
+
+@dataclass(frozen=True)
+class _CorruptionVisualiser(
+    Visualiser, kinds=frozenset({AssessmentKind.STATISTICAL_SAMPLING}), families=frozenset({"corruptions"})
+):
+    """A figure of corruptions."""
 
 
 def _pairs(artifacts: Artifacts) -> tuple[tuple[str, int], ...]:
@@ -32,12 +37,8 @@ def _pairs(artifacts: Artifacts) -> tuple[tuple[str, int], ...]:
 
 @register
 @dataclass(frozen=True)
-class CorruptionAccuracyVisualiser(Visualiser):
+class CorruptionAccuracyVisualiser(_CorruptionVisualiser, title="Clean against corrupted accuracy"):
     """Corrupted accuracy against clean accuracy, per corruption of a suite, with their intervals."""
-
-    kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
-    families: ClassVar[frozenset[str]] = _FAMILY
-    title: ClassVar[str] = "Clean against corrupted accuracy"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Return a bar per corruption, the lowest first."""
@@ -61,13 +62,8 @@ class CorruptionAccuracyVisualiser(Visualiser):
 
 @register
 @dataclass(frozen=True)
-class SeverityCurveVisualiser(Visualiser):
+class SeverityCurveVisualiser(_CorruptionVisualiser, essential=True, title="Accuracy against severity"):
     """Accuracy against severity: the mean of the suite, and each corruption behind it."""
-
-    kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
-    families: ClassVar[frozenset[str]] = _FAMILY
-    essential: ClassVar[bool] = True
-    title: ClassVar[str] = "Accuracy against severity"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """One chart; at severity 0 stands what rounding to 8 bits alone does."""
@@ -91,14 +87,10 @@ class SeverityCurveVisualiser(Visualiser):
 
 @register
 @dataclass(frozen=True)
-class CorruptionHeatmapVisualiser(Visualiser):
+class CorruptionHeatmapVisualiser(_CorruptionVisualiser, essential=True, title="Accuracy per corruption and severity"):
     """Corruption x severity, accuracy in the cells."""
 
     cmap: str = "cividis"
-    kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
-    families: ClassVar[frozenset[str]] = _FAMILY
-    essential: ClassVar[bool] = True
-    title: ClassVar[str] = "Accuracy per corruption and severity"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """One matrix."""
@@ -122,15 +114,11 @@ class CorruptionHeatmapVisualiser(Visualiser):
 
 @register
 @dataclass(frozen=True)
-class CorruptionSheetVisualiser(Visualiser):
+class CorruptionSheetVisualiser(_CorruptionVisualiser, essential=True, title="One sample under every corruption"):
     """One sample under every corruption of the suite at its highest severity."""
 
     sample: int = 0
     columns: int = 8
-    kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
-    families: ClassVar[frozenset[str]] = _FAMILY
-    essential: ClassVar[bool] = True
-    title: ClassVar[str] = "One sample under every corruption"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Return a grid from the directories of the single corruptions; missing ones are left out."""
@@ -165,12 +153,8 @@ class CorruptionSheetVisualiser(Visualiser):
 
 @register
 @dataclass(frozen=True)
-class PredictionFlipsVisualiser(Visualiser):
+class PredictionFlipsVisualiser(_CorruptionVisualiser, title="Prediction flips"):
     """Changes of predictions against clean: right to wrong, wrong to right, and from one wrong class to another."""
-
-    kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
-    families: ClassVar[frozenset[str]] = _FAMILY
-    title: ClassVar[str] = "Prediction flips"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Return a bar per corruption, as shares of the samples, the mean over its severities; the most first."""
@@ -195,12 +179,8 @@ class PredictionFlipsVisualiser(Visualiser):
 
 @register
 @dataclass(frozen=True)
-class MinimalSeverityVisualiser(Visualiser):
+class MinimalSeverityVisualiser(_CorruptionVisualiser, title="Minimal severity"):
     """Histogram of the mildest severity at which any corruption of the suite breaks a sample."""
-
-    kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
-    families: ClassVar[frozenset[str]] = _FAMILY
-    title: ClassVar[str] = "Minimal severity"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Return a bar per severity, and one for samples that no severity breaks."""

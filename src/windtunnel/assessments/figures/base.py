@@ -37,6 +37,9 @@ class Visualiser(ABC):
     embeds_clean_input, embeds_perturbation_map: whether the figure repeats that facet of a sample, so that a compact
     report can show it once.
     essential: whether the report's section on the family shows it; the others are for who searches.
+    needs: a key of robustness_data.pt without which there is nothing to draw, and the sentence that says so.
+
+    These are class variables, or arguments of the class: `class MyVisualiser(Visualiser, kinds=..., title="...")`.
     """
 
     kinds: ClassVar[frozenset[AssessmentKind]]
@@ -45,7 +48,14 @@ class Visualiser(ABC):
     embeds_clean_input: ClassVar[bool] = False
     embeds_perturbation_map: ClassVar[bool] = False
     essential: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, str] | None] = None
     title: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **facts: object) -> None:
+        for name, value in facts.items():
+            if name not in Visualiser.__annotations__:
+                raise TypeError(f"{cls.__name__}: '{name}' is no class variable of a visualiser")
+            setattr(cls, name, value)
 
     @abstractmethod
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
@@ -138,6 +148,8 @@ def drawn(visualiser: Visualiser, artifacts: Artifacts) -> tuple[Sequence[Drawin
     from windtunnel.assessments.figures.pictures import NO_PICTURES, PictureGrid, picture_mode
 
     try:
+        if visualiser.needs and visualiser.needs[0] not in artifacts.data:
+            raise NothingToDraw(visualiser.needs[1])
         drawings = visualiser.draw(artifacts)
         if picture_mode() == "none":
             drawings = [drawing for drawing in drawings if not isinstance(drawing, PictureGrid)]

@@ -4,7 +4,7 @@ Matplotlib only fills shapes and sets text here: what stands where is decided on
 """
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.artist import Artist
@@ -17,7 +17,19 @@ from matplotlib.text import Text
 
 from windtunnel.assessments.figures.pictures import Picture, PictureGrid
 from windtunnel.assessments.figures.plots import HALF
-from windtunnel.assessments.figures.scene import PALETTE, Area, Dot, Label, Line, Mark, Rect, Scene, text_width, wrapped
+from windtunnel.assessments.figures.scene import (
+    PALETTE,
+    Area,
+    Dot,
+    Label,
+    Line,
+    Mark,
+    Rect,
+    Scene,
+    moved,
+    text_width,
+    wrapped,
+)
 from windtunnel.boundary.pictures import picture_pixels
 
 _DPI = 150
@@ -43,23 +55,24 @@ def paint(title: str, drawings: Sequence[Scene | PictureGrid], path: Path, empty
 
 def plot(title: str, drawings: Sequence[Scene | PictureGrid], empty: str = "") -> Plot:
     """Return the drawings below their title as a figure; the words `empty` where there are none."""
-    drawn = [Label(0, 12, line, "soft") for line in wrapped(empty, 460, 10)] if not drawings else []
     scenes = [_laid_out(d) if isinstance(d, PictureGrid) else (d, []) for d in drawings]
-    scenes += [(Scene(480, 24, (label,), empty), []) for label in drawn]
+    if not scenes:
+        lines = wrapped(empty, 460, 10)
+        scenes = [(Scene(480, 24, (Label(0, 12, line, "soft"),), empty), []) for line in lines]
     places, width, height = _places([scene for scene, _ in scenes])
     width = max(_LEAST, width, text_width(title, 11)) + 2 * _MARGIN
-    figure = Plot((width / 72, height / 72), dpi=_DPI, facecolor=_colour("paper"))
+    figure = Plot((width / 72, height / 72), dpi=_DPI, facecolor=PALETTE["paper"][0])
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
-    axes.add_artist(_label(Label(_MARGIN, 17, title, "ink", 11, bold=True), 0, 0))
-    for (scene, pictures), (x, y) in zip(scenes, places, strict=True):
+    axes.add_artist(_artist(Label(_MARGIN, 17, title, "ink", 11, bold=True)))
+    for (scene, pictures), place in zip(scenes, places, strict=True):
         for order, mark in enumerate(scene.marks):
-            shape = _SHAPES[type(mark)](mark, x, y)
+            shape = _artist(moved(mark, *place))
             shape.set_zorder(order)  # as laid out: matplotlib would draw every line above every shape
             axes.add_artist(shape)
-        for x_left, top, picture in pictures:
-            axes.add_artist(_image(AxesImage(axes, interpolation="nearest"), x + x_left, y + top, picture))
+        for x, y, picture in pictures:
+            axes.add_artist(_image(AxesImage(axes, interpolation="nearest"), place[0] + x, place[1] + y, picture))
     return figure
 
 
@@ -109,39 +122,27 @@ def _laid_out(grid: PictureGrid) -> tuple[Scene, list[tuple[float, float, Pictur
     return Scene(width, y, tuple(marks), grid.caption), placed
 
 
-def _colour(colour: str) -> str:
-    return PALETTE[colour][0] if colour in PALETTE else colour
-
-
-def _rect(mark: Rect, x: float, y: float) -> Rectangle:
-    return Rectangle((x + mark.x, y + mark.y), mark.width, mark.height, color=_colour(mark.colour), linewidth=0)
-
-
-def _line(mark: Line, x: float, y: float) -> Line2D:
-    xs, ys = zip(*mark.points, strict=True)
-    line = Line2D([x + v for v in xs], [y + v for v in ys], color=_colour(mark.colour), linewidth=mark.width)
-    if mark.dashed:
-        line.set_dashes((4 / mark.width, 3 / mark.width))  # in widths of the line
-    return line
-
-
-def _area(mark: Area, x: float, y: float) -> Polygon:
-    return Polygon([(x + a, y + b) for a, b in mark.points], color=_colour(mark.colour), alpha=0.18, linewidth=0)
-
-
-def _dot(mark: Dot, x: float, y: float) -> Circle:
-    return Circle((x + mark.x, y + mark.y), mark.radius, color=_colour(mark.colour), linewidth=0)
-
-
-def _label(mark: Label, x: float, y: float) -> Text:
-    anchor = {"start": "left", "middle": "center", "end": "right"}[mark.anchor]
+def _artist(mark: Mark) -> Artist:
+    """Return a mark as a shape of matplotlib."""
+    colour = PALETTE[mark.colour][0] if mark.colour in PALETTE else mark.colour
+    if isinstance(mark, Rect):
+        return Rectangle((mark.x, mark.y), mark.width, mark.height, color=colour, linewidth=0)
+    if isinstance(mark, Dot):
+        return Circle((mark.x, mark.y), mark.radius, color=colour, linewidth=0)
+    if isinstance(mark, Area):
+        return Polygon(mark.points, color=colour, alpha=0.18, linewidth=0)
+    if isinstance(mark, Line):
+        line = Line2D(*zip(*mark.points, strict=True), color=colour, linewidth=mark.width)
+        if mark.dashed:
+            line.set_dashes((4 / mark.width, 3 / mark.width))  # in widths of the line
+        return line
     return Text(
-        x + mark.x,
-        y + mark.y,
+        mark.x,
+        mark.y,
         mark.text,
-        color=_colour(mark.colour),
+        color=colour,
         fontsize=mark.size,
-        ha=anchor,
+        ha={"start": "left", "middle": "center", "end": "right"}[mark.anchor],
         va="baseline",
         fontfamily="DejaVu Sans",
         fontweight="bold" if mark.bold else "normal",
@@ -158,6 +159,3 @@ def _image(image: AxesImage, x: float, y: float, picture: Picture) -> AxesImage:
     image.set_data(pixels)
     image.set_extent((x_left, x_left + width, top + height, top))
     return image
-
-
-_SHAPES: dict[type[Mark], Callable[..., Artist]] = {Rect: _rect, Line: _line, Area: _area, Dot: _dot, Label: _label}

@@ -1,7 +1,7 @@
 """The kinds of chart: bars, lines, points, columns, a matrix. Each returns a Scene, on axes with round ticks."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from windtunnel.assessments.figures.scene import (
@@ -21,6 +21,7 @@ from windtunnel.assessments.figures.scene import (
     whisker,
     wrapped,
 )
+from windtunnel.records.metadata import numbers
 
 Interval = tuple[float, float]
 Format = Callable[[float], str]
@@ -173,6 +174,15 @@ class Series:
     thin: bool = False
     named: bool = True
     hollow: bool = False
+
+
+def measured(
+    metrics: Mapping[str, object], x: str, y: str, label: str, colour: str, *, dashed: bool = False, thin: bool = False
+) -> Series:
+    """Return the curve of the metric `y` against the metric `x`, with the interval of each point."""
+    values, low, high = (numbers(metrics, f"{y}{end}") for end in ("", "_ci_low", "_ci_high"))
+    points, band = zip(numbers(metrics, x), values, strict=True), zip(low, high, strict=True)
+    return Series(label, colour, tuple(points), tuple(band), dashed, thin=thin)
 
 
 def bars(

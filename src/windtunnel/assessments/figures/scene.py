@@ -250,8 +250,8 @@ def split_scene(scene: Scene, height: float) -> list[Scene]:
     edges = _edges(body, bottom, height - foot)
     parts = []
     for top, end in zip(edges, edges[1:], strict=False):
-        marks = [_moved(_cut(mark, top, end), -top) for mark in body if _is_between(mark, top, end)]
-        marks += [_moved(mark, end - top - bottom) for mark in below]
+        marks = [moved(_cut(mark, top, end), 0, -top) for mark in body if _is_between(mark, top, end)]
+        marks += [moved(mark, 0, end - top - bottom) for mark in below]
         parts.append(Scene(scene.width, end - top + foot, tuple(marks), scene.alt))
     return parts
 
@@ -304,7 +304,8 @@ def _cut(mark: Mark, top: float, end: float) -> Mark:
     return mark
 
 
-def _moved(mark: Mark, dy: float) -> Mark:
+def moved(mark: Mark, dx: float, dy: float) -> Mark:
+    """Return a mark that stands so many points further to the right and further down."""
     if isinstance(mark, Rect | Label | Dot):
-        return replace(mark, y=mark.y + dy)
-    return replace(mark, points=tuple((x, y + dy) for x, y in mark.points))
+        return replace(mark, x=dx + mark.x, y=dy + mark.y)
+    return replace(mark, points=tuple((dx + x, dy + y) for x, y in mark.points))

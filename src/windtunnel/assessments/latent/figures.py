@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING
 
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, register
 from windtunnel.assessments.figures.plots import HALF, Bar, Cloud, Series, bars, clouds, histogram, lines, ranks
@@ -38,13 +38,10 @@ _MODELS = (
 
 @register
 @dataclass(frozen=True)
-class LatentMetricsVisualiser(LatentVisualiser):
+class LatentMetricsVisualiser(LatentVisualiser, essential=True, title="Latent-space metrics"):
     """The metrics with their intervals: accuracies, accuracy against latent noise, sorted minimum perturbations."""
 
-    essential: ClassVar[bool] = True
-    title: ClassVar[str] = "Latent-space metrics"
-
-    def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Return a chart for each."""
         drawn = (_accuracies(artifacts), _noise(artifacts), _smallest_changes(artifacts))
         return [scene for scene in drawn if scene]
@@ -105,7 +102,14 @@ def _smallest_changes(a: Artifacts) -> Scene | None:
 
 @register
 @dataclass(frozen=True)
-class LatentGridVisualiser(LatentVisualiser):
+class LatentGridVisualiser(
+    LatentVisualiser,
+    scope="per_sample",
+    embeds_clean_input=True,
+    embeds_perturbation_map=True,
+    essential=True,
+    title="Nearest examples in latent space",
+):
     """Original, reconstructed, decayed, perturbed and difference, with what the classifier says of each.
 
     of: `reconstruction` (of the samples) or `generation`, where there is no original. epsilon: one of several decay
@@ -116,17 +120,12 @@ class LatentGridVisualiser(LatentVisualiser):
     cmap: str = "RdBu_r"
     of: Side = "reconstruction"
     epsilon: float | None = None
-    scope: ClassVar[Literal["per_sample", "assessor"]] = "per_sample"
-    embeds_clean_input: ClassVar[bool] = True
-    embeds_perturbation_map: ClassVar[bool] = True
-    essential: ClassVar[bool] = True
-    title: ClassVar[str] = "Nearest examples in latent space"
 
     def __post_init__(self) -> None:
         """Refuse a side that does not exist."""
         known_side(self.of)
 
-    def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Return a column per sample."""
         from windtunnel.assessments.figures.pictures import SIDE, WORDS, Picture, map_png, picture, sheets, signed_map
 
@@ -198,7 +197,7 @@ def _spread(classes: Tensor, distances: Tensor, count: int) -> list[int]:
 
 @register
 @dataclass(frozen=True)
-class GeneratorSheetVisualiser(LatentVisualiser):
+class GeneratorSheetVisualiser(LatentVisualiser, title="Sample sheet of the generative models"):
     """Generated images, a column per class, above real ones of the class: is this a picture of it?
 
     columns: generated images of each class; real: real ones.
@@ -207,9 +206,8 @@ class GeneratorSheetVisualiser(LatentVisualiser):
     columns: int = 4
     real: int = 2
     max_classes: int = 12
-    title: ClassVar[str] = "Sample sheet of the generative models"
 
-    def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """One grid, or two of more than eight classes."""
         from windtunnel.assessments.figures.pictures import picture, sheets
 
@@ -240,13 +238,12 @@ class GeneratorSheetVisualiser(LatentVisualiser):
 
 @register
 @dataclass(frozen=True)
-class LatentDistributionsVisualiser(LatentVisualiser):
+class LatentDistributionsVisualiser(LatentVisualiser, title="Sizes of the nearest examples"):
     """Histograms of the size of what was found, in latent space and in the image."""
 
     bins: int = 20
-    title: ClassVar[str] = "Sizes of the nearest examples"
 
-    def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Return a chart for each size. Raises NothingToDraw where nothing was found."""
         from windtunnel.assessments.latent.metrics import changes
         from windtunnel.assessments.latent.noise import shrink
@@ -277,7 +274,7 @@ class LatentDistributionsVisualiser(LatentVisualiser):
 
 @register
 @dataclass(frozen=True)
-class LatentCorrelationVisualiser(LatentVisualiser):
+class LatentCorrelationVisualiser(LatentVisualiser, title="What goes with what over classifiers"):
     """Every pair of metrics of `correlations` over several classifiers, with Pearson's and Spearman's coefficients.
 
     only: the metrics that must be in a pair; all pairs where it is empty.
@@ -285,9 +282,8 @@ class LatentCorrelationVisualiser(LatentVisualiser):
 
     only: tuple[str, ...] = ()
     columns: int = 4
-    title: ClassVar[str] = "What goes with what over classifiers"
 
-    def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Return a panel per pair. Raises NothingToDraw for fewer than three classifiers."""
         rows = table(tuple[Correlation, ...], artifacts.metrics, "correlations")
         pairs = [row for row in rows if not self.only or {row.x, row.y} & set(self.only)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING
 
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, register
 from windtunnel.assessments.latent.visualiser import NOT_IMAGES, LatentVisualiser, Side, drawn_side, known_side, made
@@ -21,7 +21,9 @@ Row = tuple[str, "list[Picture | None]"]
 
 @register
 @dataclass(frozen=True)
-class LatentNoiseVisualiser(LatentVisualiser):
+class LatentNoiseVisualiser(
+    LatentVisualiser, scope="per_sample", embeds_clean_input=True, title="Images under latent noise"
+):
     """An image, its reconstruction, and one noisy reconstruction at each level, with the accuracy of all draws (LLNA).
 
     of: `reconstruction` (of the samples) or `generation`, where the generated image stands first.
@@ -29,15 +31,12 @@ class LatentNoiseVisualiser(LatentVisualiser):
 
     max_samples: int = 4
     of: Side = "reconstruction"
-    scope: ClassVar[Literal["per_sample", "assessor"]] = "per_sample"
-    embeds_clean_input: ClassVar[bool] = True
-    title: ClassVar[str] = "Images under latent noise"
 
     def __post_init__(self) -> None:
         """Refuse a side that does not exist."""
         known_side(self.of)
 
-    def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Return a column per sample, a row per level."""
         from windtunnel.assessments.figures.pictures import picture, sheets
 
@@ -63,7 +62,13 @@ class LatentNoiseVisualiser(LatentVisualiser):
 
 @register
 @dataclass(frozen=True)
-class LatentComparisonVisualiser(LatentVisualiser):
+class LatentComparisonVisualiser(
+    LatentVisualiser,
+    scope="per_sample",
+    embeds_clean_input=True,
+    embeds_perturbation_map=True,
+    title="Nearest examples of two classifiers",
+):
     """Two classifiers on the same codes: clean, reconstruction, decayed, the nearest example of each, and how these differ.
 
     first, second: the classifiers, as `latent.<name>.models` names them; this run and the first further one where absent.
@@ -74,16 +79,12 @@ class LatentComparisonVisualiser(LatentVisualiser):
     second: str = ""
     of: Side = "reconstruction"
     cmap: str = "RdBu_r"
-    scope: ClassVar[Literal["per_sample", "assessor"]] = "per_sample"
-    embeds_clean_input: ClassVar[bool] = True
-    embeds_perturbation_map: ClassVar[bool] = True
-    title: ClassVar[str] = "Nearest examples of two classifiers"
 
     def __post_init__(self) -> None:
         """Refuse a side that does not exist."""
         known_side(self.of)
 
-    def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Return a column per sample. Nothing where a classifier is not there."""
         from windtunnel.assessments.figures.pictures import SIDE, WORDS, Picture, map_png, sheets, signed_map
 

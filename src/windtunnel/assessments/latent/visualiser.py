@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from windtunnel.assessments.attacks.figures import NOT_IMAGES as NOT_IMAGES
-from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser
+from windtunnel.assessments.figures.base import Visualiser
 from windtunnel.core.contracts import AssessmentKind
 
 if TYPE_CHECKING:
@@ -16,26 +14,17 @@ if TYPE_CHECKING:
 
     from windtunnel.records.artifacts import Artifacts
 
-NOT_LATENT = "No latent codes on disk: this assessment is not a latent one."
 Side = Literal["reconstruction", "generation"]
 
 
 @dataclass(frozen=True)
-class LatentVisualiser(Visualiser):
+class LatentVisualiser(
+    Visualiser,
+    kinds=frozenset({AssessmentKind.EMPIRICAL_ATTACK}),
+    families=frozenset({"latent"}),
+    needs=("latents", "No latent codes on disk: this assessment is not a latent one."),
+):
     """A figure of a latent assessment."""
-
-    kinds: ClassVar[frozenset[AssessmentKind]] = frozenset({AssessmentKind.EMPIRICAL_ATTACK})
-    families: ClassVar[frozenset[str]] = frozenset({"latent"})
-
-    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """Return the figure of a latent assessment."""
-        if "latents" not in artifacts.data:
-            raise NothingToDraw(NOT_LATENT)
-        return self.draw_latent(artifacts)
-
-    @abstractmethod
-    def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """Return the curves or pictures to draw."""
 
 
 def known_side(of: str) -> None:

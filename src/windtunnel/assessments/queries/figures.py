@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING
 
 from windtunnel.assessments.attacks.figures import NOT_IMAGES
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
-from windtunnel.assessments.figures.plots import Series, binned, columns, lines, plain
+from windtunnel.assessments.figures.plots import Series, binned, columns, lines, measured, plain
 from windtunnel.assessments.figures.scene import ATTACK_CURVES, curve_colour
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.core.transformations import epsilon_text
@@ -24,10 +24,7 @@ _BINS = 20
 
 
 @dataclass(frozen=True)
-class _QueryVisualiser(Visualiser):
-    kinds: ClassVar[frozenset[AssessmentKind]] = frozenset({AssessmentKind.EMPIRICAL_ATTACK})
-    families: ClassVar[frozenset[str]] = frozenset({"queries"})
-
+class _QueryVisualiser(Visualiser, kinds=frozenset({AssessmentKind.EMPIRICAL_ATTACK}), families=frozenset({"queries"})):
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Return the figure of an attack with at least one attacked sample."""
         if "queries" not in artifacts.data:
@@ -43,11 +40,8 @@ class _QueryVisualiser(Visualiser):
 
 @register
 @dataclass(frozen=True)
-class SuccessAgainstQueriesVisualiser(_QueryVisualiser):
+class SuccessAgainstQueriesVisualiser(_QueryVisualiser, essential=True, title="Success rate against queries"):
     """Share of the attacked samples that broke within a number of queries, with its interval."""
-
-    essential: ClassVar[bool] = True
-    title: ClassVar[str] = "Success rate against queries"
 
     def draw_queries(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """One chart."""
@@ -60,13 +54,15 @@ class SuccessAgainstQueriesVisualiser(_QueryVisualiser):
 
 
 @dataclass(frozen=True)
-class SuccessCurvesVisualiser(Visualiser):
+class SuccessCurvesVisualiser(
+    Visualiser,
+    kinds=frozenset({AssessmentKind.EMPIRICAL_ATTACK}),
+    families=frozenset({"queries"}),
+    title="Success rate against queries, of all counted attacks",
+):
     """The curves of several assessments in one figure; drawn for the summary from their results."""
 
     assessments: tuple[Artifacts, ...] = ()
-    kinds: ClassVar[frozenset[AssessmentKind]] = frozenset({AssessmentKind.EMPIRICAL_ATTACK})
-    families: ClassVar[frozenset[str]] = frozenset({"queries"})
-    title: ClassVar[str] = "Success rate against queries, of all counted attacks"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """One chart."""
@@ -79,12 +75,7 @@ class SuccessCurvesVisualiser(Visualiser):
 
 
 def _curve(artifacts: Artifacts, label: str, colour: str) -> Series:
-    m = artifacts.metrics
-    x, y, low, high = (
-        numbers(m, key)
-        for key in ("query_budgets", "success_rate_curve", "success_rate_curve_ci_low", "success_rate_curve_ci_high")
-    )
-    return Series(label, colour, tuple(zip(x, y, strict=True)), tuple(zip(low, high, strict=True)), thin=True)
+    return measured(artifacts.metrics, "query_budgets", "success_rate_curve", label, colour, thin=True)
 
 
 def _success(curves: list[Series], given_up: str = "") -> Scene:
@@ -110,10 +101,8 @@ def _label(artifacts: Artifacts) -> str:
 
 @register
 @dataclass(frozen=True)
-class QueryHistogramsVisualiser(_QueryVisualiser):
+class QueryHistogramsVisualiser(_QueryVisualiser, title="What a success took"):
     """Histograms over the successes: queries, changed values (L0) and L2 distance, each with its median."""
-
-    title: ClassVar[str] = "What a success took"
 
     def draw_queries(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Return a chart for each."""
@@ -132,14 +121,13 @@ def _histogram(artifacts: Artifacts, key: str, title: str) -> Scene:
 
 @register
 @dataclass(frozen=True)
-class QueryGalleryVisualiser(_QueryVisualiser):
+class QueryGalleryVisualiser(
+    _QueryVisualiser, scope="per_sample", embeds_clean_input=True, title="Successes and failures"
+):
     """Successes and failures: clean and perturbed image, each with prediction and confidence, and the queries spent."""
 
     max_successes: int = 5
     max_failures: int = 3
-    scope: ClassVar[Literal["per_sample", "assessor"]] = "per_sample"
-    embeds_clean_input: ClassVar[bool] = True
-    title: ClassVar[str] = "Successes and failures"
 
     def draw_queries(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Return a column per sample: successes from the cheapest to the dearest, then failures from the nearest to a success."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
-from windtunnel.assessments.figures.plots import HALF, Bar, Series, bars, binned, columns, lines, plain
+from windtunnel.assessments.figures.base import Drawing, Visualiser, register
+from windtunnel.assessments.figures.plots import HALF, Bar, Series, bars, binned, columns, lines, measured, plain
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.transformations import budget_text, transformation_of
 from windtunnel.records.metadata import number, numbers
@@ -17,65 +16,44 @@ from windtunnel.records.tables import Share, table
 if TYPE_CHECKING:
     from windtunnel.records.artifacts import Artifacts
 
-NO_SWEEP = "No epsilons on disk: this assessment is not a sweep."
 _MOST_CLASSES, _MOST_POINTS, _BINS = 40, 1000, 12
 
 
 @dataclass(frozen=True)
-class _SweepVisualiser(Visualiser):
-    kinds: ClassVar[frozenset[AssessmentKind]] = frozenset({AssessmentKind.EMPIRICAL_ATTACK})
-    families: ClassVar[frozenset[str]] = frozenset({"sweeps"})
-
-    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """Return the figure of a sweep."""
-        if "sweep_predictions" not in artifacts.data:
-            raise NothingToDraw(NO_SWEEP)
-        return [self.draw_sweep(artifacts)]
-
-    @abstractmethod
-    def draw_sweep(self, artifacts: Artifacts) -> Drawing:
-        """Return the one chart of a sweep."""
+class _SweepVisualiser(
+    Visualiser,
+    kinds=frozenset({AssessmentKind.EMPIRICAL_ATTACK}),
+    families=frozenset({"sweeps"}),
+    needs=("sweep_predictions", "No epsilons on disk: this assessment is not a sweep."),
+):
+    """A figure of an epsilon sweep."""
 
 
 @register
 @dataclass(frozen=True)
-class DegradationCurveVisualiser(_SweepVisualiser):
+class DegradationCurveVisualiser(_SweepVisualiser, title="Degradation curve"):
     """Top-1 accuracy against epsilon, cumulative with its interval, and the raw curve beside it."""
 
-    title: ClassVar[str] = "Degradation curve"
-
-    def draw_sweep(self, artifacts: Artifacts) -> Drawing:
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Accuracy against epsilon."""
         m = artifacts.metrics
-        x, y, low, high, raw = (
-            numbers(m, key)
-            for key in (
-                "epsilons",
-                "accuracy_curve",
-                "accuracy_curve_ci_low",
-                "accuracy_curve_ci_high",
-                "accuracy_curve_raw",
-            )
-        )
-        limits = tuple(zip(low, high, strict=True))
-        drawn = [Series("broken here or before, 95 % band", "broken", tuple(zip(x, y, strict=True)), limits)]
+        x, y, raw = (numbers(m, key) for key in ("epsilons", "accuracy_curve", "accuracy_curve_raw"))
+        drawn = [measured(m, "epsilons", "accuracy_curve", "broken here or before, 95 % band", "broken")]
         if raw != y:
             drawn.append(Series("at this epsilon alone", "soft", tuple(zip(x, raw, strict=True)), dashed=True))
         alt = f"Accuracy against epsilon: {number(m, 'clean_accuracy'):.1%} clean, {y[-1]:.1%} at {plain(x[-1])}."
         median = [(number(m, "median_epsilon"), "median epsilon")]
         norm = artifacts.metadata.semantics.norm or ""
         axis = "epsilon" if transformation_of(norm) is None else f"share of the range {budget_text(norm, 1.0)}"
-        return lines(drawn, axis, "top-1 accuracy", alt, (0, x[-1]), (0, 1.0), vertical=median)
+        return [lines(drawn, axis, "top-1 accuracy", alt, (0, x[-1]), (0, 1.0), vertical=median)]
 
 
 @register
 @dataclass(frozen=True)
-class CriticalEpsilonVisualiser(_SweepVisualiser):
+class CriticalEpsilonVisualiser(_SweepVisualiser, title="Critical epsilons"):
     """Histogram of the smallest epsilon that flips each prediction; samples that never flip are shown apart."""
 
-    title: ClassVar[str] = "Critical epsilons"
-
-    def draw_sweep(self, artifacts: Artifacts) -> Drawing:
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Return a column per bin, and one for samples that never flip."""
         critical = artifacts.tensor("critical_epsilon")
         flipped = critical[critical.isfinite()].tolist()
@@ -84,17 +62,15 @@ class CriticalEpsilonVisualiser(_SweepVisualiser):
         alt = f"Smallest epsilon that flips each prediction, up to {plain(largest)}; {survivors} samples never flip."
         counts, edges = binned(flipped, _BINS) if flipped else ([0.0], (0.0, largest))
         never = ("never flips at these epsilons", survivors, "unknown")
-        return columns(counts, edges, "critical epsilon", alt, "broken", never)
+        return [columns(counts, edges, "critical epsilon", alt, "broken", never)]
 
 
 @register
 @dataclass(frozen=True)
-class ConfidenceVisualiser(_SweepVisualiser):
+class ConfidenceVisualiser(_SweepVisualiser, title="Clean confidence against critical epsilon"):
     """Clean confidence against critical epsilon: bottom right is healthy, top left is confidently wrong soonest."""
 
-    title: ClassVar[str] = "Clean confidence against critical epsilon"
-
-    def draw_sweep(self, artifacts: Artifacts) -> Drawing:
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Return a point per sample; of more than 1,000 samples an evenly spaced selection."""
         critical, confidence = artifacts.tensor("critical_epsilon"), artifacts.tensor("clean_confidence")
         largest, n = numbers(artifacts.metrics, "epsilons")[-1], len(critical)
@@ -111,7 +87,7 @@ class ConfidenceVisualiser(_SweepVisualiser):
         alt = "Clean confidence against critical epsilon; top left is confidently wrong soonest."
         drawn, title = [s for s in series if s.points], "clean confidence (max softmax)"
         limits = ((0, 1.1 * largest), (0, 1.02))
-        return lines(drawn, "critical epsilon", title, alt + subset_note + groups, *limits)
+        return [lines(drawn, "critical epsilon", title, alt + subset_note + groups, *limits)]
 
 
 def _groups(artifacts: Artifacts) -> Iterator[str]:
@@ -124,12 +100,10 @@ def _groups(artifacts: Artifacts) -> Iterator[str]:
 
 @register
 @dataclass(frozen=True)
-class ClassAccuracyVisualiser(_SweepVisualiser):
+class ClassAccuracyVisualiser(_SweepVisualiser, title="Accuracy per class at the median epsilon"):
     """Top-1 accuracy of each class at the median epsilon; of more than 40 classes the least accurate."""
 
-    title: ClassVar[str] = "Accuracy per class at the median epsilon"
-
-    def draw_sweep(self, artifacts: Artifacts) -> Drawing:
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Return a bar per class."""
         classes = table(tuple[Share, ...], artifacts.metrics, "per_class_at_median_epsilon")
         rows = [
@@ -138,4 +112,4 @@ class ClassAccuracyVisualiser(_SweepVisualiser):
         ]
         shown = sorted(rows, key=lambda r: r.value)[:_MOST_CLASSES] if len(rows) > _MOST_CLASSES else rows
         label = f"top-1 accuracy per class at the median epsilon, {number(artifacts.metrics, 'median_epsilon'):.4g}, 95 % intervals"
-        return bars(shown, label, label, width=HALF)
+        return [bars(shown, label, label, width=HALF)]

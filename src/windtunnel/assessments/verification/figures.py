@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
 from windtunnel.assessments.figures.plots import (
@@ -18,6 +18,7 @@ from windtunnel.assessments.figures.plots import (
     intervals,
     lines,
     matrix,
+    measured,
     plain,
     ranks,
 )
@@ -34,10 +35,14 @@ if TYPE_CHECKING:
     from windtunnel.assessments.figures.scene import Scene
     from windtunnel.records.artifacts import Artifacts
 
-_FORMAL = frozenset({AssessmentKind.FORMAL_VERIFICATION})
 _ROLES = {"verified": "certified", "falsified": "broken", "unknown": "unknown", "error": "error"}
 _BY_AN_ATTACK = frozenset({"examples", "quick-attack", "attack"})
 _MOST_ROWS = 100  # of a heat map: more are told apart by nobody
+
+
+@dataclass(frozen=True)
+class _FormalVisualiser(Visualiser, kinds=frozenset({AssessmentKind.FORMAL_VERIFICATION})):
+    """A figure of formal verification."""
 
 
 def _bounds(artifacts: Artifacts) -> tuple[Tensor, Tensor]:
@@ -50,12 +55,10 @@ def _bounds(artifacts: Artifacts) -> tuple[Tensor, Tensor]:
 
 @register
 @dataclass(frozen=True)
-class VerdictSummaryVisualiser(Visualiser):
+class VerdictSummaryVisualiser(_FormalVisualiser, title="Verdicts"):
     """Shares of the four verdicts, and the seconds a sample took where they are given: the file in DVC is without them."""
 
     runtime_bins: int = 20
-    kinds: ClassVar[frozenset[AssessmentKind]] = _FORMAL
-    title: ClassVar[str] = "Verdicts"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Two charts; one where no time was measured."""
@@ -84,12 +87,8 @@ class VerdictSummaryVisualiser(Visualiser):
 
 @register
 @dataclass(frozen=True)
-class DecidedByVisualiser(Visualiser):
+class DecidedByVisualiser(_FormalVisualiser, essential=True, title="Decided by"):
     """Which step of a cascade decided how many samples."""
-
-    kinds: ClassVar[frozenset[AssessmentKind]] = _FORMAL
-    essential: ClassVar[bool] = True
-    title: ClassVar[str] = "Decided by"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """One chart."""
@@ -109,7 +108,7 @@ def _role(step: str) -> str:
 
 @register
 @dataclass(frozen=True)
-class OutputBoundsCohortVisualiser(Visualiser):
+class OutputBoundsCohortVisualiser(_FormalVisualiser, title="Width of the output bounds per class"):
     """A box per class of the widths of the certified output intervals.
 
     whis: whiskers reach to the last value within so many times the middle half.
@@ -117,8 +116,6 @@ class OutputBoundsCohortVisualiser(Visualiser):
 
     whis: float = 1.5
     show_outliers: bool = True
-    kinds: ClassVar[frozenset[AssessmentKind]] = _FORMAL
-    title: ClassVar[str] = "Width of the output bounds per class"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """One chart."""
@@ -141,7 +138,7 @@ class OutputBoundsCohortVisualiser(Visualiser):
 
 @register
 @dataclass(frozen=True)
-class OutputBoundsPinnedVisualiser(Visualiser):
+class OutputBoundsPinnedVisualiser(_FormalVisualiser, title="Output bounds of single samples"):
     """Certified logit intervals of chosen samples; with many classes the target and the nearest other classes.
 
     target_color, bar_color: #rrggbb, or a colour of the report such as `broken`.
@@ -152,8 +149,6 @@ class OutputBoundsPinnedVisualiser(Visualiser):
     target_color: str = "broken"
     bar_color: str = "clean"
     sample_indices: tuple[int, ...] | None = None
-    kinds: ClassVar[frozenset[AssessmentKind]] = _FORMAL
-    title: ClassVar[str] = "Output bounds of single samples"
 
     def __post_init__(self) -> None:
         """Refuse what is no colour."""
@@ -186,12 +181,11 @@ class OutputBoundsPinnedVisualiser(Visualiser):
 
 
 @dataclass(frozen=True)
-class _Heatmap(Visualiser):
+class _Heatmap(_FormalVisualiser):
     """max_samples: rows, 100 where it is not given; of more samples those at evenly spaced places."""
 
     cmap: str = "viridis"
     max_samples: int | None = None
-    kinds: ClassVar[frozenset[AssessmentKind]] = _FORMAL
 
     def _matrix(self, values: Tensor, artifacts: Artifacts, caption: str, edges: tuple[float, float]) -> Scene:
         n, most = len(values), self.max_samples or _MOST_ROWS
@@ -215,10 +209,8 @@ class _Heatmap(Visualiser):
 
 @register
 @dataclass(frozen=True)
-class OutputBoundsWidthHeatmapVisualiser(_Heatmap):
+class OutputBoundsWidthHeatmapVisualiser(_Heatmap, title="Width of the output bounds"):
     """Samples x classes: width of the certified interval; grey where there is no bound."""
-
-    title: ClassVar[str] = "Width of the output bounds"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """One heat map."""
@@ -229,14 +221,13 @@ class OutputBoundsWidthHeatmapVisualiser(_Heatmap):
 
 @register
 @dataclass(frozen=True)
-class OutputBoundsMarginHeatmapVisualiser(_Heatmap):
+class OutputBoundsMarginHeatmapVisualiser(_Heatmap, title="Margins to the target's lower bound"):
     """Samples x classes: the target's lower bound minus the other class's upper bound; above 0 that class is excluded.
 
     Before it the verified margins themselves, sorted, where the verifier bounds them as such, which is tighter.
     """
 
     cmap: str = "RdBu"
-    title: ClassVar[str] = "Margins to the target's lower bound"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """One heat map, after the sorted margins."""
@@ -267,28 +258,21 @@ def _sorted_margins(margins: list[float]) -> Scene:
 
 @register
 @dataclass(frozen=True)
-class CertifiedCurveVisualiser(Visualiser):
+class CertifiedCurveVisualiser(_FormalVisualiser, title="Certified curve"):
     """Certified accuracy against epsilon, and what is not broken beside it: the sandwich as a picture."""
-
-    kinds: ClassVar[frozenset[AssessmentKind]] = _FORMAL
-    title: ClassVar[str] = "Certified curve"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """One chart."""
         m = artifacts.metrics
         if "certified_curve" not in m:
             raise NothingToDraw("No certified radii: the entry has no `radius: {max: ..., tolerance: ...}`.")
-        x, y, low, high = (
-            numbers(m, key)
-            for key in ("curve_epsilons", "certified_curve", "certified_curve_ci_low", "certified_curve_ci_high")
-        )
+        x = numbers(m, "curve_epsilons")
         # What ran out of time is no finding about the model: the curve is what was verified until then.
         bounded = [artifacts.tensor(key) for key in ("timed_out", "radius_unfinished") if key in artifacts.data]
         late = len({i for ended in bounded for i in ended.nonzero().flatten().tolist()})
         of = f"{late} of {len(artifacts.sample_names)} samples out of time"
         labels, colour = (f"certified, at least: {of}", "unknown") if late else ("certified, 95 % band", "certified")
-        band = tuple(zip(low, high, strict=True))
-        drawn = [Series(labels, colour, tuple(zip(x, y, strict=True)), band, dashed=late > 0, thin=True)]
+        drawn = [measured(m, "curve_epsilons", "certified_curve", labels, colour, dashed=late > 0, thin=True)]
         if "empirical_curve" in m:
             attacked = tuple(zip(x, numbers(m, "empirical_curve"), strict=True))
             drawn.append(Series("not broken", "broken", attacked, dashed=True, thin=True))
