@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from windtunnel.records.basis import Basis
 from windtunnel.records.findings import FindingRecord, counts, overall
 from windtunnel.records.gate import EXIT_CODE, Condition, Decision, GateResult, Origin, gate_json
-from windtunnel.records.metadata import Metadata
+from windtunnel.records.metadata import Metadata, Rate
 from windtunnel.reporting.compare.comparison import Comparison
+from windtunnel.reporting.compare.paired import Pair
 
 if TYPE_CHECKING:
     from windtunnel.evaluation.gate.sequential import SequentialGate
@@ -263,44 +266,42 @@ def sanity_answer(recorded: Iterable[FindingRecord], asked_now: Iterable[Finding
 def compare_answer(comparison: Comparison) -> CompareAnswer:
     """Return a comparison, without its tensors."""
     return CompareAnswer(
-        runs=[RunAnswer(label=r.label, origin=r.origin, notes=list(r.notes)) for r in comparison.runs],
-        params={name: list(values) for name, values in comparison.params},
-        metrics={name: list(values) for name, values in comparison.metrics},
+        runs=[RunAnswer(label=run.label, origin=run.origin, notes=[*run.notes]) for run in comparison.runs],
+        params={name: [*values] for name, values in comparison.params},
+        metrics={name: [*values] for name, values in comparison.metrics},
         measured={
-            name: [
-                None
-                if rate is None
-                else MeasureAnswer(
-                    value=rate.value, interval=rate.limits, norm=basis.norm, epsilon=basis.epsilon, n=basis.n
-                )
-                for rate, basis in zip(rates, comparison.bases[name], strict=True)
-            ]
+            name: [_measure(rate, basis) for rate, basis in zip(rates, comparison.bases[name], strict=True)]
             for name, rates in comparison.rates.items()
         },
         equal_metrics=comparison.equal_metrics,
         against=[
             AgainstAnswer(
                 run=other.run.label,
-                refused=list(other.refused),
-                pairs=[
-                    PairAnswer(
-                        name=pair.name,
-                        norms=tuple(basis.norm for basis in pair.bases),
-                        epsilons=tuple(basis.epsilon for basis in pair.bases),
-                        n=pair.table.n,
-                        both=pair.table.both,
-                        gained=pair.table.gained,
-                        lost=pair.table.lost,
-                        neither=pair.table.neither,
-                        rates=pair.rates,
-                        rate_intervals=pair.limits,
-                        interval=pair.interval,
-                        p_value=pair.p_value,
-                        adjusted_p_value=adjusted,
-                    )
-                    for pair, adjusted in zip(other.pairs, other.adjusted, strict=True)
-                ],
+                refused=[*other.refused],
+                pairs=[_pair(pair, adjusted) for pair, adjusted in zip(other.pairs, other.adjusted, strict=True)],
             )
             for other in comparison.against
         ],
+    )
+
+
+def _measure(rate: Rate | None, basis: Basis) -> MeasureAnswer | None:
+    if rate is None:
+        return None
+    return MeasureAnswer(value=rate.value, interval=rate.limits, norm=basis.norm, epsilon=basis.epsilon, n=basis.n)
+
+
+def _pair(pair: Pair, adjusted: float) -> PairAnswer:
+    first, second = pair.bases
+    return PairAnswer(
+        name=pair.name,
+        norms=(first.norm, second.norm),
+        epsilons=(first.epsilon, second.epsilon),
+        n=pair.table.n,
+        **asdict(pair.table),
+        rates=pair.rates,
+        rate_intervals=pair.limits,
+        interval=pair.interval,
+        p_value=pair.p_value,
+        adjusted_p_value=adjusted,
     )

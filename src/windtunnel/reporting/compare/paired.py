@@ -196,28 +196,26 @@ def compare_assessment(
     """
     if reason := another_algorithm(first.metadata, second.metadata) or _why_not(first, second):
         raise UserError(f"{name}: {reason}")
-    settings = tuple(_differing(first, second))
-    return [
-        _pair(outcome, first, second, *indices, settings)
-        for outcome, indices in _outcomes(name, first, second)
-        if len(indices[0]) and outcome not in without
-    ] + [
-        _pair(f"{outcome}, {column} = {value}", first, second, before, after, settings, members)
-        for outcome, (before, after) in (_outcomes(name, first, second) if name == "summary" else ())
-        if outcome not in without
-        for (column, value), members in _common_slices(first, second)
-    ]
+    compared = (first, second, tuple(_differing(first, second)), compare_curves(first, second))
+    outcomes = [row for row in _outcomes(name, first, second) if row[0] not in without]
+    pairs = [_pair(outcome, before, after, *compared) for outcome, before, after in outcomes if len(before)]
+    for outcome, before, after in outcomes if name == "summary" else ():
+        for (column, value), members in _common_slices(first, second):
+            pairs.append(_pair(f"{outcome}, {column} = {value}", before, after, *compared, members))
+    return pairs
 
 
 def another_algorithm(first: Metadata, second: Metadata) -> str:
     """In which way two assessments under one name are of different algorithms; empty where only settings differ."""
-    parts = (
-        {"library": m.library, "algorithm": m.algorithm, "objective": m.semantics.objective, "norm": m.semantics.norm}
-        for m in (first, second)
-    )
-    first_parts, two = parts
-    differs = next((key for key in first_parts if first_parts[key] != two[key]), None)
-    return f"another {differs} ({first_parts[differs]} and {two[differs]})" if differs else ""
+    for what, before, after in (
+        ("library", first.library, second.library),
+        ("algorithm", first.algorithm, second.algorithm),
+        ("objective", first.semantics.objective, second.semantics.objective),
+        ("norm", first.semantics.norm, second.semantics.norm),
+    ):
+        if before != after:
+            return f"another {what} ({before} and {after})"
+    return ""
 
 
 def _why_not(first: Artifacts, second: Artifacts) -> str:
@@ -246,18 +244,19 @@ def _same_images(first: Artifacts, second: Artifacts) -> bool:
     return same_values(*(scratch.samples_at(tensor, indices) for tensor, indices in images))
 
 
-def _outcomes(name: str, first: Artifacts, second: Artifacts) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
-    pair = (first, second)
+def _outcomes(name: str, first: Artifacts, second: Artifacts) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield each outcome of an assessment, bool (N,) in the first and in the second run."""
     if name != "summary":
         # One outcome per sample, so for many perturbations of each it is the worst of them.
         scope = " (every corruption)" if "corruption_predictions" in first.data else ""
-        yield name + scope, (held(first), held(second))
+        yield name + scope, held(first), held(second)
         return
-    if all("certified_accuracy" in a.metrics for a in pair):
-        first_outcome, two = (a.tensor("certified_verdicts") == Verdict.VERIFIED for a in pair)
-        yield "certified", (first_outcome, two)
-    if all("worst_case_accuracy" in a.metrics for a in pair):
-        yield "worst case", (held(first), held(second))
+    metrics = first.metrics.keys() & second.metrics.keys()
+    if "certified_accuracy" in metrics:
+        before, after = (a.tensor("certified_verdicts") == Verdict.VERIFIED for a in (first, second))
+        yield "certified", before, after
+    if "worst_case_accuracy" in metrics:
+        yield "worst case", held(first), held(second)
 
 
 def _common_slices(first: Artifacts, second: Artifacts) -> Iterator[tuple[tuple[str, str], Tensor]]:
@@ -270,11 +269,12 @@ def _common_slices(first: Artifacts, second: Artifacts) -> Iterator[tuple[tuple[
 
 def _pair(
     name: str,
-    first: Artifacts,
-    second: Artifacts,
     before: Tensor,
     after: Tensor,
+    first: Artifacts,
+    second: Artifacts,
     settings: tuple[str, ...],
+    curve: CurveDifference | None,
     members: Tensor | None = None,
 ) -> Pair:
     """Pair two outcomes, bool (N,), on the samples `members`, bool (N,); on all where it is None."""
@@ -282,19 +282,9 @@ def _pair(
     gained, lost = (
         tuple(indices.nonzero().flatten().tolist()) for indices in (of & after & ~before, of & before & ~after)
     )
-    table = Paired(int((of & before & after).sum()), len(gained), len(lost), int((of & ~before & ~after).sum()))
-    return Pair(
-        name,
-        first,
-        second,
-        table,
-        paired_interval(table, 0.025, "newcombe"),
-        mcnemar_exact(len(gained), len(lost)),
-        gained,
-        lost,
-        settings,
-        compare_curves(first, second),
-    )
+    counts = Paired(int((of & before & after).sum()), len(gained), len(lost), int((of & ~before & ~after).sum()))
+    interval, p_value = paired_interval(counts, 0.025, "newcombe"), mcnemar_exact(len(gained), len(lost))
+    return Pair(name, first, second, counts, interval, p_value, gained, lost, settings, curve)
 
 
 def _differing(first: Artifacts, second: Artifacts) -> Iterator[str]:

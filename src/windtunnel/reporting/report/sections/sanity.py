@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from windtunnel.evaluation.gate.table import NO_CONDITION, SIGN
 from windtunnel.records.findings import FindingRecord, Status, counts, in_words
 from windtunnel.records.findings import Severity as Level
 from windtunnel.records.gate import ConditionStatus, Decision, GateResult
 from windtunnel.reporting.report.model import Block, Highlight, Section, Severity, Table, Text
-from windtunnel.reporting.report.phrases import listed, short
+from windtunnel.reporting.report.phrases import interval, listed, short
 
 SANITY = "Can I trust these numbers?"
 _ORDER = ("fail", "warn", "not_run", "pass", "not_applicable")
@@ -57,33 +55,37 @@ def sanity_line(checks: tuple[FindingRecord, ...] | None) -> Highlight:
 
 def sanity_section(checks: tuple[FindingRecord, ...], found_gate: GateResult | None) -> Section:
     """Return the checks that flagged, with what was seen and what to do; what was not run; the others in the appendix."""
-    blocks: list[Block] = [
-        Text(
-            f"{len(checks)} checks: {in_words(counts(checks))}. Passing them is necessary, not sufficient: a number that passes "
-            "every check may still be too high, and a check that did not run is no evidence."
-        )
-    ]
-    flagged = tuple(row for row in checks if row.flagged)
-    header = ("id", "check", "result", "what was seen", "what to do", "concerns")
-    flagged_rows = tuple(
-        (row.id, row.title, _result(row), short(row.reason, 300), short(row.remedy, 300), _concerns(row))
-        for row in flagged
+    introduction = Text(
+        f"{len(checks)} checks: {in_words(counts(checks))}. Passing them is necessary, not sufficient: a number that passes "
+        "every check may still be too high, and a check that did not run is no evidence."
     )
-    blocks.append(Table("What was flagged", header, flagged_rows))
-    if not_run := [row for row in checks if row.status is Status.NOT_RUN]:
-        reasons: dict[str, list[str]] = {}
-        for row in not_run:
-            reasons.setdefault(row.reason, []).append(row.id)
-        blocks.append(
-            Table("What was not run", ("checks", "why"), tuple((", ".join(ids), why) for why, ids in reasons.items()))
-        )
-    children = [gate_section(found_gate)] if found_gate is not None else []
-    return Section(SANITY, tuple(blocks), tuple(children))
+    header = ("id", "check", "result", "what was seen", "what to do", "concerns")
+    flagged = tuple(
+        (row.id, row.title, _result(row), short(row.reason, 300), short(row.remedy, 300), _concerns(row))
+        for row in checks
+        if row.flagged
+    )
+    blocks: list[Block] = [introduction, Table("What was flagged", header, flagged)]
+    not_run: dict[str, list[str]] = {}
+    for row in checks:
+        if row.status is Status.NOT_RUN:
+            not_run.setdefault(row.reason, []).append(row.id)
+    if not_run:
+        rows = tuple((", ".join(ids), reason) for reason, ids in not_run.items())
+        blocks.append(Table("What was not run", ("checks", "why"), rows))
+    return Section(SANITY, tuple(blocks), (gate_section(found_gate),) if found_gate else ())
 
 
 def checks_appendix(checks: tuple[FindingRecord, ...]) -> Section:
     """Every check, by group: value, threshold, and the source of the check."""
-    return Section("Every sanity check", tuple(_tables(checks)), detail=True)
+    header = ("id", "check", "severity", "result", "value", "threshold", "n", "source")
+    rows: dict[str, list[tuple[str, ...]]] = {group: [] for group in sorted({row.group for row in checks})}
+    for row in sorted(checks, key=lambda row: _ORDER.index(row.status)):
+        numbers = map(short, (row.value, row.threshold, row.n))
+        cells = (row.id, row.title, row.severity.value, _result(row), *numbers, short(row.source, 60))
+        rows[row.group].append(cells)
+    tables = (Table(_GROUPS.get(group, f"Group {group}"), header, tuple(mine)) for group, mine in rows.items())
+    return Section("Every sanity check", tuple(tables), detail=True)
 
 
 def _concerns(row: FindingRecord) -> str:
@@ -96,27 +98,6 @@ def _concerns(row: FindingRecord) -> str:
 def _sentence(value: object) -> str:
     text = str(value)
     return text if text.endswith((".", "!", "?")) else f"{text}."
-
-
-def _tables(checks: tuple[FindingRecord, ...]) -> Iterator[Table]:
-    groups = sorted({row.group for row in checks})
-    header = ("id", "check", "severity", "result", "value", "threshold", "n", "source")
-    for group in groups:
-        mine = sorted((row for row in checks if row.group == group), key=lambda row: _ORDER.index(row.status))
-        rows = tuple(
-            (
-                row.id,
-                row.title,
-                row.severity.value,
-                _result(row),
-                short(row.value),
-                short(row.threshold),
-                short(row.n),
-                short(row.source, 60),
-            )
-            for row in mine
-        )
-        yield Table(_GROUPS.get(group, f"Group {group}"), header, rows)
 
 
 def _result(row: FindingRecord) -> str:
@@ -165,23 +146,14 @@ def _decision(gate: GateResult) -> tuple[Severity, str]:
 
 def gate_section(gate: GateResult) -> Section:
     """Return the decision in sentence, and every condition."""
-    severity, sentence = _decision(gate)
-    blocks: list[Block] = [Highlight(severity, sentence)]
+    blocks: list[Block] = [Highlight(*_decision(gate))]
     if gate.conditions:
-        with_reason = any(row.reason for row in gate.conditions)
-        header = ("condition", "of", "value", "interval", "threshold", "result", *(["reason"] if with_reason else []))
-        rows = tuple(
-            (
-                row.name,
-                row.basis,
-                short(row.value),
-                f"[{row.interval[0]:.4g}, {row.interval[1]:.4g}]" if row.interval else "",
-                f"{SIGN[row.bound]} {short(row.threshold)}",
-                str(row.status),
-                *([short(row.reason, 200)] if with_reason else []),
-            )
-            for row in gate.conditions
-        )
-        blocks.append(Table("The conditions of the gate", header, rows))
+        header = ["condition", "of", "value", "interval", "threshold", "result", "reason"]
+        width = len(header) - (not any(row.reason for row in gate.conditions))
+        rows = []
+        for row in gate.conditions:
+            numbers = (short(row.value), interval(row.interval, ".4g"), f"{SIGN[row.bound]} {short(row.threshold)}")
+            rows.append((row.name, row.basis, *numbers, str(row.status), short(row.reason, 200))[:width])
+        blocks.append(Table("The conditions of the gate", tuple(header[:width]), tuple(rows)))
     blocks.append(Text(f"windtunnel gate    # exits with {gate.exit_code}", code=True))
     return Section("The gate", tuple(blocks))

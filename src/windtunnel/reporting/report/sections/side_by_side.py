@@ -6,7 +6,7 @@ report.layout: `compact` shows the clean image once, `full` beside each of its p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from torch import Tensor
 
@@ -33,7 +33,9 @@ def side_by_side_blocks(inputs: ReportInputs, options: Options) -> list[Block]:
         "prediction under perturbation; below a perturbation: its size in the norm of the attack."
     )
     if options.figure_scope == "per_assessor":
-        return [introduction, _clean_grid(inputs, pictures)]
+        names = tuple(pictures.names[i] for i in pictures.chosen)
+        cells = tuple(_clean(inputs, pictures, i) for i in pictures.chosen)
+        return [introduction, PictureGrid("Clean images, not repeated below", names, (("clean", cells),))]
     grids = [grid for i in pictures.chosen for grid in _sample_grids(inputs, pictures, i, options.layout == "full")]
     return [introduction, *grids]
 
@@ -67,33 +69,24 @@ def _pictured(inputs: ReportInputs) -> list[Artifacts]:
     return [a for a in inputs.assessments if a.name in with_image]
 
 
-def _clean_grid(inputs: ReportInputs, pictures: Pictures) -> PictureGrid:
-    cells = tuple(_clean(inputs, pictures, i) for i in pictures.chosen)
-    return PictureGrid(
-        "Clean images, not repeated below", tuple(pictures.names[i] for i in pictures.chosen), (("clean", cells),)
-    )
-
-
-def _sample_grids(inputs: ReportInputs, pictures: Pictures, i: int, repeat_clean: bool) -> list[PictureGrid]:
+def _sample_grids(inputs: ReportInputs, pictures: Pictures, i: int, repeat_clean: bool) -> Iterator[PictureGrid]:
+    """Yield a sample under every attack, as many beside each other as fit, on one scale of the perturbation."""
     shown = [a for a in _pictured(inputs) if (a.name, i) in pictures.perturbed]
     scale, clean = _scale(pictures, i), _clean(inputs, pictures, i)
-    grids = []
     across = -(-len(shown) // -(-len(shown) // ACROSS)) if shown else ACROSS  # blocks of equal width
+    caption = f"{pictures.names[i]}; {_MAP_WORDS}"
     for start in range(0, len(shown), across):
         part = shown[start : start + across]
         header = tuple(a.name for a in part)
-        images: Sequence[Picture | None] = [_perturbed(a, pictures, i) for a in part]
-        maps: Sequence[Picture | None] = [_map(a, pictures, i, scale) for a in part]
-        caption = f"{pictures.names[i]}; {_MAP_WORDS}"
+        images = tuple(_perturbed(a, pictures, i) for a in part)
+        maps = tuple(_map(a, pictures, i, scale) for a in part)
         if repeat_clean:
-            rows = (("clean", (clean,) * len(part)), ("perturbed", tuple(images)), ("perturbation", tuple(maps)))
-            grids.append(PictureGrid(caption, header, rows))
+            rows = (("clean", (clean,) * len(part)), ("perturbed", images), ("perturbation", maps))
+            yield PictureGrid(caption, header, rows)
         else:
             first = clean if start == 0 else None
-            grids.append(
-                PictureGrid(caption, ("clean", *header), (("image", (first, *images)), ("perturbation", (None, *maps))))
-            )
-    return grids
+            two = (("image", (first, *images)), ("perturbation", (None, *maps)))
+            yield PictureGrid(caption, ("clean", *header), two)
 
 
 def _scale(pictures: Pictures, i: int) -> float:
@@ -126,13 +119,11 @@ def _map(artifacts: Artifacts, pictures: Pictures, i: int, scale: float) -> Pict
     image = pictures.perturbed.get((artifacts.name, i))
     if image is None:
         return None
+    row, text = _row(artifacts, pictures.names[i]), ""
     distances = artifacts.data.get("perturbation_distance")
-    distance = float(distances[_row(artifacts, pictures.names[i])]) if isinstance(distances, Tensor) else float("nan")
-    text = f"{region(artifacts).norm or ''} {distance:.3g}" if distance == distance else ""
+    if isinstance(distances, Tensor) and not distances[row].isnan():
+        text = f"{region(artifacts).norm or ''} {float(distances[row]):.3g}"
     if isinstance(parameters := artifacts.data.get(PARAMETERS), dict):
-        text = parameter_words({name: float(v[_row(artifacts, pictures.names[i])]) for name, v in parameters.items()})
-    return Picture(
-        map_png(signed_map(image - pictures.clean[i]), scale, LARGE),
-        f"perturbation of {pictures.names[i]} by {artifacts.name}",
-        text,
-    )
+        text = parameter_words({name: float(values[row]) for name, values in parameters.items()})
+    png = map_png(signed_map(image - pictures.clean[i]), scale, LARGE)
+    return Picture(png, f"perturbation of {pictures.names[i]} by {artifacts.name}", text)
