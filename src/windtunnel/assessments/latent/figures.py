@@ -1,4 +1,4 @@
-"""Figures of latent assessments: what was generated, what was found, how far it is, and several classifiers side by side."""
+"""Charts of latent assessments: the metrics, how far what was found is, and several classifiers side by side."""
 
 from __future__ import annotations
 
@@ -8,20 +8,16 @@ from typing import TYPE_CHECKING
 
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, register
 from windtunnel.assessments.figures.plots import HALF, Bar, Cloud, Series, bars, clouds, histogram, lines, ranks
-from windtunnel.assessments.latent import pictures as pictures  # registers its figures
+from windtunnel.assessments.latent.pictures import LatentVisualiser, made  # which registers its figures too
 from windtunnel.assessments.latent.tables import ClassifierMetrics, Correlation
-from windtunnel.assessments.latent.visualiser import NOT_IMAGES, LatentVisualiser, Side, drawn_side, known_side, made
 from windtunnel.records.metadata import limits, number, numbers
 from windtunnel.records.tables import table
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from windtunnel.assessments.figures.scene import Scene
     from windtunnel.records.artifacts import Artifacts
 
 _SIDES = {"reconstruction": "clean", "generation": "corrupted"}  # the colour of each
-_ACROSS = 8
 _MODELS = (
     "clean",
     "broken",
@@ -98,142 +94,6 @@ def _smallest_changes(a: Artifacts) -> Scene | None:
     bound = (number(a.metrics, "rho"), "bound of LARA and LAGA")
     alt = "Smallest change of a code that changes the answer, sorted; the share below a bound is what an attack of that size breaks."
     return ranks(groups, "smallest change found (latent norm)", alt, top, horizontal=bound)
-
-
-@register
-@dataclass(frozen=True)
-class LatentGridVisualiser(
-    LatentVisualiser,
-    scope="per_sample",
-    embeds_clean_input=True,
-    embeds_perturbation_map=True,
-    essential=True,
-    title="Nearest examples in latent space",
-):
-    """Original, reconstructed, decayed, perturbed and difference, with what the classifier says of each.
-
-    of: `reconstruction` (of the samples) or `generation`, where there is no original. epsilon: one of several decay
-    epsilons; the first where absent.
-    """
-
-    max_samples: int = 4
-    cmap: str = "RdBu_r"
-    of: Side = "reconstruction"
-    epsilon: float | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse a side that does not exist."""
-        known_side(self.of)
-
-    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """Return a column per sample."""
-        from windtunnel.assessments.figures.pictures import SIDE, WORDS, Picture, map_png, picture, sheets, signed_map
-
-        stages, classes, distances = self._stages(artifacts)
-        if stages[0][1].ndim != 4:
-            raise NothingToDraw(NOT_IMAGES)
-        chosen, names = _spread(classes, distances, self.max_samples), artifacts.class_names
-        rows: list[tuple[str, list[Picture | None]]] = []
-        for what, images, predictions in stages:
-            captions = {i: f"answer {names[int(predictions[i])]}" for i in chosen}
-            rows.append((what, [picture(images[i], f"{what}: {captions[i]}", captions[i]) for i in chosen]))
-        cells: list[Picture | None] = []
-        for i in chosen:
-            change, size = signed_map(stages[-1][1][i] - stages[-2][1][i]), float(distances[i])
-            size_text = f"‖δ‖ = {size:.2f}" if size < float("inf") else "none found"
-            cells.append(
-                Picture(
-                    map_png(change, max(float(change.abs().max()), 1e-8), SIDE, self.cmap),
-                    f"change, {size_text}",
-                    size_text,
-                )
-            )
-        caption = f"{artifacts.name}: the nearest examples on the manifold with another prediction; change from decayed, {WORDS}"
-        return sheets(caption, [f"class {names[int(classes[i])]}" for i in chosen], [*rows, ("change", cells)])
-
-    def _stages(self, artifacts: Artifacts) -> tuple[list[tuple[str, Tensor, Tensor]], Tensor, Tensor]:
-        """Return ((what, images, predictions) from the first image to the last, classes, distances)."""
-        prefix = self._prefix(artifacts)
-        if f"{prefix}decayed_inputs" not in artifacts.data:
-            raise NothingToDraw(f"Nothing was searched from decay epsilon {self.epsilon:g}.")
-        if drawn_side(self.of, artifacts) == "generation":
-            data = made(artifacts)
-            stages = [("generated", data["inputs"], data["predictions"])]
-            distances, classes = data[f"{prefix}distances"], data["classes"]
-        else:
-            data = artifacts.flat_tensors
-            classes, distances = data["targets"], data[f"{prefix}distances" if prefix else "perturbation_distance"]
-            stages = [
-                ("original", data["clean_inputs"], data["clean_predictions"]),
-                ("reconstructed", data["reconstructed_inputs"], data["reconstructed_predictions"]),
-            ]
-        stages += [
-            (key, data[f"{prefix}{key}_inputs"], data[f"{prefix}{key}_predictions"]) for key in ("decayed", "perturbed")
-        ]
-        return stages, classes, distances
-
-    def _prefix(self, artifacts: Artifacts) -> str:
-        """Return the key prefix of the tensors computed at this decay epsilon."""
-        from windtunnel.assessments.latent.metrics import at_epsilon
-
-        first = number(artifacts.metadata.kwargs.extra, "decay_epsilon")
-        return "" if self.epsilon is None or self.epsilon == first else at_epsilon(self.epsilon)
-
-
-def _spread(classes: Tensor, distances: Tensor, count: int) -> list[int]:
-    """Rows that show most: found ones of different classes first, in their order."""
-    import torch
-
-    rank = torch.zeros(len(classes))
-    counts: dict[int, int] = {}
-    for index, label in enumerate(classes.tolist()):
-        if 0 < float(distances[index]) < float("inf"):
-            rank[index] = counts.get(label, 0)
-            counts[label] = counts.get(label, 0) + 1
-        else:
-            rank[index] = len(classes)
-    return [int(i) for i in rank.argsort(stable=True)[:count]]
-
-
-@register
-@dataclass(frozen=True)
-class GeneratorSheetVisualiser(LatentVisualiser, title="Sample sheet of the generative models"):
-    """Generated images, a column per class, above real ones of the class: is this a picture of it?
-
-    columns: generated images of each class; real: real ones.
-    """
-
-    columns: int = 4
-    real: int = 2
-    max_classes: int = 12
-
-    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """One grid, or two of more than eight classes."""
-        from windtunnel.assessments.figures.pictures import picture, sheets
-
-        drawn_ones = made(artifacts)
-        inputs, targets = artifacts.tensor("clean_inputs"), artifacts.tensor("targets")
-        if inputs.ndim != 4:
-            raise NothingToDraw(NOT_IMAGES)
-        names = artifacts.class_names[: self.max_classes]
-        rows = []
-        for what, images, classes, count in (
-            ("generated", drawn_ones["inputs"], drawn_ones["classes"], self.columns),
-            ("real", inputs, targets, self.real if len(inputs) else 0),
-        ):
-            of_class = [images[classes == label][:count] for label in range(len(names))]
-            rows += [
-                (
-                    what if k == 0 else "",
-                    [
-                        picture(mine[k], f"{what} image of class {name}") if k < len(mine) else None
-                        for name, mine in zip(names, of_class, strict=True)
-                    ],
-                )
-                for k in range(count)
-            ]
-        caption = f"{artifacts.name}: what the generative models draw, beside real images"
-        return sheets(caption, names, rows, across=max(_ACROSS, -(-len(names) // 2)) if len(names) > 10 else 10)
 
 
 @register

@@ -72,13 +72,12 @@ class PageAssessment:
 
     def spread(self, key: str, missing: float) -> NDArray[np.float64] | None:
         """Return a 1-D tensor as a value per sample of the page; None where the assessment has none."""
-        value = self.data.get(key)
+        return self._spread(self.data.get(key), missing)
+
+    def _spread(self, value: object, missing: float) -> NDArray[np.float64] | None:
         if not isinstance(value, Tensor) or value.ndim != 1 or not len(value):
             return None
-        spread_values: NDArray[np.float64] = np.where(
-            self.places >= 0, value.double().numpy()[self.places.clip(0)], missing
-        )
-        return spread_values
+        return np.where(self.places >= 0, value.double().numpy()[self.places.clip(0)], missing)
 
     def has_numbers(self, key: str) -> bool:
         """Return True if the assessment has `key` of NUMBERS."""
@@ -87,15 +86,15 @@ class PageAssessment:
 
     def numbers(self, key: str) -> NDArray[np.float64] | None:
         """Return `key` of NUMBERS as a value per sample of the page, NaN where it is not known; None without."""
-        logits = self.data.get("perturbed_logits")
         if key != CONFIDENCE:
             return self.spread(key, np.nan)
-        if not isinstance(logits, Tensor) or logits.ndim != 2:  # of the clean input where that is all there is
+        logits = self.data.get("perturbed_logits")
+        if isinstance(logits, Tensor) and logits.ndim == 2:
+            percent = self._spread(logits.softmax(1).amax(1).double() * 100, np.nan)
+        else:  # of the clean input where that is all there is
             clean = self.spread("clean_confidence", np.nan)
-            return None if clean is None else clean * 100
-        percent = logits.softmax(1).amax(1).double().numpy() * 100
-        spread_values: NDArray[np.float64] = np.where(self.places >= 0, percent[self.places.clip(0)], np.nan)
-        return spread_values
+            percent = None if clean is None else clean * 100
+        return percent
 
 
 @dataclass(frozen=True)
@@ -120,42 +119,47 @@ class PageSamples:
 
 def collect(runs: Sequence[Run]) -> PageSamples:
     """Return the samples of the first run, with what every run found of them, matched by name. Raises UserError for none."""
-    sources: list[PageAssessment] = []
-    summaries: dict[str, PageAssessment] = {}
-    about: dict[str, str] = {}
-    base: tuple[tuple[str, ...], tuple[str, ...], PageAssessment] | None = None
-    index: dict[str, int] = {}
-    for run in runs:
-        for name, directory in run.assessments().items():
-            metadata = read_metadata(directory)
-            data = with_run_times(load_tensors(directory / DATA_FILE, whole=False), directory)
-            names, classes = metadata.kwargs.sample_names, metadata.kwargs.class_names
-            if base is None:
-                index = {sample: i for i, sample in enumerate(names)}
-            places = np.full(len(index), -1, np.int64)
-            for row, sample in enumerate(names):
-                if sample in index:
-                    places[index[sample]] = row
-            region, pictures = _region(metadata.semantics.perturbation), _in_images(places, data)
-            source = PageAssessment(run.label, name, metadata.assessment_kind, region, data, places, pictures)
-            if base is None:
-                base = (names, classes, source)
-            if name == "summary":
-                summaries[run.label] = replace(source, name=NEAREST)
-                about[run.label] = _about(run, metadata)
-            elif name != "clean":
-                sources.append(source)
-    if base is None:
+    read = [
+        (run, name, directory, read_metadata(directory))
+        for run in runs
+        for name, directory in run.assessments().items()
+    ]
+    if not read:
         raise UserError("view: no results there; run dvc repro first")
-    names, classes, first = base
-    targets, clean = (tensor_in(first.data, key).numpy() for key in ("targets", "clean_predictions"))
-    shown = [f"sample {i + 1}" for i in range(len(names))] if _hidden(runs[0]) else names
-    labels = tuple(run.label for run in runs)
-    title = runs[0].params.get("report.title", "Robustness assessment")
-    shown_sources = (*sources, *summaries.values())
+    options = read[0][-1].kwargs
+    index = {sample: i for i, sample in enumerate(options.sample_names)}
+    sources = [_assessment(*row, index) for row in read]
+    summaries = {
+        run.label: replace(source, name=NEAREST)
+        for (run, name, *_), source in zip(read, sources, strict=True)
+        if name == "summary"
+    }
+    base = sources[0]
+    targets, clean = (tensor_in(base.data, key).numpy() for key in ("targets", "clean_predictions"))
+    numbered = (f"sample {i + 1}" for i in range(len(index)))
     return PageSamples(
-        tuple(shown), tuple(classes), targets, clean, labels, summaries, shown_sources, first, title, about
+        names=tuple(options.sample_names if options.show_sample_names else numbered),
+        classes=tuple(options.class_names),
+        targets=targets,
+        clean=clean,
+        runs=tuple(run.label for run in runs),
+        summaries=summaries,
+        sources=(*(s for s in sources if s.name not in ("summary", "clean")), *summaries.values()),
+        base=base,
+        title=runs[0].params.get("report.title", "Robustness assessment"),
+        about={run.label: _about(run, metadata) for run, name, _, metadata in read if name == "summary"},
     )
+
+
+def _assessment(run: Run, name: str, directory: Path, metadata: Metadata, index: Mapping[str, int]) -> PageAssessment:
+    """Return an assessment at the samples of the page, which `index` numbers by name."""
+    data = with_run_times(load_tensors(directory / DATA_FILE, whole=False), directory)
+    places = np.full(len(index), -1, np.int64)
+    for row, sample in enumerate(metadata.kwargs.sample_names):
+        if sample in index:
+            places[index[sample]] = row
+    region = _region(metadata.semantics.perturbation)
+    return PageAssessment(run.label, name, metadata.assessment_kind, region, data, places, _in_images(places, data))
 
 
 def _about(run: Run, metadata: Metadata) -> str:
@@ -174,19 +178,12 @@ def _in_images(places: NDArray[np.int64], data: Tensors) -> NDArray[np.int64]:
     return np.where(rows[positions] == places, positions, -1)
 
 
-def _hidden(run: Run) -> bool:
-    directory: Path = next(iter(run.assessments().values()))
-    return not read_metadata(directory).kwargs.show_sample_names
-
-
 def _region(region: Region) -> str:
-    if region.norm is not None:
-        return (
-            f"{region.norm}, no bound"
-            if region.epsilon is None
-            else budget_text(region.norm, region.epsilon).replace("\N{NO-BREAK SPACE}", " ")
-        )
-    return region.corruption_name or ""
+    if region.norm is None:
+        return region.corruption_name or ""
+    if region.epsilon is None:
+        return f"{region.norm}, no bound"
+    return budget_text(region.norm, region.epsilon).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def statuses(samples: PageSamples, run: str) -> NDArray[np.uint8]:
