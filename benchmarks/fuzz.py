@@ -46,7 +46,7 @@ from windtunnel.boundary.text import parse_json, parse_map, parse_yaml
 from windtunnel.boundary.vnnlib_text import read_specifications
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
-from windtunnel.operations.dvc_lock import read_lock
+from windtunnel.operations.dvc_files import read_lock
 from windtunnel.params.data import Data
 from windtunnel.params.load import validate_schema
 from windtunnel.params.model import Model

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.integration.clone import Clone
-from windtunnel.operations.dvc_lock import read_lock
+from windtunnel.operations.dvc_files import read_lock
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from tests.integration.clone import Clone
-from windtunnel.operations.dvc_lock import read_lock
+from windtunnel.operations.dvc_files import read_lock
 from windtunnel.records.artifacts import read_artifacts
 from windtunnel.records.files import file_digest
 

@@ -52,7 +52,7 @@ def test_a_sweep_drops_what_an_ended_one_has_left_in_the_queue_and_starts_with_t
     called = []
     monkeypatch.setattr(experiments, "_queued", lambda: ["sweep-b"])
     monkeypatch.setattr(experiments, "_drop_orphans", lambda: called.append(("drop", "orphans")))
-    monkeypatch.setattr(experiments, "is_kept", lambda name: True)
+    monkeypatch.setattr(experiments, "kept_experiments", lambda: {"sweep-a": "1", "sweep-b": "2"})
     monkeypatch.setattr(experiments, "_dvc", lambda *words: called.append(words[:2]))
     monkeypatch.setattr(experiments.subprocess, "run", lambda words, **kwargs: called.append(kwargs["env"]))
     assert run_experiments([Experiment("sweep-a", ()), Experiment("sweep-b", ())], 1) == []

@@ -13,6 +13,7 @@ from pathlib import Path
 from windtunnel.boundary.params_file import override, read_params
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.validate import validate
+from windtunnel.operations.revisions import experiments as kept_experiments
 from windtunnel.records.layout import PARAMS_FILE
 from windtunnel.runtime.shutdown import marked_environment
 
@@ -61,24 +62,17 @@ def run_experiments(experiments: Sequence[Experiment], jobs: int) -> list[str]:
     if queued:  # left by a sweep that was ended
         _dvc("queue", "remove", "--queued")
     _drop_orphans()
+    before = kept_experiments()
     for experiment in experiments:
         # Not --force, which would also recompute everything: what the replaced one computed comes from the cache.
-        if is_kept(experiment.name):
+        if experiment.name in before:
             _dvc("exp", "remove", experiment.name)
         sets = [part for key, value in experiment.overrides for part in ("--set-param", f"{key}={value}")]
         _dvc("exp", "run", "--queue", "--name", experiment.name, *sets)
     run_all = [sys.executable, "-m", "dvc", "exp", "run", "--run-all", "--jobs", str(jobs)]
     subprocess.run(run_all, stdout=sys.stderr, check=False, env=marked_environment())
-    return [experiment.name for experiment in experiments if not is_kept(experiment.name)]
-
-
-def is_kept(experiment: str) -> bool:
-    """Return True if DVC has an experiment of this name."""
-    from dvc.repo import Repo
-    from dvc.repo.experiments.utils import resolve_name
-
-    with Repo() as repo:
-        return bool(resolve_name(repo.scm, experiment).get(experiment))
+    after = kept_experiments()
+    return [experiment.name for experiment in experiments if experiment.name not in after]
 
 
 def _overridden(path: Path, overrides: Sequence[tuple[str, str]]) -> dict[str, object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ from windtunnel.boundary.mlflow_server import connect, tracking_uri
 from windtunnel.boundary.params import load_params
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.gate.decide import regression_mismatch
+from windtunnel.operations.dvc_files import git_output
 from windtunnel.operations.tracking.state import read_state
 from windtunnel.operations.tracking.store import find_state
 from windtunnel.records.findings import FindingRecord, Status
@@ -33,10 +33,10 @@ class LiveOutcome(NamedTuple):
 
 def committed() -> LiveOutcome:
     """G6: whether git has everything that made the numbers; not run outside a repository."""
-    done = subprocess.run(["git", "status", "--porcelain"], capture_output=True, text=True, check=False)
-    if done.returncode:
+    status = git_output("status", "--porcelain")
+    if status is None:
         return LiveOutcome(Status.NOT_RUN, "this is no git repository")
-    changed = [line[3:] for line in done.stdout.splitlines()]
+    changed = [line[3:] for line in status.splitlines()]
     if not changed:
         return LiveOutcome(Status.PASS, "", 0)
     return LiveOutcome(Status.WARN, f"not committed: {', '.join(changed[:5])}", len(changed))

@@ -29,7 +29,7 @@ import psutil
 
 from windtunnel.core.errors import USER_ERROR, InfrastructureError, UserError
 from windtunnel.core.machine import free_memory
-from windtunnel.operations.dvc_lock import read_lock
+from windtunnel.operations.dvc_files import read_lock
 from windtunnel.params.resolved import read_resolved, resolved_file
 from windtunnel.records.files import read_json, read_own
 from windtunnel.records.layout import HERE, LOCK, ROBUSTNESS

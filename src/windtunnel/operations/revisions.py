@@ -6,16 +6,14 @@ Nothing is checked out: what a comparison reads is linked into a scratch folder.
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from windtunnel.boundary.mlflow_server import connect
 from windtunnel.boundary.params_file import entry_names, read_params
 from windtunnel.core.errors import UserError
-from windtunnel.operations.dvc_lock import read_lock
+from windtunnel.operations.dvc_files import git_output, read_lock
 from windtunnel.records.files import DATA_FILE, METADATA_FILE, read_json
 from windtunnel.records.layout import LOCK
 from windtunnel.registry.plugins import families
@@ -33,17 +31,29 @@ def run_at(name: str, scratch: Path) -> Run | None:
 
     Raises UserError where that commit has no dvc.lock, or where its results are unavailable.
     """
-    committed = _commit(name)
-    if committed is None:
+    experiment = experiments().get(name)
+    commit = experiment or (git_output("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}") or "").strip()
+    if not commit:
         return None
-    commit, origin = committed
     scratch.mkdir(parents=True, exist_ok=True)
     for file in ("params.yaml", str(LOCK)):
-        done = subprocess.run(["git", "show", f"{commit}:./{file}"], capture_output=True, check=False)
-        if done.returncode:
+        content = git_output("show", f"{commit}:./{file}")
+        if content is None:
             raise UserError(f"compare: {name}: there is no {file} at commit {commit[:8]}, so it has no results")
-        (scratch / file).write_bytes(done.stdout)
-    return run_of_lock(scratch, name, f"{origin} {commit[:8]}")
+        (scratch / file).write_text(content, encoding="utf-8", errors="surrogateescape")
+    return run_of_lock(scratch, name, f"{'DVC experiment' if experiment else 'git revision'} {commit[:8]}")
+
+
+def experiments() -> dict[str, str]:
+    """Return the commit of each DVC experiment by its name; of several of one name that of HEAD, else the newest.
+
+    DVC keeps them in git, at refs/exps/<commit that it began at>/<name>, its queue and its stash beside them.
+    """
+    refs = git_output("for-each-ref", "--sort=committerdate", "--format=%(objectname) %(refname)", "refs/exps") or ""
+    rows = re.findall(r"^(\w+) refs/exps/(\w\w)/(\w{38})/(\S+)$", refs, re.MULTILINE)
+    head = (git_output("rev-parse", "HEAD") or "").strip()
+    rows.sort(key=lambda row: row[1] + row[2] == head)  # the last one counts
+    return {name: commit for commit, _, _, name in rows}
 
 
 def run_of_lock(folder: Path, label: str, origin: str) -> Run:
@@ -77,34 +87,8 @@ def run_of_lock(folder: Path, label: str, origin: str) -> Run:
 
 def known_names() -> list[str]:
     """Branches, tags and DVC experiments, for the nearest match."""
-    from dvc.exceptions import NotDvcRepoError
-    from dvc.repo import Repo
-
-    done = subprocess.run(
-        ["git", "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    experiments: list[str] = []
-    with suppress(NotDvcRepoError), Repo() as repo:
-        experiments = [name for block in repo.experiments.ls(all_commits=True).values() for name, _ in block]
-    return [*experiments, *done.stdout.split()]
-
-
-def _commit(name: str) -> tuple[str, str] | None:
-    from dvc.exceptions import NotDvcRepoError
-    from dvc.repo import Repo
-    from dvc.repo.experiments.utils import resolve_name
-    from dvc.scm import RevError, resolve_rev
-
-    try:
-        with Repo() as repo:
-            commit = str(resolve_rev(repo.scm, name))
-            experiment = bool(resolve_name(repo.scm, name).get(name))
-    except (RevError, NotDvcRepoError):
-        return None
-    return commit, "DVC experiment" if experiment else "git revision"
+    references = git_output("for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags") or ""
+    return [*experiments(), *references.split()]
 
 
 def _link(repo: Repo, md5: str, target: Path, label: str) -> None:

@@ -26,7 +26,7 @@ from windtunnel.boundary.text import yaml_text
 from windtunnel.boundary.writing import check_output
 from windtunnel.core.errors import UserError
 from windtunnel.core.transformations import epsilon_text
-from windtunnel.operations.dvc_lock import differing_results, read_lock
+from windtunnel.operations.dvc_files import differing_results, read_lock
 from windtunnel.operations.evidence import verify
 from windtunnel.operations.evidence.clauses import CLAUSES, Run
 from windtunnel.operations.evidence.verify import MOST, NAMESPACE, signed_bytes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, Field, ValidationError
 
 from windtunnel.core.errors import UserError
-from windtunnel.operations.dvc_lock import LockedStage, read_lock
+from windtunnel.operations.dvc_files import LockedStage, read_lock
 from windtunnel.operations.resolve.build import resolve_all
 from windtunnel.params.resolved import Drawing, Resolved, Work, read_resolved, resolved_file
 from windtunnel.records.files import read_json

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from windtunnel.core.errors import UserError
-from windtunnel.operations.dvc_lock import read_lock
+from windtunnel.operations.dvc_files import read_lock
 from windtunnel.params.resolved import Resolved, read_resolved, resolved_file
 from windtunnel.records.digests import KEPT, digests_file, result_digests, set_aside
 from windtunnel.records.files import file_digest, read_json, write_json

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.evaluation.sanity.findings import with_caveats
-from windtunnel.operations.dvc_lock import LockedStage, read_lock
+from windtunnel.operations.dvc_files import LockedStage, git_output, read_lock
 from windtunnel.operations.tracking.describe import describe
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
@@ -252,19 +251,14 @@ def _with_budget(flat: dict[str, str], params: Params) -> dict[str, str]:
 
 def volatile_tags() -> dict[str, str]:
     """Facts about where a state was logged from; no part of its digest."""
-    commit = _git("rev-parse", "HEAD")
+    commit = (git_output("rev-parse", "HEAD") or "").strip()
     # dvc.lock is written by the very run that is logged.
-    dirty = bool(_git("status", "--porcelain", "--", ".", ":!dvc.lock"))
+    dirty = bool(git_output("status", "--porcelain", "--", ".", ":!dvc.lock"))
     tags = {"git.commit": commit, "git.dirty": str(dirty), "mlflow.source.git.commit": commit}
     experiment = os.environ.get("DVC_EXP_NAME")
     if experiment:
         tags["dvc.exp.name"] = experiment
     return {key: value for key, value in tags.items() if value}
-
-
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def _child(

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from windtunnel.operations.dvc_lock import read_lock
+from windtunnel.operations.dvc_files import read_lock
 
 LOCK = """\
 schema: '2.0'
