@@ -1,5 +1,6 @@
 """Two budgets as DVC experiments: swept, compared, shared through a remote, and seen in MLflow's UI by a real browser."""
 
+import json
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import tempfile
 import time
 import urllib.request
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -299,10 +301,9 @@ def test_the_run_of_a_sweep_links_its_states_and_shows_its_figure(project, ui, b
 def test_the_comparison_page_shows_which_params_and_metrics_differ(project, ui, browser):
     client, parents, _ = project.parents()
     experiment = client.get_experiment_by_name("test").experiment_id
-    from windtunnel.operations.tracking.view import comparison_address
-
     root = ui.split("/#", 1)[0]
-    browser.get(root + comparison_address(experiment, [p.info.run_id for p in parents]))
+    of = f"runs={quote(json.dumps([p.info.run_id for p in parents]))}&experiments={quote(json.dumps([experiment]))}"
+    browser.get(f"{root}/#/compare-runs?{of}&workflowType=machine_learning")  # else the page opens in the GenAI view
     wait_for(browser, lambda: text_of(browser).count("Show diff only") == 3, "params, metrics and tags")
     for switch in browser.find_elements("css selector", "button[role=switch]"):
         browser.execute_script("arguments[0].click()", switch)

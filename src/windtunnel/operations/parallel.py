@@ -32,8 +32,8 @@ from windtunnel.core.machine import free_memory
 from windtunnel.operations.dvc_files import read_lock
 from windtunnel.params.resolved import read_resolved, resolved_file
 from windtunnel.records.files import read_json, read_own
-from windtunnel.records.layout import HERE, LOCK, ROBUSTNESS
-from windtunnel.records.run_times import read_runtime
+from windtunnel.records.layout import LOCK
+from windtunnel.records.run_times import stage_seconds
 from windtunnel.runtime.placement import PROGRESS_FILE
 from windtunnel.runtime.shutdown import deaf_children, no_main_module
 from windtunnel.runtime.supervised import end_with_parent
@@ -162,7 +162,8 @@ class _Reproduction:
             graph = get_active_graph(self.repo.index.graph)
             plan = plan_repro(graph, chosen)
         needs = {stage: {other for other in graph.successors(stage) if other in set(plan)} for stage in plan}
-        weights = {stage: _expected_seconds(stage.addressing) for stage in plan}
+        labels = {stage: stage.addressing.partition("@") for stage in plan}
+        weights = {stage: stage_seconds(label, name) or _USUAL_SECONDS for stage, (label, _, name) in labels.items()}
         # The longest way to the end decides what starts first; `plan` has every stage after those it needs.
         ways = dict(weights)
         for stage in reversed(plan):
@@ -308,12 +309,6 @@ def _order_lock(labels: Sequence[str]) -> None:
     if order != present:
         with modify_yaml(LOCK) as content:
             content["stages"] = {label: content["stages"][label] for label in order}
-
-
-def _expected_seconds(label: str) -> float:
-    stage, _, name = label.partition("@")
-    measured = read_runtime(ROBUSTNESS / name) if name else read_runtime(HERE.runtime / stage)
-    return (measured.seconds if measured else None) or _USUAL_SECONDS
 
 
 def _start(stage: Stage, environment: dict[str, str], log: Path) -> mp.process.BaseProcess | subprocess.Popen[bytes]:

@@ -109,18 +109,18 @@ def test_weights_beside_an_onnx_graph_are_files_of_train(mlp_subject, tmp_path, 
 
 
 def test_the_time_of_a_stage_is_known_from_its_result_or_where_it_leaves_none_from_its_last_run(tmp_path, monkeypatch):
-    from windtunnel.operations.resolve.status import _seconds
     from windtunnel.operations.stages import run
+    from windtunnel.records.run_times import stage_seconds
 
     monkeypatch.chdir(tmp_path)
-    stages = {name: Resolved(stage=name, work=Work(entry={})) for name in ("prepare", "gate", "summary", "clean")}
-    assert [_seconds(stage) for stage in (*stages.values(), resolved(), None)] == [None] * 6
+    stages = [("prepare", ""), ("gate", ""), ("summary", ""), ("clean", ""), ("attack", "pgd"), ("own", "")]
+    assert [stage_seconds(*stage) for stage in stages] == [None] * 6
     monkeypatch.setattr(run, "import_module", lambda name: SimpleNamespace(main=lambda: None))
     for name in ("prepare", "gate", "summary"):
         run.run_stage(name)
     write_json({"seconds": 4.5}, tmp_path / "reports/summary/runtime.json")
     write_json({"seconds": 2.5}, tmp_path / "reports/robustness/pgd/runtime.json")
-    assert _seconds(stages["prepare"]) is not None
-    assert _seconds(stages["gate"]) is not None
+    assert stage_seconds("prepare", "") is not None
+    assert stage_seconds("gate", "") is not None
     assert not (tmp_path / "reports/runtime/summary").exists()
-    assert (_seconds(stages["summary"]), _seconds(resolved()), _seconds(stages["clean"])) == (4.5, 2.5, None)
+    assert [stage_seconds(*stages[i]) for i in (2, 4, 3)] == [4.5, 2.5, None]

@@ -14,9 +14,9 @@ from windtunnel.operations.dvc_files import LockedStage, read_lock
 from windtunnel.operations.resolve.build import resolve_all
 from windtunnel.params.resolved import Drawing, Resolved, Work, read_resolved, resolved_file
 from windtunnel.records.files import read_json
-from windtunnel.records.layout import HERE, LOCK, RESOLVED, ROBUSTNESS
+from windtunnel.records.layout import LOCK, RESOLVED, ROBUSTNESS
 from windtunnel.records.metadata import fitting, read_metadata
-from windtunnel.records.run_times import read_runtime
+from windtunnel.records.run_times import stage_seconds
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
@@ -63,12 +63,10 @@ def pending_stages() -> list[Pending]:
             upstream = _upstream(repo)
     except NotDvcRepoError as error:
         raise UserError("status: this is no DVC repository; run dvc init, or go to where dvc.yaml is") from error
-    return list(_in_order(stages, why, upstream))
+    return list(_in_order(why, upstream))
 
 
-def _in_order(
-    stages: Mapping[str, Resolved], why: Mapping[str, tuple[str, ...]], upstream: Mapping[str, list[str]]
-) -> Iterator[Pending]:
+def _in_order(why: Mapping[str, tuple[str, ...]], upstream: Mapping[str, list[str]]) -> Iterator[Pending]:
     runs: set[str] = set()
     for label in upstream:
         after = tuple(above for above in upstream[label] if above in runs)
@@ -76,7 +74,8 @@ def _in_order(
         if label not in ALWAYS and (after or reasons):
             runs.add(label)
             redraws = bool(reasons) and all(reason.startswith("figures:") for reason in reasons) and not after
-            yield Pending(label, reasons, after, _seconds(stages.get(label)), redraws)
+            stage, _, name = label.partition("@")
+            yield Pending(label, reasons, after, stage_seconds(stage, name), redraws)
 
 
 def _reasons(
@@ -145,15 +144,6 @@ def _upstream(repo: Repo) -> dict[str, list[str]]:
     order = [stage.addressing for stage in dfs_postorder_nodes(graph)]
     above = {stage.addressing: {other.addressing for other in graph.successors(stage)} for stage in graph}
     return {label: [other for other in order if other in above[label]] for label in order}
-
-
-def _seconds(stage: Resolved | None) -> float | None:
-    """Return the seconds of the last run, by what it left beside its result, or else for stages that leave no assessment."""
-    if stage is None:
-        return None
-    folder = ROBUSTNESS if stage.name or stage.stage == "clean" else HERE.reports
-    measured = read_runtime(folder / (stage.name or stage.stage)) or read_runtime(HERE.runtime / stage.stage)
-    return measured.seconds if measured else None
 
 
 def explain(before: Resolved, now: Resolved) -> list[str]:

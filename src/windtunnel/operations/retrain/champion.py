@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,17 +34,12 @@ def fetch_champion(registry: Registry) -> Version | None:
     if champion is None:
         CHAMPION_FILE.unlink(missing_ok=True)
         return None
-    if _fetched_version() != champion.number:
+    fetched = None
+    with suppress(UserError):  # not there, or damaged
+        fetched = read_record(CHAMPION_FILE).origin
+    if fetched is None or fetched.version != champion.number:
         write_record(registry.record(champion), CHAMPION_FILE)
     return champion
-
-
-def _fetched_version() -> str | None:
-    try:
-        origin = read_record(CHAMPION_FILE).origin
-    except UserError:  # not there, or damaged
-        return None
-    return origin.version if origin else None
 
 
 def reassess(champion: Version, params: Params, run_stage: RunStage) -> OutcomeRecord:
@@ -55,7 +51,9 @@ def reassess(champion: Version, params: Params, run_stage: RunStage) -> OutcomeR
         raise UserError(f"{DATA}: no samples to assess the champion on; run dvc repro prepare first")
     with tempfile.TemporaryDirectory() as folder_name:
         folder = Path(folder_name)
-        _write_params(champion, folder / PARAMS_FILE)
+        content = edit_yaml(params_text(PARAMS_FILE), str(PARAMS_FILE))
+        content["model"] = {"source": "mlflow", "uri": champion.uri}
+        (folder / PARAMS_FILE).write_text(yaml_text(content), encoding="utf-8")
         (folder / REPORTS).mkdir()
         for shared in (DATA, REPORTS / "generators"):
             if shared.is_dir():
@@ -71,10 +69,3 @@ def reassess(champion: Version, params: Params, run_stage: RunStage) -> OutcomeR
         record = replace(read_record(folder / SUMMARY / OUTCOMES_FILE), origin=origin)
     write_record(record, CHAMPION_FILE)
     return record
-
-
-def _write_params(champion: Version, path: Path) -> None:
-    """params.yaml with the champion for its model."""
-    content = edit_yaml(params_text(PARAMS_FILE), str(PARAMS_FILE))
-    content["model"] = {"source": "mlflow", "uri": champion.uri}
-    path.write_text(yaml_text(content), encoding="utf-8")

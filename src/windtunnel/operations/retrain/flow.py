@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,17 +22,19 @@ from windtunnel.evaluation.gate.decide import regression_mismatch
 from windtunnel.evaluation.gate.table import failing, markdown
 from windtunnel.evaluation.sanity.promotion import failures_before_promotion
 from windtunnel.operations.retrain.champion import RunStage, fetch_champion, reassess
-from windtunnel.operations.retrain.inputs import inputs_digest, require_committed, stages_to_force
 from windtunnel.operations.tracking.registry import CHAMPION, Registry, Version, was_rolled_back
 from windtunnel.operations.tracking.state import MAX_TAG, read_state
 from windtunnel.params.schema import Params
-from windtunnel.records.files import read_own, replacing
+from windtunnel.records.files import file_digest, read_own, replacing
 from windtunnel.records.gate import EXIT_CODE, OUTCOMES_FILE, Decision, GateResult, read_gate, read_record
 from windtunnel.records.layout import CHAMPION as CHAMPION_FILE
-from windtunnel.records.layout import GATE, MODEL, SUMMARY
+from windtunnel.records.layout import DATA, GATE, MODEL, SUMMARY
 
 # Tags of the version that a retraining ended with: on what it ran, how it ended, and why not better.
 INPUTS, STATUS, REASONS = "windtunnel.boundary", "windtunnel.outcome", "windtunnel.outcome_reasons"
+# Committed, but without a say in any result. dvc.lock is what a run writes.
+_NO_SAY = (":!dvc.lock", ":!docs", ":!tests", ":!benchmarks", ":!*.md")
+_BUILT_IN = "digits"  # data that are part of the code; all else lies outside and may have changed
 _ROLLED_BACK = "it was rolled back; windtunnel promote --version N --force promotes it all the same"
 # (stages, force) -> brings the stages up to date with what they need; no stages for all.
 RunPipeline = Callable[..., None]
@@ -90,7 +94,11 @@ def retrain(
     if params.model.source == "function":
         raise UserError("retrain: model.source: a function keeps no weights, so there is nothing to promote")
     registry.versions()  # before hours are spent
-    _prepare(params, pipeline)
+    forced = stages_to_force(params)
+    for stage in forced:
+        pipeline([stage], force=True)
+    if "prepare" not in forced:
+        pipeline(["prepare"])
     inputs = inputs_digest(params)
     versions = [
         version for version in registry.versions(INPUTS, inputs) if version.tags.get(STATUS) in {*RetrainStatus}
@@ -137,14 +145,6 @@ def promote_version(registry: Registry, number: str, *, force: bool = False) -> 
     version = registry.version(number)
     _require_promotable(version.decision, version.tags.get("gate.reasons", ""), force=force)
     return _promote(registry, version, force=force)
-
-
-def _prepare(params: Params, pipeline: RunPipeline) -> None:
-    forced = stages_to_force(params)
-    for stage in forced:
-        pipeline([stage], force=True)
-    if "prepare" not in forced:
-        pipeline(["prepare"])
 
 
 def _same_protocol(params: Params, champion: Version | None, run_stage: RunStage) -> str:
@@ -213,6 +213,41 @@ def _require_promotable(decision: str, reasons: str, *, force: bool) -> None:
         raise UserError(f"promote: the evaluation is unsound, so nothing is known of this model ({reasons})")
     if decision != Decision.PASSED and not force:
         raise UserError(f"promote: it did not pass the gate ({reasons}); --force promotes it all the same")
+
+
+def require_committed(what: str) -> None:
+    """Raise UserError where the work tree is dirty, or outside git: nobody could make such a model again."""
+    files = _git("diff", "--name-only", "HEAD", "--", ".", *_NO_SAY).splitlines()
+    if files:
+        named = ", ".join(files[:5]) + (", ..." if len(files) > 5 else "")
+        raise UserError(
+            f"{what}: the work tree has changes that are not committed ({named}); commit them, or give --allow-dirty"
+        )
+
+
+def stages_to_force(params: Params) -> list[str]:
+    """Return the stages whose inputs lie outside the repository, where only running them again tells what is there now."""
+    stages = ["prepare"] if params.data.source != _BUILT_IN else []
+    return [*stages, "train"] if params.model.source != "train" else stages
+
+
+def inputs_digest(params: Params) -> str:
+    """sha256 over the committed code and params, uncommitted changes to them, the samples and an imported model."""
+    digest = hashlib.sha256(_git("diff", "HEAD", "--", ".", *_NO_SAY).encode())
+    # `mode blob stage path` of every committed file with a say.
+    digest.update("\n".join(_git("ls-files", "--stage", "--", ".", *_NO_SAY).splitlines()).encode())
+    folders = [DATA] if params.model.source == "train" else [DATA, MODEL]
+    for path in sorted(path for folder in folders for path in folder.rglob("*") if path.is_file()):
+        digest.update(f"{path.as_posix()} {file_digest(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["git failed"])[-1]
+        raise UserError(f"git: {reason}; a model that is to be promoted needs a commit it can be made from again")
+    return done.stdout
 
 
 _WORDS = {

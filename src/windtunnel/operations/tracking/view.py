@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from windtunnel.boundary.mlflow_server import connect, store_lock
 from windtunnel.operations.tracking.store import find_experiment
@@ -65,9 +65,3 @@ def share_headline_view(uri: str, experiment: str) -> str:
         client.set_experiment_tag(identifier, f"mlflow.sharedViewState.{KEY}", json.dumps(view))
     query = urlencode({"workflowType": "machine_learning", "viewStateShareKey": KEY})
     return f"/#/experiments/{identifier}/runs?{query}"
-
-
-def comparison_address(experiment: str, runs: list[str]) -> str:
-    """Return the address of MLflow's comparison page of some runs, below the UI's root."""
-    of = f"runs={quote(json.dumps(runs))}&experiments={quote(json.dumps([experiment]))}"
-    return f"/#/compare-runs?{of}&workflowType=machine_learning"  # else the page opens in the GenAI view
