@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -33,9 +33,9 @@ from windtunnel.operations.dvc_files import read_lock
 from windtunnel.params.resolved import read_resolved, resolved_file
 from windtunnel.records.files import read_json, read_own
 from windtunnel.records.layout import LOCK
-from windtunnel.records.run_times import stage_seconds
 from windtunnel.runtime.placement import PROGRESS_FILE
 from windtunnel.runtime.shutdown import deaf_children, no_main_module
+from windtunnel.runtime.stage_log import stage_seconds
 from windtunnel.runtime.supervised import end_with_parent
 
 if TYPE_CHECKING:
@@ -102,14 +102,6 @@ class _Running:
     resources: ExitStack
     most_memory: int = 0
 
-    @property
-    def progress(self) -> dict[str, float]:
-        """Return the last progress that the stage wrote: `completed`, `total`, `rate` a second."""
-        try:
-            return cast("dict[str, float]", read_json(self.log.with_suffix(".json")))
-        except UserError:
-            return {}
-
     def exit_code(self) -> int | None:
         """Return the exit code; None while it runs."""
         return self.process.poll() if isinstance(self.process, subprocess.Popen) else self.process.exitcode
@@ -117,27 +109,24 @@ class _Running:
     def memory(self) -> int:
         """Return the bytes of this process and its children now; the peak is remembered."""
         total = 0
-        try:
+        with suppress(psutil.Error):
             process = psutil.Process(self.process.pid)
             for member in (process, *process.children(recursive=True)):
                 total += member.memory_info().rss
-        except psutil.Error:
-            pass
         self.most_memory = max(self.most_memory, total)
         return total
 
     def words(self) -> str:
-        """Return the line for the view: name, share done, time left."""
-        progress = self.progress
+        """Return the line for the view: name, share done, time left, as the stage last wrote them."""
         took = timedelta(seconds=round(time.monotonic() - self.started))
+        progress: dict[str, float] = {}
+        with suppress(UserError):
+            progress = cast("dict[str, float]", read_json(self.log.with_suffix(".json")))
         if not progress.get("total"):
             return f"{self.label}: {took}"
-        remaining = (
-            timedelta(seconds=round((progress["total"] - progress["completed"]) / progress["rate"]))
-            if progress["rate"]
-            else "?"
-        )
-        return f"{self.label}: {progress['completed'] / progress['total']:.0%}, {took}, {remaining} left"
+        completed, total, rate = progress["completed"], progress["total"], progress["rate"]
+        remaining = timedelta(seconds=round((total - completed) / rate)) if rate else "?"
+        return f"{self.label}: {completed / total:.0%}, {took}, {remaining} left"
 
 
 @dataclass
@@ -244,24 +233,25 @@ class _Reproduction:
     def _finished(self) -> Iterator[_Running]:
         """Yield the stages that ended since the last call, saved and locked. Raises for one that failed, when all have ended."""
         time.sleep(_POLL)
-        failed: list[tuple[_Running, int]] = []
-        while ended := [(job, code) for job in self.running if (code := job.exit_code()) is not None]:
-            for job, code in ended:
+        failed: tuple[str, int] | None = None
+        while True:
+            for job, code in [(job, code) for job in self.running if (code := job.exit_code()) is not None]:
                 self.running.remove(job)
                 _print_log(job)
                 with self._locked():
                     if code == 0:
                         self._save(job.stage)
                     job.resources.close()
-                if code:
-                    failed.append((job, code))
-                else:
+                if code == 0:
                     yield job
-            while failed and self.running and not any(job.exit_code() is not None for job in self.running):
-                time.sleep(_POLL)
+                else:
+                    failed = failed or (job.label, code)
+            if not failed or not self.running:
+                break
+            time.sleep(_POLL)
         if failed:
-            job, code = failed[0]
-            line = f"repro: {job.label} failed with exit code {code}; its lines above say why. What is finished is kept"
+            label, code = failed
+            line = f"repro: {label} failed with exit code {code}; its lines above say why. What is finished is kept"
             raise UserError(line) if code == USER_ERROR else InfrastructureError(line)
 
     def _save(self, stage: Stage) -> None:

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from windtunnel.core.errors import UserError
 from windtunnel.records.files import DATA_FILE, RUNTIME_FILE, file_digest, read_json, write_json
-from windtunnel.records.layout import HERE, ROBUSTNESS, Layout
+from windtunnel.records.layout import HERE, Layout
 from windtunnel.records.metadata import Record, fitting
 
 RUN_TIMES = "runtime_per_sample"
@@ -60,13 +60,6 @@ def write_stage_runtime(stage: str, started: float, layout: Layout = HERE) -> No
     """Note how long a stage took that leaves no assessment; `started`: time.time() at its start."""
     seconds = round(time.time() - started, 3)
     Runtime(started=started, seconds=seconds).write(layout.runtime / stage)
-
-
-def stage_seconds(stage: str, name: str) -> float | None:
-    """Return the seconds of the last run of a stage, or of its entry `name`; None where that is not known."""
-    folder = ROBUSTNESS if name or stage == "clean" else HERE.reports
-    measured = read_runtime(folder / (name or stage)) or read_runtime(HERE.runtime / stage)
-    return measured.seconds if measured else None
 
 
 def measured_run_times(directory: Path, data_digest: str | None = None) -> list[float] | None:

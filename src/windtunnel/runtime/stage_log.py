@@ -10,8 +10,9 @@ from windtunnel.core.errors import UserError
 from windtunnel.records.basis import basis_of, leading_metric, leading_words
 from windtunnel.records.findings import counts, in_words, read_findings
 from windtunnel.records.gate import read_gate
-from windtunnel.records.layout import CLEAN, GATE, ROBUSTNESS, SANITY, SUMMARY
+from windtunnel.records.layout import CLEAN, GATE, HERE, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.records.metadata import Metadata, rate, read_metadata
+from windtunnel.records.run_times import read_runtime
 
 _DIRECTORIES = {"clean": CLEAN, "summary": SUMMARY}
 
@@ -38,6 +39,13 @@ def describe_result(stage: str, name: str) -> str:
     except (KeyError, UserError):  # a stage that leaves no metadata.json
         return "done"
     return _describe_summary(metadata) if stage == "summary" else _describe_assessment(metadata)
+
+
+def stage_seconds(stage: str, name: str) -> float | None:
+    """Return the seconds of the last run of a stage, or of its entry `name`; None where that is not known."""
+    folder = ROBUSTNESS if name or stage == "clean" else HERE.reports
+    measured = read_runtime(folder / (name or stage)) or read_runtime(HERE.runtime / stage)
+    return measured.seconds if measured else None
 
 
 def _describe_summary(metadata: Metadata) -> str:

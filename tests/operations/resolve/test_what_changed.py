@@ -110,7 +110,7 @@ def test_weights_beside_an_onnx_graph_are_files_of_train(mlp_subject, tmp_path, 
 
 def test_the_time_of_a_stage_is_known_from_its_result_or_where_it_leaves_none_from_its_last_run(tmp_path, monkeypatch):
     from windtunnel.operations.stages import run
-    from windtunnel.records.run_times import stage_seconds
+    from windtunnel.runtime.stage_log import stage_seconds
 
     monkeypatch.chdir(tmp_path)
     stages = [("prepare", ""), ("gate", ""), ("summary", ""), ("clean", ""), ("attack", "pgd"), ("own", "")]

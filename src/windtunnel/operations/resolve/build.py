@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import JsonValue
 
+from windtunnel.assessments.clean.table import VISUALISERS as CLEAN_VISUALISERS
 from windtunnel.assessments.depends import code_of_others, other_models
 from windtunnel.assessments.figures.base import VISUALISERS, Spec, parse_spec
 from windtunnel.assessments.figures.registry import visualisers_of
@@ -45,6 +46,7 @@ class Resolver:
     def stages(self) -> Iterator[Resolved]:
         """Every stage, in the order of the pipeline."""
         p = self.params
+        storage: dict[str, JsonValue] = {"storage": _plain(p.storage)}
         yield self._stage(
             "prepare",
             {"data": _plain(p.data, "slices")},
@@ -53,7 +55,13 @@ class Resolver:
             dependencies.data_files(p.data) | dependencies.view_files(p.model),
         )
         yield self._stage("train", {"model": _plain(p.model)}, self.model_options, self.model_code, self._weights())
-        yield self._clean()
+        yield self._stage(
+            "clean",
+            {"clean": _plain(p.clean), **storage},
+            self.model_options,
+            self.model_code,
+            figures=[FigureSpec(module=_CLEAN_FIGURES, name=visualiser) for visualiser in CLEAN_VISUALISERS],
+        )
         own_generators = {"generators.path": p.generators.path} if p.generators.path else {}
         yield self._stage(
             "generators",
@@ -66,7 +74,7 @@ class Resolver:
             yield self.entry(stage, name)
         all_params: dict[str, JsonValue] = {
             "budget": _plain(p.budget),
-            **self._storage(),
+            **storage,
             **{f: {n: _plain(e, "visualisers") for g, n, e in entries(p) if g == f} for f in families()},
         }
         checks: dict[str, JsonValue] = {
@@ -77,7 +85,13 @@ class Resolver:
         }
         surrogates = [p.sanity.surrogate] if p.sanity.surrogate else []
         of_checks = [*self.model_code, *_TABLES, *code_of_others(surrogates)]
-        reached = self._checked_by(p.sanity.profile)
+        # Checks that ask the model may run any entry again.
+        again = [dependencies.of_family(family).options(entry, p) for family, _, entry in entries(p)]
+        reached = self.model_options
+        if p.sanity.profile != "stored":
+            reached = reached.union({"any attack"}, *again)
+        if p.sanity.profile == "full":
+            reached |= {CONTROL_LIBRARY, "corruptions run again"}
         yield self._stage(
             "sanity",
             checks,
@@ -116,35 +130,11 @@ class Resolver:
         modules += [*family_of(family).modules, *record.code(entry)]
         options = _plain(effective, "visualisers")
         builds_on = {f"{s}@{n}" if n else s: self.entry(s, n).digest for s, n in built if (s, n) in self.entries}
-        resolved = self._stage(stage, options, reached, modules, files, family=family, name=name, builds_on=builds_on)
-        self.done[label] = resolved.model_copy(
-            update={"drawing": self._drawing(_figures(family, name, entry), resolved.work.code)}
+        figures = _figures(family, name, entry)
+        self.done[label] = self._stage(
+            stage, options, reached, modules, files, family=family, name=name, builds_on=builds_on, figures=figures
         )
         return self.done[label]
-
-    def _checked_by(self, profile: str) -> frozenset[str]:
-        """Return the modules that the sanity checks of a profile import: those that ask the model may run any entry again."""
-        options = frozenset[str]().union(
-            *(dependencies.of_family(f).options(entry, self.params) for f, _, entry in entries(self.params))
-        )
-        reached = {
-            "stored": frozenset[str](),
-            "standard": options | {"any attack"},
-            "full": options | {"any attack", CONTROL_LIBRARY, "corruptions run again"},
-        }
-        return reached[profile] | self.model_options
-
-    def _storage(self) -> dict[str, JsonValue]:
-        return {"storage": _plain(self.params.storage)}
-
-    def _clean(self) -> Resolved:
-        from windtunnel.assessments.clean.table import VISUALISERS as NAMES
-
-        figures = [FigureSpec(module=_CLEAN_FIGURES, name=name) for name in NAMES]
-        stage = self._stage(
-            "clean", {"clean": _plain(self.params.clean), **self._storage()}, self.model_options, self.model_code
-        )
-        return stage.model_copy(update={"drawing": self._drawing(figures, stage.work.code)})
 
     def _stage(
         self,
@@ -159,6 +149,7 @@ class Resolver:
         computes: bool = True,
         builds_on: Mapping[str, str] | None = None,
         draws: bool = False,
+        figures: Sequence[FigureSpec] = (),
     ) -> Resolved:
         without_modules, without_libraries = dependencies.not_reached(options)
         label = f"{stage}@{name}" if name else stage
@@ -179,7 +170,7 @@ class Resolver:
             libraries=dependencies.versions((closure.libraries - without_libraries) | installed, label),
             builds_on=dict(builds_on or {}),
         )
-        return Resolved(stage=stage, family=family, name=name, work=work)
+        return Resolved(stage=stage, family=family, name=name, work=work, drawing=self._drawing(figures, closure.code))
 
     def _entry_points(self, stage: str, family: str) -> list[str]:
         """Return the modules by which a stage begins; a file of it in the project's own `stages/` is one of them."""
@@ -188,7 +179,7 @@ class Resolver:
             return [_RUN, f"{_STAGES}.{stage}", *modules]
         return [_RUN, f"{_STAGES}.{ENTRY}", *record_of(family), *modules]
 
-    def _drawing(self, figures: list[FigureSpec], computing: Mapping[str, str]) -> Drawing:
+    def _drawing(self, figures: Sequence[FigureSpec], computing: Mapping[str, str]) -> Drawing:
         if not figures:
             return Drawing()
         closure: Closure = self.code.closure({f.module for f in figures} | {_DRAW}, drawing=True)

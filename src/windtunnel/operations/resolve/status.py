@@ -16,7 +16,7 @@ from windtunnel.params.resolved import Drawing, Resolved, Work, read_resolved, r
 from windtunnel.records.files import read_json
 from windtunnel.records.layout import LOCK, RESOLVED, ROBUSTNESS
 from windtunnel.records.metadata import fitting, read_metadata
-from windtunnel.records.run_times import stage_seconds
+from windtunnel.runtime.stage_log import stage_seconds
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
