@@ -31,8 +31,8 @@ def placement() -> tuple[str, int | None] | None:
 
     Workers are None where a cluster decides. Raises UserError for an unknown executor, or one that this machine lacks.
     """
-    where, text = _asked()
-    if not where:
+    where, text = _setting(VARIABLE, KEY)
+    if text is None:
         return None
     kind, colon, number = text.partition(":")
     if kind not in KINDS:
@@ -64,27 +64,21 @@ def require_placement() -> None:
 
 def batch_limit() -> float:
     """Seconds for a unit, after which its worker counts as hung. Raises UserError unless it is a number above 0."""
-    configured: object = os.environ.get(LIMIT_VARIABLE, "").strip()
-    where = LIMIT_VARIABLE
-    if not configured:
-        where, configured = f"{LOCAL_FILE}: {LIMIT_KEY}", _local().get(LIMIT_KEY, BATCH_LIMIT)
+    where, configured = _setting(LIMIT_VARIABLE, LIMIT_KEY)
     try:
-        seconds = float(str(configured))
+        seconds = BATCH_LIMIT if configured is None else float(configured)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds <= MAX_SECONDS:
-        raise UserError(f"{where}: {shown(str(configured))} is no number of seconds above 0, {MAX_SECONDS:g} at most")
+        raise UserError(f"{where}: {shown(configured)} is no number of seconds above 0, {MAX_SECONDS:g} at most")
     return seconds
 
 
-def _asked() -> tuple[str, str]:
-    """Return (source of the setting, executor); empty if none is set."""
-    if variable := os.environ.get(VARIABLE, "").strip():
-        return VARIABLE, variable
-    configured = _local().get(KEY)
-    if configured is not None:
-        return f"{LOCAL_FILE}: {KEY}", str(configured)
-    return "", ""
+def _setting(variable: str, key: str) -> tuple[str, str | None]:
+    """Return (where it is set, its text), of the environment or else of the local file; None for neither."""
+    if text := os.environ.get(variable, "").strip():
+        return variable, text
+    return f"{LOCAL_FILE}: {key}", _local().get(key)
 
 
 def _local() -> dict[str, str]:
@@ -114,11 +108,11 @@ def _local() -> dict[str, str]:
         raise UserError(f"{file}: holds {content_text} and no keys; write `{KEY}: processes:4`")
     content: dict[str, str] = {}
     for key, value in node.value:
-        if not isinstance(key, ScalarNode) or key.value not in _KEYS:
-            name = str(key.value) if isinstance(key, ScalarNode) else "a list or a map"
+        name = key.value if isinstance(key, ScalarNode) else "a list or a map"
+        if name not in _KEYS:
             raise UserError(unknown_word(str(file), name, _KEYS, what="a key here"))
         if not isinstance(value, ScalarNode):
-            raise UserError(f"{file}: {key.value}: a list or a map is no value here; write `{KEY}: processes:4`")
+            raise UserError(f"{file}: {name}: a list or a map is no value here; write `{KEY}: processes:4`")
         if not str(value.tag).endswith(":null"):
-            content[key.value] = value.value
+            content[name] = value.value
     return content

@@ -47,20 +47,23 @@ class _LoggedProgress(Progress):
     def advance(self, task_id: TaskID, advance: float = 1) -> None:
         """Advance the bar, and print a log line where one is due."""
         super().advance(task_id, advance)
-        now = time.perf_counter()
-        if (file := os.environ.get(PROGRESS_FILE)) and not is_inside_a_unit() and now - self._written > _WRITE_EVERY:
-            self._written, task = now, self._tasks[task_id]
-            rate = (task.completed - self._before) / (now - self._began)
-            Path(file).write_text(json.dumps({"completed": task.completed, "total": task.total, "rate": rate}))
-        if not self.disable or is_inside_a_unit() or now - self._last_log < TELL_EVERY:
+        if is_inside_a_unit():
             return
-        # By the clock and not by the last line, so that batches of 35 s do not make it a line every 70.
-        self._last_log += (now - self._last_log) // TELL_EVERY * TELL_EVERY
-        task = self._tasks[task_id]
-        total, rate = task.total or 0.0, (task.completed - self._before) / (now - self._began)
-        remaining = timedelta(seconds=round((total - task.completed) / rate)) if rate else "an unknown time"
-        line = f"{task.description}: {task.completed:.0f} of {total:.0f}, {rate:.3g}/s, {remaining} left"
-        print(line, file=sys.stderr, flush=True)
+        now, task = time.perf_counter(), self._tasks[task_id]
+        completed, total, rate = (
+            task.completed,
+            task.total or 0.0,
+            (task.completed - self._before) / (now - self._began),
+        )
+        if (file := os.environ.get(PROGRESS_FILE)) and now - self._written > _WRITE_EVERY:
+            self._written = now
+            Path(file).write_text(json.dumps({"completed": completed, "total": total, "rate": rate}))
+        if self.disable and now - self._last_log >= TELL_EVERY:
+            # By the clock and not by the last line, so that batches of 35 s do not make it a line every 70.
+            self._last_log += (now - self._last_log) // TELL_EVERY * TELL_EVERY
+            remaining = timedelta(seconds=round((total - completed) / rate)) if rate else "an unknown time"
+            line = f"{task.description}: {completed:.0f} of {total:.0f}, {rate:.3g}/s, {remaining} left"
+            print(line, file=sys.stderr, flush=True)
 
     def track(self, sequence: Sequence[T], *, description: str) -> Iterator[T]:  # type: ignore[override]
         """Iterate with progress; rich's own `track` prints nothing where no bar is drawn."""

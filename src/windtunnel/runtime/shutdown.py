@@ -139,22 +139,23 @@ def as_user_error(error: Exception) -> UserError | None:
 
 
 def end_interrupted(number: int) -> None:
-    """End now, with the line and the exit code of signal `number`; processes that this one started end with it.
+    """End now, with the line and the exit code of signal `number`."""
+    _end_now(f"\nwindtunnel: {KEPT}", 128 + number)
+
+
+def end_refused(line: str) -> None:
+    """End now, from any thread, as a UserError of this line would."""
+    _end_now(f"windtunnel: {without_credentials(str(UserError(line)))}", USER_ERROR)
+
+
+def _end_now(line: str, code: int) -> None:
+    """End this process and those that it started.
 
     Not by SystemExit: the interpreter would wait for threads and processes that have hours to go.
     """
     _end_children()
     with contextlib.suppress(Exception):  # stderr may be gone with the terminal
-        print(f"\nwindtunnel: {KEPT}", file=sys.stderr, flush=True)
-        sys.stdout.flush()
-    os._exit(128 + number)
-
-
-def end_refused(line: str) -> None:
-    """End now, from any thread, as a UserError of this line would; processes that this one started end with it."""
-    _end_children()
-    code = _said(UserError(line))
-    with contextlib.suppress(Exception):
+        print(line, file=sys.stderr, flush=True)
         sys.stdout.flush()
     os._exit(code)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from windtunnel.assessments.clean.table import VISUALISERS as CLEAN_VISUALISERS
-from windtunnel.assessments.depends import code_of_others, other_models
+from windtunnel.assessments.depends import code_of_others, module_of, other_models
 from windtunnel.assessments.figures.base import VISUALISERS, Spec, parse_spec
 from windtunnel.assessments.figures.registry import visualisers_of
 from windtunnel.core.errors import UserError
@@ -50,8 +50,8 @@ class Resolver:
         yield self._stage(
             "prepare",
             {"data": _plain(p.data, "slices")},
-            dependencies.data_options(p.data) | dependencies.view_options(p.model),
-            (*dependencies.data_code(p.data), *dependencies.view_code(p.model)),
+            dependencies.data_options(p.data) | ({"image files"} if dependencies.view_model(p.model) else set()),
+            (*module_of(p.data.function if p.data.source == "function" else None), *dependencies.view_code(p.model)),
             dependencies.data_files(p.data) | dependencies.view_files(p.model),
         )
         yield self._stage("train", {"model": _plain(p.model)}, self.model_options, self.model_code, self._weights())

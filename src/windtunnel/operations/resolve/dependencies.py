@@ -142,18 +142,13 @@ def lazy_imports() -> dict[str, list[str]]:
 
 def as_it_runs(family: str, entry: Entry, params: Params) -> Entry:
     """Return the entry with what is global filled in: the storage, and the budget unless the global one has no say in this entry."""
-    storage = (entry.storage or params.storage) if entry.drops_images else None
-    return _with_budget(family, entry.model_copy(update={"storage": storage}), params)
-
-
-def _with_budget(family: str, entry: Entry, params: Params) -> Entry:
-    if of_family(family).own_budget(entry):
-        return entry
-    budget = entry.budget.over(params.budget)
-    full_budget = BudgetOverride(
-        norm=budget.norm, epsilon=budget.epsilon, step_size=budget.step_size, steps=budget.steps
-    )
-    return entry.model_copy(update={"budget": full_budget})
+    changes: dict[str, object] = {"storage": (entry.storage or params.storage) if entry.drops_images else None}
+    if not of_family(family).own_budget(entry):
+        budget = entry.budget.over(params.budget)
+        changes["budget"] = BudgetOverride(
+            norm=budget.norm, epsilon=budget.epsilon, step_size=budget.step_size, steps=budget.steps
+        )
+    return entry.model_copy(update=changes)
 
 
 def data_files(data: Data) -> dict[str, str]:
@@ -193,11 +188,6 @@ def view_model(model: Model) -> Model | None:
     return Model(source=model.source, name=model.name, weights=model.weights, kwargs=model.kwargs, path=path)
 
 
-def view_options(model: Model) -> frozenset[str]:
-    """Return the optional dependencies of a library's preprocessing, which takes PIL images."""
-    return frozenset({"image files"} if view_model(model) else set())
-
-
 def view_code(model: Model) -> Iterator[str]:
     """Yield the modules that see images as a library does."""
     if view_model(model):
@@ -210,11 +200,6 @@ def view_files(model: Model) -> dict[str, str]:
         return {}
     paths = {name: Path(model.path) / name for name in model_source(model.source).view_reads}
     return {f"model.path/{name}": path.as_posix() for name, path in paths.items() if path.is_file()}
-
-
-def data_code(data: Data) -> Iterator[str]:
-    """Yield the user's own modules that `data` is read by."""
-    yield from module_of(data.function if data.source == "function" else None)
 
 
 def generator_code(generators: Generators) -> Iterator[str]:
