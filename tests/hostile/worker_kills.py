@@ -40,7 +40,7 @@ import torch, torchattacks
 from windtunnel.records.artifacts import save_tensors
 from windtunnel.core.batches import batches_of
 from windtunnel.runtime.batch_runner import run_batches
-from windtunnel.runtime.checkpoint import Checkpoint
+from windtunnel.runtime.batch_runner import Checkpoint
 from windtunnel.core.seeds import seeded
 
 torch.set_num_threads(1)

@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from windtunnel.core.batches import batches_of
-from windtunnel.runtime.batch_runner import each_batch, run_batches
-from windtunnel.runtime.checkpoint import Checkpoint
+from windtunnel.runtime.batch_runner import Checkpoint, each_batch, run_batches
 
 
 def work(batch):

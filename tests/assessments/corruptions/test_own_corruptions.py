@@ -29,7 +29,7 @@ OWN = [*CAMERA, *COMMON_BAR]
 
 @pytest.fixture(autouse=True)
 def _own_checkpoints(tmp_path, monkeypatch):
-    monkeypatch.setattr("windtunnel.runtime.checkpoint.CHECKPOINTS", tmp_path / "checkpoints")
+    monkeypatch.setattr("windtunnel.runtime.batch_runner.CHECKPOINTS", tmp_path / "checkpoints")
 
 
 def picture(side=32, channels=3):

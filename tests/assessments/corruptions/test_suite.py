@@ -21,7 +21,7 @@ from windtunnel.runtime.placement import VARIABLE
 
 @pytest.fixture(autouse=True)
 def _own_checkpoints(tmp_path, monkeypatch):
-    monkeypatch.setattr("windtunnel.runtime.checkpoint.CHECKPOINTS", tmp_path / "checkpoints")
+    monkeypatch.setattr("windtunnel.runtime.batch_runner.CHECKPOINTS", tmp_path / "checkpoints")
 
 
 @pytest.fixture(scope="module")

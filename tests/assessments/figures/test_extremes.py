@@ -106,7 +106,7 @@ def test_figures_of_what_is_left_after_attacks(survivors, tmp_path):
 
 @pytest.mark.parametrize("right", [0, 1, N - 1, N])
 def test_figures_of_clean_and_corrupted_accuracy(right, tmp_path, monkeypatch):
-    monkeypatch.setattr("windtunnel.runtime.checkpoint.CHECKPOINTS", tmp_path / "checkpoints")
+    monkeypatch.setattr("windtunnel.runtime.batch_runner.CHECKPOINTS", tmp_path / "checkpoints")
     clean, suite = corrupted(right, tmp_path)
     assert suite.metrics["corrupted_accuracy"] == clean.metrics["clean_accuracy"] == right / N
 

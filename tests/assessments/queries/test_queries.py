@@ -32,7 +32,7 @@ from windtunnel.params.entry import Budget
 from windtunnel.params.model import Model
 from windtunnel.records.artifacts import read_artifacts, write_artifacts
 from windtunnel.runtime import batch_runner
-from windtunnel.runtime.checkpoint import Checkpoint
+from windtunnel.runtime.batch_runner import Checkpoint
 
 BUDGET = Budget(norm=Norm.LINF, epsilon=0.15)
 PARAMS = {

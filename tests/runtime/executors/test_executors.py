@@ -23,8 +23,7 @@ from windtunnel.core.subject import subject_of
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
 from windtunnel.params.load import validate_schema
-from windtunnel.runtime.batch_runner import each_batch, run_batches
-from windtunnel.runtime.checkpoint import Checkpoint
+from windtunnel.runtime.batch_runner import Checkpoint, each_batch, run_batches
 from windtunnel.runtime.executors import Executor, executor
 from windtunnel.runtime.executors.dispatcher import DEATHS
 from windtunnel.runtime.executors.payload import require_equal, versions

@@ -54,8 +54,7 @@ from windtunnel.records.files import plain_block
 from windtunnel.records.result import AssessmentResult, Tensors
 from windtunnel.records.storage import DISTANCES
 from windtunnel.registry.plugins import library_of
-from windtunnel.runtime.batch_runner import each_batch
-from windtunnel.runtime.checkpoint import Checkpoint
+from windtunnel.runtime.batch_runner import Checkpoint, each_batch
 
 
 def assess(

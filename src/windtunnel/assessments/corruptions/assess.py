@@ -33,8 +33,7 @@ from windtunnel.records.result import AssessmentResult, Tensors
 from windtunnel.records.storage import keep_images
 from windtunnel.records.tables import table, write_csv
 from windtunnel.registry.plugins import library_of
-from windtunnel.runtime.batch_runner import each_batch
-from windtunnel.runtime.checkpoint import Checkpoint
+from windtunnel.runtime.batch_runner import Checkpoint, each_batch
 from windtunnel.runtime.executors import DEFAULT_WORKERS
 
 # Pixels to corrupt that are worth the seconds in which other processes start (about 15 s of work).

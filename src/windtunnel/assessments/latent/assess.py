@@ -45,8 +45,7 @@ from windtunnel.records.artifacts import base_data, base_kwargs
 from windtunnel.records.metadata import number
 from windtunnel.records.result import AssessmentResult, Tensors, tensor_in, tensors_in
 from windtunnel.records.tables import written
-from windtunnel.runtime.batch_runner import run_batches
-from windtunnel.runtime.checkpoint import Checkpoint
+from windtunnel.runtime.batch_runner import Checkpoint, run_batches
 
 # What `examine` calls otherwise than robustness_data.pt.
 _RENAMED = {

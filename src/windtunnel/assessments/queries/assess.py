@@ -35,8 +35,7 @@ from windtunnel.params.entry import Budget
 from windtunnel.records.artifacts import base_data, base_kwargs
 from windtunnel.records.result import AssessmentResult, Tensors
 from windtunnel.registry.plugins import library_of
-from windtunnel.runtime.batch_runner import run_batches
-from windtunnel.runtime.checkpoint import Checkpoint
+from windtunnel.runtime.batch_runner import Checkpoint, run_batches
 
 # Images of a unit of work, at least: where few fit into a batch of queries, more wait to enter as others leave.
 UNIT = 64

@@ -29,8 +29,7 @@ from windtunnel.records.metadata import numbers
 from windtunnel.records.result import AssessmentResult, Tensors
 from windtunnel.records.tables import write_csv
 from windtunnel.registry.plugins import library_of
-from windtunnel.runtime.batch_runner import run_batches
-from windtunnel.runtime.checkpoint import Checkpoint
+from windtunnel.runtime.batch_runner import Checkpoint, run_batches
 
 
 def assess(name: str, entry: SweepEntry, budget: Budget, subject: Subject) -> AssessmentResult:

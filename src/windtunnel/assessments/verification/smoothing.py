@@ -23,8 +23,7 @@ from windtunnel.params.entry import Budget
 from windtunnel.params.verification import Smoothing, VerificationEntry
 from windtunnel.records.artifacts import base_data, base_kwargs
 from windtunnel.records.result import AssessmentResult, Tensors, tensor_in
-from windtunnel.runtime.batch_runner import run_batches
-from windtunnel.runtime.checkpoint import Checkpoint
+from windtunnel.runtime.batch_runner import Checkpoint, run_batches
 
 ABSTAIN = -1
 KEYS = ("chosen", "counts", "copies")  # what `certify` returns

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -136,14 +135,12 @@ def _log_parent(client: MlflowClient, run: str, state: State, secrets: set[str])
 
 def _log_file(client: MlflowClient, run: str, path: Path, below: str | None, secrets: set[str]) -> None:
     """Upload a file; one of text without the credentials that may stand in it (`tracking.uri` in params.yaml and dvc.lock)."""
-    text = read_own(path).decode() if path.suffix in TEXT_SUFFIXES else None
-    shown = None if text is None else redacted_file(text, path.suffix, secrets)
-    if shown is None or shown == text:
-        client.log_artifact(run, str(path), artifact_path=below)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / path.name).write_text(shown, encoding="utf-8")
-        client.log_artifact(run, str(Path(folder) / path.name), artifact_path=below)
+    if path.suffix in TEXT_SUFFIXES:
+        text = read_own(path).decode()
+        if (clean := redacted_file(text, path.suffix, secrets)) != text:
+            client.log_text(run, clean, f"{below}/{path.name}" if below else path.name)
+            return
+    client.log_artifact(run, str(path), artifact_path=below)
 
 
 def _deliver_child(

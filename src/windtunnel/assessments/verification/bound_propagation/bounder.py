@@ -17,8 +17,7 @@ from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.machine import memory_limit, time_limit
 from windtunnel.core.subject import Subject
 from windtunnel.records.files import parse_own_json
-from windtunnel.runtime.batch_runner import each_batch
-from windtunnel.runtime.checkpoint import Checkpoint
+from windtunnel.runtime.batch_runner import Checkpoint, each_batch
 
 # A method that cannot hold its memory, or has no bound for an operator, gives way to the next one down.
 WEAKER = {

@@ -15,7 +15,7 @@ from windtunnel.core.chunks import put_samples
 from windtunnel.core.contracts import Caveat, Norm, Verdict
 from windtunnel.core.subject import Subject
 from windtunnel.params.verification import VerificationEntry
-from windtunnel.runtime.checkpoint import Checkpoint
+from windtunnel.runtime.batch_runner import Checkpoint
 
 UNDECIDED = -1
 

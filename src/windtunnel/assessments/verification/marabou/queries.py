@@ -16,7 +16,7 @@ from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.subject import Subject
 from windtunnel.records.files import read_own
-from windtunnel.runtime.checkpoint import Checkpoint
+from windtunnel.runtime.batch_runner import Checkpoint
 from windtunnel.runtime.executors import DEFAULT_WORKERS, Executor, executor
 from windtunnel.runtime.executors.interface import Lost
 from windtunnel.runtime.progress import progress_bar

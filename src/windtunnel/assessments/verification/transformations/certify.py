@@ -27,8 +27,7 @@ from windtunnel.params.entry import Budget
 from windtunnel.params.verification import ParameterSplits, VerificationEntry
 from windtunnel.records.artifacts import base_data, base_kwargs
 from windtunnel.records.result import AssessmentResult, Tensors
-from windtunnel.runtime.batch_runner import run_batches
-from windtunnel.runtime.checkpoint import Checkpoint
+from windtunnel.runtime.batch_runner import Checkpoint, run_batches
 
 STEPS = ("misclassified", "attack", "branch-and-bound")  # kwargs.decided_by_names
 _ROUNDING = 1e-5  # of the largest difference of logits: by so much the label must lead
