@@ -59,7 +59,7 @@ _SYNTAX, _DIGITS, _BOUNDS = (
 _WORDS: dict[str, tuple[str, ...]] = {
     "an exponent of 400": ("'1e400'", *_DIGITS), "an exponent of 999999999": ("'1e999999999'", *_DIGITS), "a small exponent": ("1e-999999999", *_DIGITS), "5,000 digits": _DIGITS, "a bound beyond float32": ("range of float32",),
     "an index of 10^15": ("index '1000000000000000'", "999999 at most"), "an output index of 10^15": ("index '1000000000000000'", "999999 at most"), "an index of 100 digits": ("index '999", "999999 at most"),
-    "a million of variables": _BOUNDS, "a missing bound": _BOUNDS, "a gap": _BOUNDS, "crossed bounds": ("no point of the inputs is allowed",), "NaN": ("line 10", "Undeclared variable"), "infinity": ("line 10", "Undeclared variable"),
+    "a million of variables": _BOUNDS, "a missing bound": _BOUNDS, "a gap": _BOUNDS, "crossed bounds": ("empty input region",), "NaN": ("line 10", "Undeclared variable"), "infinity": ("line 10", "Undeclared variable"),
     "a fraction": _SYNTAX, "a product": ("Non-linear",), "inputs with outputs": ("Input-output mixed",), "brackets": _SYNTAX, "an open bracket": _SYNTAX, "100,000 closing": _SYNTAX, "deep and": ("sat",),
     "no file of text": ("is no text in UTF-8",), "UTF-16": ("is no text in UTF-8",), "a NUL": _SYNTAX, "nothing": _SYNTAX, "comments": _SYNTAX, "words": _SYNTAX, "XML": _SYNTAX, "no output": ("constrains no output",),
     "an undeclared output": ("line 12", "Index out of bounds"), "a negative index": _SYNTAX, "three inputs": ("declares 3",), "three outputs": ("declares 3",),

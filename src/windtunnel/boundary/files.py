@@ -61,7 +61,7 @@ def open_file(
             raise UserError(f"{name}: leads out of {path_text(inside)}; names inside it are allowed")
         _require_regular(name, os.stat(path).st_mode)  # before it is opened: opening a device can have effects
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{name}: {_reason(error)}") from error
     file = os.fdopen(descriptor, "rb")
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ruamel.yaml import YAML, MappingNode
 
-from windtunnel.boundary.files import is_file, path_text, read_text
+from windtunnel.boundary.files import path_text, read_text
 from windtunnel.boundary.text import parse_map, parse_yaml
 from windtunnel.core.errors import UserError
 from windtunnel.records.layout import PARAMS_FILE
@@ -21,11 +21,12 @@ def read_params(path: Path) -> dict[str, object]:
 
 def params_text(path: Path) -> str:
     """Read the text of a params.yaml. Raises UserError."""
-    if not is_file(path) and not Path(path).exists():
-        raise UserError(
-            f"{path_text(path)}: no such file. Run windtunnel where params.yaml is, or name it with --params"
-        )
-    return read_text(path)
+    try:
+        return read_text(path)
+    except UserError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        raise UserError(f"{error}. Run windtunnel where params.yaml is, or name it with --params") from error
 
 
 def parse_params(text: str, where: str) -> dict[str, object]:
