@@ -36,7 +36,7 @@ SECONDS, MEMORY = 20.0, 2 * 2**30
 IMPORTED_LATE = (
     "scipy.stats", "torch.export._trace", "windtunnel.assessments.verification.branch_and_bound.session",
     "windtunnel.assessments.verification.cascade.search_step", "windtunnel.boundary.data.slices", "windtunnel.cli.check",
-    "windtunnel.cli.needs", "windtunnel.cli.project", "windtunnel.cli.verify", "windtunnel.reporting.answers",
+    "windtunnel.cli.project", "windtunnel.cli.verify", "windtunnel.reporting.answers",
 )  # fmt: skip
 
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 from rich.console import Console
 
-from windtunnel.cli import needs
+from windtunnel.cli import check
 from windtunnel.core import machine
 from windtunnel.core.contracts import Caveat
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.validate import validate
-from windtunnel.operations import estimate, sizes, trial
+from windtunnel.operations import estimate
 from windtunnel.operations.api.pipeline import assess_subject
 from windtunnel.reporting.answers import RoomAnswer
 
@@ -44,7 +44,7 @@ def subject(linear_subject: Subject) -> Subject:
 def test_the_sizes_that_are_told_are_those_on_disk(subject, inputs):
     params = _params(storage={"inputs": inputs})
     found = assess_subject(params, subject, None)
-    told = {size.name: size.bytes for size in sizes.sizes_of(params, subject.dataset, None)}
+    told = {size.name: size.bytes for size in estimate.sizes_of(params, subject.dataset, None)}
     for name in ("attacks.fgsm", "sweeps.sweep", "verification.crown", "corruptions.suite"):
         folder = found.place.robustness / name.partition(".")[2]
         there = sum(path.stat().st_size for path in folder.rglob("robustness_data.pt"))
@@ -53,10 +53,10 @@ def test_the_sizes_that_are_told_are_those_on_disk(subject, inputs):
 
 
 def test_fewer_images_are_fewer_bytes_and_other_tensors_stay(subject):
-    whole = sizes.sizes_of(_params(), subject.dataset, None)
-    few = sizes.sizes_of(_params(storage={"inputs": 10}), subject.dataset, None)
-    assert sizes.total(few) < sizes.total(whole)
-    assert sizes.sizes_of(_params(), subject.dataset, None, keep=10)[0] == few[0]
+    whole = estimate.sizes_of(_params(), subject.dataset, None)
+    few = estimate.sizes_of(_params(storage={"inputs": 10}), subject.dataset, None)
+    assert estimate.total(few) < estimate.total(whole)
+    assert estimate.sizes_of(_params(), subject.dataset, None, keep=10)[0] == few[0]
     (fgsm, *_), image = few, 4 * subject.dataset.inputs[0].numel()
     assert fgsm.bytes > 2 * 10 * image
 
@@ -67,34 +67,34 @@ def test_memory_is_what_autograd_stores_of_a_batch_no_larger_than_the_samples(su
     pixels = subject.dataset.inputs[0].numel()
     module = nn.Sequential(nn.Flatten(), nn.Linear(pixels, 700), nn.ReLU(inplace=True), nn.Linear(700, 10))
     classifier = dataclasses.replace(subject.classifier, module=module)
-    assert sizes._activation_bytes(classifier, subject.dataset) == (4 * (pixels + 700), 4 * 700)
+    assert estimate._activation_bytes(classifier, subject.dataset) == (4 * (pixels + 700), 4 * 700)
 
     def memory(batch_size):
         fgsm = {**PARAMS["attacks"]["fgsm"], "batch_size": batch_size}
         params = _params(attacks={"fgsm": fgsm}, sweeps={}, verification={}, corruptions={})
-        return sizes.memory_of(params, classifier, subject.dataset.subset(torch.arange(40)))
+        return estimate.memory_of(params, classifier, subject.dataset.subset(torch.arange(40)))
 
     assert memory(128) == memory(40)
-    assert memory(40) == sizes._PROGRAM + max(512 * 4 * (pixels + 1400), 40 * 4 * (7 * pixels + 2100))
+    assert memory(40) == estimate._PROGRAM + max(512 * 4 * (pixels + 1400), 40 * 4 * (7 * pixels + 2100))
 
 
 def test_results_that_do_not_fit_the_disk_are_refused_with_the_key_to_change(subject, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sizes, "_FEW", 5)
+    monkeypatch.setattr(estimate, "_FEW", 5)
     params = _params()
-    needed = sizes.total(sizes.sizes_of(params, subject.dataset, None))
+    needed = estimate.total(estimate.sizes_of(params, subject.dataset, None))
     free = SimpleNamespace(free=needed - 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
-    refused, _ = sizes.no_room(params, subject.dataset, None)
+    refused, _ = estimate.no_room(params, subject.dataset, None)
     assert refused.startswith("storage.inputs: all: the results need ")
     assert "storage: {inputs: 5} needs " in refused
     assert "\n" not in refused
     free.free = needed + 1
-    refused, tight = sizes.no_room(params, subject.dataset, None)
+    refused, tight = estimate.no_room(params, subject.dataset, None)
     assert refused == ""
     assert "DVC's cache" in tight
     free.free = 2 * needed + 1
-    assert sizes.no_room(params, subject.dataset, None) == ("", "")
+    assert estimate.no_room(params, subject.dataset, None) == ("", "")
 
 
 def test_a_python_predict_is_not_asked_to_tell_what_it_needs(subject):
@@ -105,7 +105,7 @@ def test_a_python_predict_is_not_asked_to_tell_what_it_needs(subject):
 
     module = PredictFunction(lambda batch: batch.reshape(len(batch), -1)[:, :10])
     classifier = replace(subject.classifier, module=module, capabilities=frozenset({Capability.FORWARD}))
-    assert sizes.memory_of(_params(), classifier, subject.dataset) > 0
+    assert estimate.memory_of(_params(), classifier, subject.dataset) > 0
     skipped = [one.skipped for one in estimate.estimates(_params(), classifier, subject.dataset, None, 1)]
     assert skipped == ["a Python predict is not asked: every query counts"] * 4
     assert module.queries_asked == 0
@@ -113,9 +113,9 @@ def test_a_python_predict_is_not_asked_to_tell_what_it_needs(subject):
 
 def test_one_batch_of_each_entry_is_run_and_told_for_all_samples(subject, monkeypatch):
     asked: list[int] = []
-    result_of = trial.result_of
+    result_of = estimate.result_of
     monkeypatch.setattr(
-        trial, "result_of", lambda family, task: asked.append(len(task.subject.dataset)) or result_of(family, task)
+        estimate, "result_of", lambda family, task: asked.append(len(task.subject.dataset)) or result_of(family, task)
     )
     found = {one.name: one for one in estimate.estimates(_params(), subject.classifier, subject.dataset, None, 2)}
     assert list(found) == ["attacks.fgsm", "sweeps.sweep", "verification.crown", "corruptions.suite"]
@@ -128,8 +128,8 @@ def test_one_batch_of_each_entry_is_run_and_told_for_all_samples(subject, monkey
     )  # several units, spread when it was timed
     for one in found.values():
         assert one.skipped == ""
-        assert one.memory > 50 * 2**20
-        assert one.disk > 0
+        assert one.memory_bytes > 50 * 2**20
+        assert one.disk_bytes > 0
 
 
 def test_an_entry_that_cannot_be_tried_is_named_with_the_reason(subject):
@@ -145,7 +145,7 @@ def _tried(monkeypatch, seconds, taken=1, codes=()):
 
     def tried(params, family, name, entry, classifier, samples):
         result = SimpleNamespace(caveats=caveats)
-        return trial.MeasuredCost(seconds(len(samples)), taken, 0, result)
+        return estimate.MeasuredCost(seconds(len(samples)), taken, 0, result)
 
     monkeypatch.setattr(estimate, "tried", tried)
 
@@ -189,22 +189,22 @@ def test_a_long_run_on_one_processor_of_several_is_told_how_to_use_them(monkeypa
     one = estimate.Estimate("attacks.pgd", 100, 10, seconds / 10, seconds, 2**20, 2**20)
     monkeypatch.setattr(estimate, "estimates", lambda *_: iter([one]))
     monkeypatch.setattr(estimate, "checks_cost", lambda *_: None)
-    monkeypatch.setattr(needs.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(check.os, "cpu_count", lambda: 4)
     before = RoomAnswer(disk_bytes=1, memory_bytes=1, workers=workers, seconds=None, entries=[])
     console = Console(file=io.StringIO(), width=200)
-    needs.print_estimate(None, None, None, None, console, before)
+    check.print_estimate(None, None, None, None, console, before)
     assert ("WINDTUNNEL_EXECUTOR=processes:4" in console.file.getvalue()) is said
 
 
 def test_each_worker_gets_an_equal_part_of_the_memory():
-    whole = trial.memory_of_a_worker(torch.device("cpu"), 1)
-    assert trial.memory_of_a_worker(torch.device("cpu"), 4) == whole // 4
+    whole = estimate.memory_of_a_worker(torch.device("cpu"), 1)
+    assert estimate.memory_of_a_worker(torch.device("cpu"), 4) == whole // 4
 
 
 def test_the_memory_limit_of_the_container_counts(tmp_path, monkeypatch):
     (tmp_path / "memory.max").write_text(str(10 * 2**20))
     monkeypatch.setattr(machine, "_CGROUP", tmp_path)
-    assert trial.memory_of_a_worker(torch.device("cpu"), 1) == 10 * 2**20
+    assert estimate.memory_of_a_worker(torch.device("cpu"), 1) == 10 * 2**20
 
 
 def test_the_sanity_checks_are_in_the_estimate(subject):

@@ -18,8 +18,7 @@ from windtunnel.boundary.params_file import parse_params
 from windtunnel.cli.doctor import install_packages
 from windtunnel.core.errors import UserError
 from windtunnel.operations.doctor import PIPELINE
-from windtunnel.operations.project.choose import Choice, notes, params_text
-from windtunnel.operations.project.find import FolderContents
+from windtunnel.operations.project.choose import Choice, FolderContents, notes, params_text
 from windtunnel.operations.project.graph import graph_text
 from windtunnel.operations.project.upgrade import plan_upgrade
 from windtunnel.operations.project.write import GRAPH, PARAMS, Plan, apply, plan, removal, remove

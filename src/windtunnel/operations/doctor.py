@@ -49,11 +49,7 @@ class Companion:
     @property
     def fits(self) -> bool:
         """Return True if the installed version satisfies the requirement and imports."""
-        version = self.version
-        asked_for = version is not None and Requirement(self.install.requirement).specifier.contains(
-            version, prereleases=True
-        )
-        return asked_for and not (self.install.of_torch and other_build())
+        return _satisfied(Requirement(self.install.requirement)) and not (self.install.of_torch and other_build())
 
     @property
     def has_wheel(self) -> bool:

@@ -15,6 +15,7 @@ from windtunnel.evaluation.gate.decide import decide
 from windtunnel.evaluation.gate.sequential import SequentialGate
 from windtunnel.evaluation.summary.outcomes import record_outcomes
 from windtunnel.operations.api.pipeline import assess_subject
+from windtunnel.params.entry import Entry
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 from windtunnel.records.gate import Decision, OutcomeRecord, Outcomes, Shares, read_record
@@ -59,11 +60,11 @@ def run_sequential_gate(batch: int) -> Iterator[tuple[SequentialGate, Decision |
 
 def _on_all_samples(params: Params) -> Params:
     """Return the params with every entry on all samples, without those that need generative models."""
-    changed = {}
-    for name, family in families().items():
-        blocks = [] if family.generators else [(entry, block) for of, entry, block in entries(params) if of == name]
-        samples = {entry: block.samples.model_copy(update={"n": None}) for entry, block in blocks}
-        changed[name] = {entry: block.model_copy(update={"samples": samples[entry]}) for entry, block in blocks}
+    changed: dict[str, dict[str, Entry]] = {family: {} for family in families()}
+    for family, name, entry in entries(params):
+        if not families()[family].generators:
+            samples = entry.samples.model_copy(update={"n": None})
+            changed[family][name] = entry.model_copy(update={"samples": samples})
     return params.model_copy(update=changed)
 
 

@@ -13,11 +13,10 @@ from onnx import TensorProto, helper
 from PIL import Image
 from torch import nn
 
-from windtunnel.boundary.discovery import upstream
-from windtunnel.boundary.discovery.factory import factories
+from windtunnel.boundary.discovery import walk
+from windtunnel.boundary.discovery.architecture import factories
 from windtunnel.core.errors import UserError
-from windtunnel.operations.project.choose import Choice, params_text
-from windtunnel.operations.project.find import FolderContents
+from windtunnel.operations.project.choose import Choice, FolderContents, params_text
 
 
 @pytest.fixture
@@ -167,9 +166,9 @@ def test_what_a_dvc_stage_makes_comes_first_even_before_it_is_there(tmp_path, fo
 
 def test_a_dvc_yaml_that_is_none_makes_nothing(tmp_path):
     (tmp_path / "dvc.yaml").write_text("stages: {a: 3, b: {outs: [")
-    assert upstream.outputs(tmp_path, [Path("dvc.yaml")]) == {}
+    assert walk.outputs(tmp_path, [Path("dvc.yaml")]) == {}
     (tmp_path / "dvc.yaml").write_text("[1, 2]")
-    assert upstream.outputs(tmp_path, [Path("dvc.yaml"), Path("absent/dvc.yaml")]) == {}
+    assert walk.outputs(tmp_path, [Path("dvc.yaml"), Path("absent/dvc.yaml")]) == {}
 
 
 NETS = """

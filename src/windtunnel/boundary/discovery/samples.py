@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from windtunnel.boundary.data.sources import IMAGE_FORMATS, idx_header, npy_header, without_x
-from windtunnel.boundary.discovery.upstream import maker
-from windtunnel.boundary.discovery.walk import Files, read_or_skip
+from windtunnel.boundary.discovery.walk import Files, files_below, maker, read_or_skip
 from windtunnel.boundary.files import open_file
 from windtunnel.core.errors import UserError
 from windtunnel.core.references import first_line
@@ -48,8 +47,6 @@ def look_at(root: Path, path: Path, makers: Mapping[Path, str]) -> SampleFiles:
 
     Raises UserError for an .npz that is there and has no `x`, by which no run could begin.
     """
-    from windtunnel.boundary.discovery.walk import files_below
-
     if path.suffix == ".npz":
         try:
             if (root / path).exists() and "x" not in (names := _arrays(root / path)):
@@ -73,14 +70,12 @@ def _folders(root: Path, images: Mapping[Path, Path], makers: Mapping[Path, str]
             classes.setdefault(folder.parent, []).append(folder)
     for folder, members in classes.items():
         if len(members) > 1:
-            shapes = [
-                read_or_skip(images[member], lambda path: _shape(root / path)) or (None, None) for member in members
-            ]
-            alike = len({shape[0] for shape in shapes}) == 1
+            shapes = [read_or_skip(images[m], lambda path: _shape(root / path)) or (None, None) for m in members]
             train = next((other for other in classes if other.parent == folder.parent and other.name in _TRAINS), None)
             other = train if train != folder else None
-            size = shapes[0][0] if alike else None
-            yield SampleFiles(folder, "folder", maker(folder, makers), other, None, len(members), size, shapes[0][1])
+            size, channels = shapes[0]
+            size = size if all(shape[0] == size for shape in shapes) else None
+            yield SampleFiles(folder, "folder", maker(folder, makers), other, None, len(members), size, channels)
 
 
 def _idx(root: Path, arrays: Iterable[Path], makers: Mapping[Path, str]) -> Iterator[SampleFiles]:
@@ -88,15 +83,8 @@ def _idx(root: Path, arrays: Iterable[Path], makers: Mapping[Path, str]) -> Iter
     for path in image_files:
         train = _train_beside(path, image_files)
         pair = (_labels(path), _labels(train) if train else None)
-        yield SampleFiles(
-            path,
-            "idx",
-            maker(path, makers),
-            train,
-            pair,
-            side=read_or_skip(path, lambda path: _idx_side(root / path)),
-            channels=1,
-        )
+        side = read_or_skip(path, lambda path: _idx_side(root / path))
+        yield SampleFiles(path, "idx", maker(path, makers), train, pair, None, side, 1)
 
 
 def _idx_side(path: Path) -> tuple[int, int] | None:

@@ -1,13 +1,18 @@
-"""Search a repository for weights, data and code: bounded, opens nothing, stays inside and out of folders of tools."""
+"""Search a repository for weights, data, code and DVC stages: bounded, opens only dvc.yaml, stays inside and out of folders of tools."""
+
+from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from windtunnel.boundary.files import IMAGE_SUFFIXES, is_file, path_text
+from windtunnel.boundary.text import read_yaml
+from windtunnel.core.errors import UserError
 from windtunnel.core.references import first_line
 from windtunnel.core.repository import repository
 
@@ -140,3 +145,43 @@ def read_or_skip(path: Path, read: Callable[[Path], T]) -> T | None:
     except Exception as error:  # parsers of zip, PNG, protobuf, pickle and YAML raise what they like for damaged files
         skip(path, first_line(error).rpartition(f"{path_text(path)}: ")[2])
         return None
+
+
+def outputs(root: Path, files: Iterable[Path]) -> dict[Path, str]:
+    """Return the outputs of the stages of dvc.yaml files: path relative to `root` -> name of the stage.
+
+    Outputs whose path is a template of DVC's are left out; a file that is no YAML makes nothing.
+    """
+    return {path: label for file in files for path, label in read_or_skip(file, partial(_outputs, root)) or []}
+
+
+def _outputs(root: Path, file: Path) -> list[tuple[Path, str]]:
+    content = read_yaml(root / file)
+    stages = content.get("stages") if isinstance(content, Mapping) else None
+    if stages is not None and not isinstance(stages, Mapping):
+        raise UserError(f"stages: is a {type(stages).__name__}, no map of stages")
+    return [
+        (
+            Path(os.path.normpath(file.parent / _folder(stage) / path)),
+            str(name) if file.parent == Path() else f"{file.as_posix()}:{name}",
+        )
+        for name, stage in (stages or {}).items()
+        for path in _outs(stage)
+    ]
+
+
+def maker(path: Path, makers: Mapping[Path, str]) -> str:
+    """Return the stage that makes `path`, or a folder that it is in; empty where none does."""
+    return next((makers[folder] for folder in (path, *path.parents) if folder in makers), "")
+
+
+def _folder(stage: object) -> str:
+    folder = stage.get("wdir", "") if isinstance(stage, Mapping) else ""
+    return "" if "${" in str(folder) else str(folder)
+
+
+def _outs(stage: object) -> list[str]:
+    rows = stage.get("outs") if isinstance(stage, Mapping) else None
+    listed = rows if isinstance(rows, list) else []
+    paths = [next(iter(row), None) if isinstance(row, Mapping) else row for row in listed]
+    return [path for path in paths if isinstance(path, str) and "${" not in path and path.isprintable()]

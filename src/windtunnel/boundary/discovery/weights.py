@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windtunnel.boundary.discovery.architecture import IMAGENET_CLASSES, fitting_architecture
-from windtunnel.boundary.discovery.upstream import maker
-from windtunnel.boundary.discovery.walk import WEIGHTS, read_or_skip
+from windtunnel.boundary.discovery.walk import WEIGHTS, maker, read_or_skip
 from windtunnel.boundary.files import check_file
 from windtunnel.boundary.text import read_json_map
 
@@ -114,14 +114,14 @@ def _graph(file: Path, path: Path, made_by: str) -> Weights | None:
 
     graph = onnx.load(str(file), load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
-    shapes = [
-        [d.dim_value for d in value.type.tensor_type.shape.dim] for value in graph.input if value.name not in weights
-    ]
-    outs = [[d.dim_value for d in value.type.tensor_type.shape.dim] for value in graph.output]
-    image = shapes[0] if shapes and len(shapes[0]) == 4 else []
-    size = sum(_product(tensor.dims) for tensor in graph.initializer)
-    classes = outs[0][-1] if outs and outs[0] else 0
-    channels, side = (image[1], image[2]) if image else (0, 0)
+    inputs = [value for value in graph.input if value.name not in weights]
+    shape, out = (
+        [dim.dim_value for value in values[:1] for dim in value.type.tensor_type.shape.dim]
+        for values in (inputs, graph.output)
+    )
+    size = sum(math.prod(tensor.dims) for tensor in graph.initializer)
+    classes = out[-1] if out else 0
+    channels, side = shape[1:3] if len(shape) == 4 else (0, 0)
     return Weights(path, "onnx", made_by, frozenset(), channels or None, classes or None, side or None, size)
 
 
@@ -131,9 +131,8 @@ def _tensors(file: Path, path: Path, made_by: str) -> Weights | None:
     from windtunnel.boundary.models.loaders import state_dict_in
 
     state = state_dict_in(torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)))
-    weights = {
-        name: value for name, value in state.items() if isinstance(value, torch.Tensor)
-    }  # quantized layers have others
+    # Quantised layers also have other values.
+    weights = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
     if architecture := fitting_architecture(weights, path.name):
         classes = architecture.classes or IMAGENET_CLASSES
         kwargs = {"num_classes": architecture.classes} if architecture.classes else {}
@@ -155,10 +154,3 @@ def _classes(tensors: list[Tensor]) -> int | None:
     """Return the rows of the last matrix: the classes, in networks that end in a linear layer."""
     matrices = [tensor for tensor in tensors if tensor.ndim == 2]
     return int(matrices[-1].shape[0]) if matrices else None
-
-
-def _product(dims: Iterable[int]) -> int:
-    result = 1
-    for dim in dims:
-        result *= dim
-    return result

@@ -201,10 +201,8 @@ def clauses_text(run: Run, digests: Mapping[str, str], failures: Sequence[str] =
     lines = ["# What was measured, clause by clause", "", purpose, "", *_first(failures)]
     for clause in CLAUSES:
         lines += [f"## {clause.document}: {clause.number}", "", f"{clause.words[0].upper()}{clause.words[1:]}.", ""]
-        statements = [*clause.measured(run)]
-        lines += [f"- {s.text} `{s.file}`, sha256 `{digests[s.file]}`" for s in statements] or [
-            "- **Not covered by this run.**"
-        ]
+        statements = [f"- {text} `{file}`, sha256 `{digests[file]}`" for text, file in clause.measured(run)]
+        lines += statements or ["- **Not covered by this run.**"]
         lines += ["", f"Not measured here: {clause.beyond}.", ""]
     return "\n".join(lines)
 
@@ -216,22 +214,18 @@ def model_card(run: Run, digests: Mapping[str, str], failures: Sequence[str] = (
     """
     if failures:
         return "\n".join(["## Robustness", "", *_first(failures)])
-    origin = run["summary"].provenance
-    numbers = [*_published(run)]
+    origin, numbers = run["summary"].provenance, [*_published(run)]
     digest = origin.dataset_digest[:12]
-    metrics = [number.as_metric() for number in numbers]
     result = {
         "task": {"type": "image-classification"},
         "dataset": {"type": digest, "name": f"assessed samples {digest}"},
-        "metrics": metrics,
+        "metrics": [number.as_metric() for number in numbers],
     }
     front = yaml_text({"model-index": [{"name": f"model {origin.model_digest[:12]}", "results": [result]}]}, plain=True)
-    file = f"{SUMMARY}/{METADATA_FILE}"
-    rows = [number.as_row() for number in numbers]
+    file, rows = f"{SUMMARY}/{METADATA_FILE}", [number.as_row() for number in numbers]
     head = ["| metric | norm | epsilon | samples | value | 95 % interval |", "| --- | --- | --- | ---: | ---: | --- |"]
-    origin_text = f"Assessed by windtunnel; the numbers are in `{file}` (sha256 `{digests[file]}`)."
-    lines = ["---", front.rstrip(), "---", "", "## Robustness", "", *head, *rows, "", origin_text, ""]
-    return "\n".join(lines)
+    source = f"Assessed by windtunnel; the numbers are in `{file}` (sha256 `{digests[file]}`)."
+    return "\n".join(["---", front.rstrip(), "---", "", "## Robustness", "", *head, *rows, "", source, ""])
 
 
 def eval_results(run: Run, benchmark: str) -> str:
@@ -315,9 +309,8 @@ def _first(failures: Sequence[str]) -> list[str]:
 
 def _environment() -> Environment:
     packages = {str(d.metadata["Name"]): d.version for d in importlib.metadata.distributions() if d.metadata["Name"]}
-    return Environment(
-        python=platform.python_version(), packages=dict(sorted(packages.items(), key=lambda item: item[0].lower()))
-    )
+    in_order = {name: packages[name] for name in sorted(packages, key=str.lower)}
+    return Environment(python=platform.python_version(), packages=in_order)
 
 
 def _json(content: Record) -> bytes:

@@ -1,21 +1,109 @@
-"""Compose the first params.yaml of a project from discovered models and data."""
+"""Discover models, data and DVC stages for `windtunnel init`, and compose the first params.yaml of a project from them."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader
 
+from windtunnel.boundary.discovery import samples, walk, weights
+from windtunnel.boundary.discovery.architecture import factories
 from windtunnel.boundary.discovery.samples import SampleFiles
+from windtunnel.boundary.discovery.walk import Files, files_below, read_or_skip
 from windtunnel.boundary.discovery.weights import Weights
-from windtunnel.boundary.text import yaml_text
+from windtunnel.boundary.files import is_file, path_text
+from windtunnel.boundary.text import read_yaml, yaml_text
+from windtunnel.core.errors import UserError
+from windtunnel.core.repository import repository
+from windtunnel.params.data import MAX_SIDE
 from windtunnel.registry.plugins import library_of
+
+# What upstream params call the side of images.
+_SIDES = ("image_size", "img_size", "input_size", "imgsz", "resize", "crop_size")
+
+
+@dataclass(frozen=True)
+class FolderContents:
+    """The folder `root`, looked at without `folder`, which the project will be."""
+
+    root: Path
+    folder: Path
+
+    @cached_property
+    def files(self) -> Files:
+        """The files of interest."""
+        return files_below(self.root, self.folder)
+
+    @cached_property
+    def made(self) -> dict[Path, str]:
+        """Return the outputs of the existing DVC stages: path -> stage."""
+        return walk.outputs(self.root, self.files.dvc)
+
+    @cached_property
+    def weights(self) -> list[Weights]:
+        """Models, the likeliest first."""
+        return weights.candidates(self.root, self.files.weights, self.files.pretrained, self.made)
+
+    @cached_property
+    def data(self) -> list[SampleFiles]:
+        """Data, the likeliest first."""
+        return samples.candidates(self.root, self.files, self.made)
+
+    @cached_property
+    def store(self) -> str:
+        """The address of an MLflow store in this folder; empty where there is none."""
+        return "sqlite:///../mlflow.db" if (self.root / "mlflow.db").is_file() else ""
+
+    @cached_property
+    def resize(self) -> tuple[int, int] | None:
+        """The size of images that a params.yaml here speaks of."""
+        if not is_file(self.root / "params.yaml"):
+            return None
+        raw = read_or_skip(Path("params.yaml"), lambda path: read_yaml(self.root / path))
+        for block in [raw, *raw.values()] if isinstance(raw, dict) else []:
+            for key in _SIDES:
+                value = block.get(key) if isinstance(block, dict) else None
+                if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_SIDE:
+                    return (value, value)
+        return None
+
+    def model_at(self, name: str) -> Weights | None:
+        """Return the model that the user names, a path or `library:name`; None where it is nothing that loads."""
+        if weights_file := weights.named(name):
+            return weights_file
+        path = self._check_link("--model", Path(name))
+        return read_or_skip(path, lambda path: weights.look_at(self.root, path, walk.maker(path, self.made)))
+
+    def data_at(self, path: Path) -> SampleFiles:
+        """Return the data at a path that the user names."""
+        return samples.look_at(self.root, self._check_link("--data", path), self.made)
+
+    def _check_link(self, option: str, path: Path) -> Path:
+        """Return a path that the user names; it may not be there yet. Raises UserError for a link that leads nowhere."""
+        full = self.root / path
+        if os.path.islink(full) and not is_file(full) and not os.path.isdir(full):
+            raise UserError(f"init: {option} {path_text(path)}: is a link that leads to no file and no folder")
+        return path
+
+    def factories(self, model: Weights) -> list[str]:
+        """List candidate factories for a state dict: of the whole repository, for its root is where modules are found."""
+        if model.source != "state_dict" or not model.parts:
+            return []
+        top = repository(self.root) or self.root
+        files = self.files.code
+        if top != self.root:
+            below = Path(os.path.relpath(self.root, top))
+            files = [below / path for path in files]
+        return factories(top, files, model.parts)
+
 
 TO_NAME = "NAME-IT"  # stands where nothing was found
 _SMALL = 2_000_000  # numbers in a model up to which bounds are quick
 _DIGITS = 32  # sides of grey images up to which a larger epsilon is usual
+_EPSILONS, _EPSILONS_OF_GREY = "0 1/255 2/255 4/255 8/255 16/255", "0 0.02 0.05 0.1 0.2 0.3"
 _SMALLEST = 32  # imagecorruptions refuses smaller images
 
 
@@ -45,17 +133,14 @@ def params_text(choice: Choice, up: Path) -> str:
     ).get_template("params.yaml")
     model, data = choice.model, choice.data
     grey = data is not None and data.channels == 1 and (data.side is None or max(data.side) <= _DIGITS)
-    epsilon = "0.1" if grey else "8/255"
     side = choice.resize or (data.side if data else None)
     return template.render(
-        data=[(key, _scalar(value)) for key, value in _data(choice, up)],
-        model=[(key, _scalar(value)) for key, value in _model(choice, up)],
+        data=[(key, _scalar(value)) for key, value in _data(choice, up).items()],
+        model=[(key, _scalar(value)) for key, value in _model(choice, up).items()],
         gradients=model is None or model.source not in {"function", "tflite"},
         n=200,
-        epsilon=epsilon,
-        epsilons=["0", "0.02", "0.05", "0.1", "0.2", "0.3"]
-        if grey
-        else ["0", "1/255", "2/255", "4/255", "8/255", "16/255"],
+        epsilon="0.1" if grey else "8/255",
+        epsilons=(_EPSILONS_OF_GREY if grey else _EPSILONS).split(),
         torchattacks=library_of("torchattacks", "attacks").is_installed,
         bounds=model is not None and 0 < model.size <= _SMALL and library_of("auto-LiRPA", "verification").is_installed,
         upsample=side is not None and min(side) < _SMALLEST,
@@ -89,40 +174,40 @@ def notes(choice: Choice) -> list[str]:
     return lines
 
 
-def _data(choice: Choice, up: Path) -> list[tuple[str, object]]:
+def _data(choice: Choice, up: Path) -> dict[str, object]:
     data = choice.data
     if data is None:
-        return [("source", "folder"), ("path", TO_NAME)]
-    rows: list[tuple[str, object]] = [("source", data.source), ("path", _below(up, data.path))]
-    if data.labels:
-        rows.append(("labels", _below(up, data.labels[0])))
-    if data.train:
-        rows.append(("train_path", _below(up, data.train)))
-    if data.labels and data.labels[1]:
-        rows.append(("train_labels", _below(up, data.labels[1])))
+        return {"source": "folder", "path": TO_NAME}
+    labels, train_labels = data.labels or (None, None)
+    files = {"path": data.path, "labels": labels, "train_path": data.train, "train_labels": train_labels}
+    block: dict[str, object] = {"source": data.source}
+    block |= {key: _below(up, path) for key, path in files.items() if path is not None}
     if choice.resize:
-        rows.append(("resize", list(choice.resize)))
+        block["resize"] = list(choice.resize)
     channels = choice.model.channels if choice.model else None
     if data.source == "folder" and channels and data.channels != channels:
-        rows.append(("channels", channels))
-    return rows
+        block["channels"] = channels
+    return block
 
 
-def _model(choice: Choice, up: Path) -> list[tuple[str, object]]:
+def _model(choice: Choice, up: Path) -> dict[str, object]:
     model = choice.model
     if model is None:
-        return [("source", "state_dict"), ("path", TO_NAME), ("factory", f"{TO_NAME}:{TO_NAME}")]
+        return {"source": "state_dict", "path": TO_NAME, "factory": f"{TO_NAME}:{TO_NAME}"}
+    block: dict[str, object] = {"source": model.source}
     if model.name:
-        kwargs = [("kwargs", dict(model.kwargs))] if model.kwargs else []
-        return [("source", model.source), ("name", model.name), ("path", _below(up, model.path)), *kwargs]
+        kwargs = {"kwargs": dict(model.kwargs)} if model.kwargs else {}
+        return {**block, "name": model.name, "path": _below(up, model.path), **kwargs}
     if model.source == "function":
-        return [("source", "function"), ("function", str(model.path))]
+        return {**block, "function": str(model.path)}
     if model.of_library and model.source != "huggingface":
-        return [("source", model.source), ("name", str(model.path)), ("weights", "pretrained")]
+        return {**block, "name": str(model.path), "weights": "pretrained"}
     if model.of_library and not model.is_folder:
-        return [("source", model.source), ("name", str(model.path))]
-    factory = [("factory", choice.factory or f"{TO_NAME}:{TO_NAME}")] if model.source == "state_dict" else []
-    return [("source", model.source), ("path", _below(up, model.path)), *factory]
+        return {**block, "name": str(model.path)}
+    block["path"] = _below(up, model.path)
+    if model.source == "state_dict":
+        block["factory"] = choice.factory or f"{TO_NAME}:{TO_NAME}"
+    return block
 
 
 def _below(up: Path, path: Path) -> str:

@@ -29,33 +29,24 @@ def graph(params: Mapping[str, object]) -> dict[str, object]:
     """Return the content of dvc.yaml. Files that params.yaml names are dependencies, so that the stages that make them come first."""
     data = _files(params, "data", ("path", "labels", "train_path", "train_labels"))
     model, generators = _files(params, "model", ("path",)), _files(params, "generators", ("path",))
+    files = [*data, *model, *generators]
+    fit = "Train the embedded default, or import the user's model"
+    inputs, outputs = _reports("data/assessed.pt model"), _reports("robustness/clean digests/clean.json plots/clean")
     return {
         "stages": {
             "resolve": {
                 "desc": "What each stage will run, written where it changed",
                 "cmd": f"{_STAGE} resolve",
                 "always_changed": True,
-                **({"deps": [*data, *model, *generators]} if data or model or generators else {}),
+                **({"deps": files} if files else {}),
                 "params": ["seed", "device", "budget", "budgets"],
                 "outs": [{"reports/resolved": {"persist": True}}],
             },
             "prepare": _stage(
-                "prepare", "Load, convert, check and choose the samples", data, ["data"], ["reports/data"]
+                "prepare", "Load, convert, check and choose the samples", data, ["data"], _reports("data")
             ),
-            "train": _stage(
-                "train",
-                "Train the embedded default, or import the user's model",
-                ["reports/data", *model],
-                ["model"],
-                ["reports/model"],
-            ),
-            "clean": _stage(
-                "clean",
-                "The model without any perturbation",
-                ["reports/data/assessed.pt", "reports/model"],
-                ["clean"],
-                ["reports/robustness/clean", "reports/digests/clean.json", "reports/plots/clean"],
-            ),
+            "train": _stage("train", fit, [*_reports("data"), *model], ["model"], _reports("model")),
+            "clean": _stage("clean", "The model without any perturbation", inputs, ["clean"], outputs),
             **dict(_assessments(generators)),
             **_ending(),
         },
@@ -64,13 +55,18 @@ def graph(params: Mapping[str, object]) -> dict[str, object]:
     }
 
 
+def _reports(names: str) -> list[str]:
+    """Return the paths in reports/ of `names`, which spaces divide."""
+    return [f"reports/{name}" for name in names.split()]
+
+
 def _assessments(own_generators: list[str]) -> Iterator[tuple[str, Stage]]:
     """Yield a stage per family, and the generative models before the family that uses them."""
     for family in families().values():
         if family.generators:
             title = "Train the generative models of `latent`, or import the user's"
-            needs = ["reports/data", *own_generators]
-            yield "generators", _stage("generators", title, needs, ["generators"], ["reports/generators"])
+            needs = [*_reports("data"), *own_generators]
+            yield "generators", _stage("generators", title, needs, ["generators"], _reports("generators"))
         yield family.stage, {"foreach": f"${{{family.name}}}", "do": _entry(family)}
 
 
@@ -98,56 +94,35 @@ def _stage(name: str, desc: str, deps: list[str], params: list[str], outs: list[
 
 def _ending() -> dict[str, Stage]:
     """Return the stages that are made of all results."""
-    summary = _stage(
-        "summary",
+    summary, sanity = (
         "The sandwich, the worst case per sample, the headline metrics",
-        ["reports/data/assessed.pt", "reports/model", "reports/digests", "reports/sanity"],
-        [],
-        ["reports/summary", "reports/plots/summary"],
+        "Are the numbers of the assessments valid?",
     )
-    outputs = [
-        "reports/gate.json",
-        "reports/metrics.json",
-        "reports/report.pdf",
-        "reports/report.html",
-        "reports/report",
-    ]
+    report, gate = (
+        "PDF, HTML and their content as data",
+        "The decision on the conditions of `gate`; never breaks the graph",
+    )
+    of_summary, of_report = _reports("data/assessed.pt model digests sanity"), _reports("report.pdf report.html report")
+    of_gate = ["champion", *_reports("metrics.json summary/metadata.json summary/outcomes.json")]
     return {
-        "sanity": _stage(
-            "sanity",
-            "Are the numbers of the assessments valid?",
-            ["reports/data", "reports/model", "reports/digests"],
-            ["sanity"],
-            ["reports/sanity"],
-        ),
-        "summary": {**summary, "metrics": ["reports/metrics.json"]},
+        "sanity": _stage("sanity", sanity, _reports("data model digests"), ["sanity"], _reports("sanity")),
+        "summary": {
+            **_stage("summary", summary, of_summary, [], _reports("summary plots/summary")),
+            "metrics": _reports("metrics.json"),
+        },
         "report": _stage(
             "report",
-            "PDF, HTML and their content as data",
-            [
-                "reports/data",
-                "reports/model",
-                "reports/robustness",
-                "reports/sanity",
-                "reports/summary",
-                "reports/metrics.json",
-                "reports/gate.json",
-            ],
+            report,
+            _reports("data model robustness sanity summary metrics.json gate.json"),
             ["report"],
-            ["reports/report.pdf", "reports/report.html", "reports/report"],
+            of_report,
         ),
-        "gate": _stage(
-            "gate",
-            "The decision on the conditions of `gate`; never breaks the graph",
-            ["champion", "reports/metrics.json", "reports/summary/metadata.json", "reports/summary/outcomes.json"],
-            ["gate"],
-            ["reports/gate.json"],
-        ),
+        "gate": _stage("gate", gate, of_gate, ["gate"], _reports("gate.json")),
         "track": {
             "desc": "Log to MLflow what is not logged yet; cheap, always runs",
             "cmd": f"{_STAGE} track",
             "always_changed": True,
-            "deps": outputs,
+            "deps": [*_reports("gate.json metrics.json"), *of_report],
         },
     }
 

@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,11 +71,7 @@ def _outside(folder: Path, path: Path) -> str:
 
 
 # Made by runs, and by commands that say nothing else, in the project's folder.
-_OF_RUNS = tuple(
-    """
-    reports champion .cache mlartifacts mlflow.db* dvc.lock* dvc_plots __pycache__ report evidence.zip
-    """.split()
-)
+_OF_RUNS = "reports champion .cache mlartifacts mlflow.db* dvc.lock* dvc_plots __pycache__ report evidence.zip".split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,12 +227,12 @@ def removal(folder: Path) -> Removal:
     beyond = tuple(_at(folder, name) for name in outside if name in created)
     changed = tuple(name for name in names if name not in created and folder / name.split("/")[0] not in runs)
     tops = {path.relative_to(folder).parts[0] for path in removable}
-    made_dvc = "dvc" in record.makes and _is_as_dvc_made_it(folder)
+    of_dvc = _own_dvc(folder) if "dvc" in record.makes else []
     return Removal(
         folder,
         tuple(removable),
         changed,
-        (*beyond, *(_own_dvc(folder) if made_dvc else ())),
+        (*beyond, *of_dvc),
         tuple(path for path in inside if path.name not in tops and path.name not in changed),
     )
 
@@ -245,14 +241,9 @@ def remove(removal_plan: Removal) -> None:
     """Take a project back."""
     for path in removal_plan.own:
         remove_inside(path, removal_plan.folder)
-    for folder in (
-        removal_plan.folder / "ci",
-        removal_plan.folder / "champion",
-        removal_plan.folder / "reports",
-        removal_plan.folder,
-    ):
+    for name in ("ci", "champion", "reports", "."):
         with suppress(OSError):  # not empty: what is left is the user's
-            folder.rmdir()
+            (removal_plan.folder / name).rmdir()
     root = repository(removal_plan.folder)
     for path in removal_plan.of_dvc:
         if root is not None:  # `dvc init` has put its files into git's index
@@ -260,33 +251,22 @@ def remove(removal_plan: Removal) -> None:
         remove_inside(path, path.parent)
 
 
-def _is_as_dvc_made_it(folder: Path) -> bool:
-    """Return True if DVC's settings above `folder` are those of `dvc init`: nobody has set a remote or a cache."""
+def _own_dvc(folder: Path) -> list[Path]:
+    """Return DVC's files above a project that alone uses them, if as `dvc init` made them: nobody has set a remote or a cache."""
     root = dvc_root(folder)
-    return root is not None and not (_read(root / ".dvc/config") or "").strip() and not (root / ".dvc").is_symlink()
-
-
-def _own_dvc(folder: Path) -> Iterator[Path]:
-    """DVC's files above a project that alone uses them."""
-    root = dvc_root(folder)
-    if root is None or any(_others(root, folder)):
-        return
-    yield from (path for path in (root / ".dvc", root / ".dvcignore") if path.exists())
-
-
-def _others(root: Path, folder: Path) -> Iterator[Path]:
-    for pattern in ("dvc.yaml", "*.dvc"):
-        yield from (path for path in root.rglob(pattern) if path != root / ".dvc" and not path.is_relative_to(folder))
+    if root is None or (root / ".dvc").is_symlink() or (_read(root / ".dvc/config") or "").strip():
+        return []
+    uses = (path for pattern in ("dvc.yaml", "*.dvc") for path in root.rglob(pattern))
+    if any(path != root / ".dvc" and not path.is_relative_to(folder) for path in uses):
+        return []
+    return [path for path in (root / ".dvc", root / ".dvcignore") if path.exists()]
 
 
 def _run(*command: str, cwd: Path) -> None:
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise InfrastructureError(f"init: {_shown(command)}: {' '.join(done.stderr.split())[:300]}")
-
-
-def _shown(command: Sequence[str]) -> str:
-    return " ".join(command).removeprefix(f"{sys.executable} -m ")
+        shown = " ".join(command).removeprefix(f"{sys.executable} -m ")
+        raise InfrastructureError(f"init: {shown}: {' '.join(done.stderr.split())[:300]}")
 
 
 def _read(path: Path) -> str | None:
