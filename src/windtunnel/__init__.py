@@ -20,23 +20,19 @@ if TYPE_CHECKING:
     from windtunnel.records.result import AssessmentResult
 
 _HOME = {
-    "Artifacts": "records.artifacts",
-    "AssessmentResult": "records.result",
-    "Classifier": "core.classifier",
-    "Dataset": "core.dataset",
-    "Result": "operations.api.result",
-    "Subject": "core.subject",
-    "UserError": "core.errors",
-    "load_params": "boundary.params",
-    "read_artifacts": "records.artifacts",
-    "subject_of": "core.subject",
-    "assess": "operations.api.run",
-    "attack": "operations.api.run",
-    "autoattack": "operations.api.run",
-    "corrupt": "operations.api.run",
-    "read": "operations.api.run",
-    "verify": "operations.api.run",
-    "write_artifacts": "records.artifacts",
+    name: module
+    for module, names in {
+        "boundary.params": ("load_params",),
+        "core.classifier": ("Classifier",),
+        "core.dataset": ("Dataset",),
+        "core.errors": ("UserError",),
+        "core.subject": ("Subject", "subject_of"),
+        "operations.api.result": ("Result",),
+        "operations.api.run": ("assess", "attack", "autoattack", "corrupt", "read", "verify"),
+        "records.artifacts": ("Artifacts", "read_artifacts", "write_artifacts"),
+        "records.result": ("AssessmentResult",),
+    }.items()
+    for name in names
 }
 
 __all__ = [

@@ -100,11 +100,9 @@ def _sequential(batch: int, *, as_json: bool) -> int:
                 f"at least {condition.threshold:g}: {_IN_WORDS[condition.holds]}"
             )
     answer = sequential_answer(decision, steps, is_early=not by_rule)
-    rule = (
-        f"undecided after {answer.n} samples; by the rule for all samples"
-        if by_rule
-        else f"decided after {answer.n} samples"
-    )
+    rule = f"decided after {answer.n} samples"
+    if by_rule:
+        rule = f"undecided after {answer.n} samples; by the rule for all samples"
     click.echo(answer.text() if as_json else f"gate: {rule}: {decision.value}. No sanity check was run.")
     return answer.exit_code
 

@@ -60,7 +60,7 @@ def sanity(*, explain: str | None, group: str | None, flagged: bool, as_json: bo
     if last_run is None:
         raise UserError(f"{SANITY}: no sanity checks ran yet. Run dvc repro first")
     recorded = last_run.checks
-    rows = _asked_now(recorded)
+    rows = [ASKED_NOW[row.id]().instead_of(row) if row.id in ASKED_NOW else row for row in recorded]
     now = [row for row, old in zip(rows, recorded, strict=True) if row is not old]
     if junit:
         write_junit("windtunnel sanity", cases_of_checks(recorded), junit)
@@ -76,10 +76,6 @@ def sanity(*, explain: str | None, group: str | None, flagged: bool, as_json: bo
     console.print(escape(last_run.meaning))
 
 
-def _asked_now(rows: Iterable[FindingRecord]) -> list[FindingRecord]:
-    return [ASKED_NOW[row.id]().instead_of(row) if row.id in ASKED_NOW else row for row in rows]
-
-
 def _table(rows: Iterable[FindingRecord]) -> Table:
     table = Table(header_style="bold", title="Sanity checks: are these numbers valid?")
     for column in ("id", "check", "", "value", "limit", "observation, and what to do"):
@@ -92,14 +88,8 @@ def _table(rows: Iterable[FindingRecord]) -> Table:
             last = row.group
         text = ". ".join(filter(None, (row.reason, row.remedy if row.flagged else "")))
         shown = row.status.replace("_", " ") + (f" ({row.severity})" if row.flagged else "")
-        table.add_row(
-            row.id,
-            escape(row.title),
-            f"[{_COLOUR[row.status]}]{shown}[/]",
-            _number(row.value),
-            _number(row.threshold),
-            escape(text),
-        )
+        numbers = (_number(row.value), _number(row.threshold))
+        table.add_row(row.id, escape(row.title), f"[{_COLOUR[row.status]}]{shown}[/]", *numbers, escape(text))
     return table
 
 
@@ -116,9 +106,9 @@ def _explain(name: str, console: Console) -> None:
 
 
 def _words(row: Check) -> str:
-    limit = (
-        "none" if row.threshold is None else f"{row.threshold:g}   (sanity.thresholds: {{{row.id}: ...}} sets another)"
-    )
+    limit = "none"
+    if row.threshold is not None:
+        limit = f"{row.threshold:g}   (sanity.thresholds: {{{row.id}: ...}} sets another)"
     return (
         f"{row.reasoning}\n\nWhen it flags: {row.severity.value}. What to do: {row.remedy}\n"
         f"Group {row.group}: {GROUPS.get(row.group, PLUGINS)}. Cost: {row.tier.value}. Threshold: {limit}\nSource: {row.source}"

@@ -25,7 +25,7 @@ from windtunnel.evaluation.summary.meanings import meanings_of
 from windtunnel.records.basis import basis_of, leading_metric, leading_words
 from windtunnel.records.files import METADATA_FILE
 from windtunnel.records.findings import FindingRecord, counts, in_words, overall, read_findings
-from windtunnel.records.gate import GateResult, gate_json, read_gate
+from windtunnel.records.gate import gate_json, read_gate
 from windtunnel.records.layout import GATE, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.records.metadata import Metadata, Metrics, Rate, Region, limits, rate, read_metadata, severities_of
 from windtunnel.records.run_times import measured_run_times, run_time_metrics
@@ -72,7 +72,10 @@ def show(*, name: str | None, caveats: bool, as_json: bool) -> None:
     }
     gate = read_gate(GATE) if GATE.is_file() else None
     if as_json:
-        click.echo(_everything(summary, rows, checks, gate))
+        from windtunnel.reporting.answers import ShowAnswer
+
+        gate_content = gate_json(gate) if gate else None
+        click.echo(ShowAnswer(summary=summary, assessments=rows, checks=[*checks], gate=gate_content).text())
         return
     for failure in options.hard_failures:
         console.print(f"[bold red]NOT VALID[/bold red] {escape(failure)}", soft_wrap=True)
@@ -83,25 +86,14 @@ def show(*, name: str | None, caveats: bool, as_json: bool) -> None:
     console.print()
     _print_words(rows, checks, console)
     if checks:
-        found_by = counts(checks)
-        console.print(
-            f"sanity: [bold]{overall(found_by)}[/bold], {in_words(found_by)}  (windtunnel sanity)", soft_wrap=True
-        )
+        number = counts(checks)
+        line = f"sanity: [bold]{overall(number)}[/bold], {in_words(number)}  (windtunnel sanity)"
+        console.print(line, soft_wrap=True)
     if caveats:
         for row_name, metadata in {**rows, "summary": summary}.items():
             _print_caveats(row_name, metadata, console)
     if gate:
         console.print(f"gate: [bold]{escape(sentence(gate))}[/bold]  (windtunnel gate)", soft_wrap=True)
-
-
-def _everything(
-    summary: Metadata, rows: Mapping[str, Metadata], checks: Sequence[FindingRecord], gate: GateResult | None
-) -> str:
-    from windtunnel.reporting.answers import ShowAnswer
-
-    return ShowAnswer(
-        summary=summary, assessments=dict(rows), checks=[*checks], gate=gate_json(gate) if gate else None
-    ).text()
 
 
 def _print_sandwich(summary: Metadata, rows: Mapping[str, Metadata], console: Console) -> None:
@@ -127,11 +119,7 @@ def _print_sandwich(summary: Metadata, rows: Mapping[str, Metadata], console: Co
 def _print_weakest_class(metrics: Metrics, console: Console) -> None:
     """Print a line for each bound of the sandwich: the weakest class, and its distance from the best."""
     ends, classes = weakest_first(metrics)
-    at = (
-        f" at {_budget(Region(norm=first.norm, epsilon=first.epsilon))}"
-        if (first := next(iter(layers_of(metrics)), None))
-        else ""
-    )
+    at = "".join(f" at {_budget(Region(norm=first.norm, epsilon=first.epsilon))}" for first in layers_of(metrics)[:1])
     for i, end in enumerate(ends):
         weakest = min(classes, key=lambda row: row.rates[i].value)
         console.print(
@@ -191,21 +179,14 @@ def _print_words(rows: Mapping[str, Metadata], checks: Sequence[FindingRecord], 
 
 
 def _show_one(metadata: Metadata, console: Console) -> None:
-    meanings, metrics = meanings_of(metadata.family), metadata.metrics
-    rows = [
-        (
-            key,
-            f"{len(v)} values" if isinstance(v, list) else _number(v),
-            str(basis_of(metadata, key)),
-            meanings.get(key, ""),
-        )
-        for key, v in metrics.items()
-    ]
+    meanings, metrics, rows = meanings_of(metadata.family), metadata.metrics, []
+    for key, value in metrics.items():
+        text = f"{len(value)} values" if isinstance(value, list) else _number(value)
+        rows.append((key, text, str(basis_of(metadata, key)), meanings.get(key, "")))
     where, n = _budget(metadata.semantics.perturbation), len(metadata.kwargs.sample_names)
     title = f"{metadata.name}: {metadata.library} {metadata.algorithm}{f', {where}' if where else ''}, {n} samples"
-    print_table(
-        console, headings("metric", "value", "of", "meaning", typed=("metric",), right=("value",)), [("", rows)], title
-    )
+    columns = headings("metric", "value", "of", "meaning", typed=("metric",), right=("value",))
+    print_table(console, columns, [("", rows)], title)
     _print_classifiers(metrics, console)
     _print_classes(metrics, console)
     if "critical_epsilon_histogram" in metrics:

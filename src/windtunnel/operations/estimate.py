@@ -49,11 +49,10 @@ _FEW = 1000  # samples whose images are plenty to look at
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Disk space of one entry or stage: `results` of `samples` samples each, in bytes."""
+    """Disk space of one entry or stage: `bytes` of all its results, of `samples` samples each."""
 
     name: str
     samples: int
-    results: int
     bytes: int
 
 
@@ -70,12 +69,12 @@ def sizes_of(params: Params, assessed: Dataset, train: Dataset | None, keep: Wan
         stored_inputs = dependencies.as_it_runs(family, entry, params).kept_inputs
         stored_inputs = keep if keep is not None and entry.drops_images else stored_inputs
         results = record.results()(entry) if record.results else 1
-        sizes.append(Size(f"{family}.{name}", n, results, results * result(n, stored_inputs)))
+        sizes.append(Size(f"{family}.{name}", n, results * result(n, stored_inputs)))
     default_inputs = params.storage.inputs if keep is None else keep
     # clean, summary and report; sanity
     shared = 3 * result(n_samples, default_inputs) + result(n_samples, default_inputs, images=1)
     data = (n_samples + (len(train) if train is not None else 0)) * (image + 8)
-    sizes.append(Size("data, clean, sanity, summary, report", n_samples, 1, shared + data))
+    sizes.append(Size("data, clean, sanity, summary, report", n_samples, shared + data))
     return sizes
 
 

@@ -26,11 +26,8 @@ WEIGHTS = {
 }
 _DEEPEST, _MOST_FOLDERS = 6, 5_000
 _NOT_ENTERED = frozenset(
-    """
-    __pycache__ build champion dist env mlartifacts mlruns node_modules site-packages venv wandb
-    """.split()
+    "__pycache__ build champion dist env mlartifacts mlruns node_modules site-packages venv wandb".split()
 )
-
 # What marks a virtual environment, and another project of init's, whose results are nobody's data.
 _NOT_OURS = frozenset({"pyvenv.cfg", ".windtunnel.json"})
 

@@ -75,14 +75,9 @@ def assess(
         UserError: For what cannot be run, in one line, before anything is computed.
 
     """
-    return _assess(
-        model,
-        x,
-        y,
-        budget_block(budget),
-        {"attacks": attacks, "queries": queries, "sweeps": sweeps, "verification": verify, "corruptions": corrupt},
-        {"seed": seed, "device": device, "sanity": sanity, "class_names": class_names, "train": train},
-    )
+    entries = {"attacks": attacks, "queries": queries, "sweeps": sweeps, "verification": verify, "corruptions": corrupt}
+    block = budget_block(budget)
+    return _assess(model, x, y, block, entries, sanity, seed=seed, device=device, class_names=class_names, train=train)
 
 
 def attack(
@@ -159,7 +154,7 @@ def _one(
     block = budget_block(budget)
     with CallersFunctions() as functions:
         name, entry = entry_of(family, algorithm, epsilon_of(block), functions, more)
-        result = _assess(model, x, y, block, {family: {name: entry}}, {"sanity": None}, is_alone=True)[name]
+        result = _assess(model, x, y, block, {family: {name: entry}}, None, is_alone=True)[name]
     if result.metadata.failure:
         raise UserError(f"{family}.{name}: {result.metadata.failure.reason}")
     return result
@@ -171,42 +166,42 @@ def _assess(
     y: object,
     budget: Mapping[str, object],
     shorthand: Mapping[str, Any],
-    run: Mapping[str, object],
+    sanity: object,
     *,
+    seed: object = 0,
+    device: object = "auto",
+    class_names: object = None,
+    train: object = None,
     is_alone: bool = False,
 ) -> Result:
-    """Assess a caller's model; see `assess`. `shorthand`: the entries by family. `run`: seed, device, sanity, class_names, train.
+    """Assess a caller's model; see `assess`. `shorthand`: the entries by family.
 
     is_alone: True for one entry, whose failure the caller raises.
     """
     loaded = model_of(model)
-    assessed, split = _raw(x, y, "x"), _split(run.get("train"))
+    assessed, split = _raw(x, y, "x"), _split(train)
     with CallersFunctions() as functions:
         entries = {
             family: entries_of(family, items, epsilon_of(budget), functions) for family, items in shorthand.items()
         }
-        names = _class_names(loaded, assessed, run.get("class_names"))
-        sanity, device = run["sanity"], run.get("device", "auto")
-        params = validate(
-            {
-                "seed": plain_value(run.get("seed", 0), "seed"),
-                "device": str(device) if isinstance(device, torch.device) else device,
-                "data": {"source": "function", "function": GIVEN, "class_names": names},
-                "model": {"source": "function", "function": GIVEN},
-                "budget": budget,
-                "sanity": plain_value(sanity, "sanity")
-                if isinstance(sanity, Mapping)
-                else {"profile": sanity or "stored"},
-                **entries,
-            },
-            "windtunnel.assess",
-        )
-        dataset, train = convert(params.data, params.seed, assessed, split)
-        if train is not None and train.inputs.shape[1:] != dataset.inputs.shape[1:]:
-            shapes = (tuple(part.inputs.shape[1:]) for part in (train, dataset))
+        names = _class_names(loaded, assessed, class_names)
+        profile = plain_value(sanity, "sanity") if isinstance(sanity, Mapping) else {"profile": sanity or "stored"}
+        raw = {
+            "seed": plain_value(seed, "seed"),
+            "device": str(device) if isinstance(device, torch.device) else device,
+            "data": {"source": "function", "function": GIVEN, "class_names": names},
+            "model": {"source": "function", "function": GIVEN},
+            "budget": budget,
+            "sanity": profile,
+            **entries,
+        }
+        params = validate(raw, "windtunnel.assess")
+        dataset, train_split = convert(params.data, params.seed, assessed, split)
+        if train_split is not None and train_split.inputs.shape[1:] != dataset.inputs.shape[1:]:
+            shapes = (tuple(part.inputs.shape[1:]) for part in (train_split, dataset))
             raise UserError("train: samples have shape {}, those of x {}".format(*shapes))
         subject = subject_of(fit(loaded, pick_device(params.device), dataset), dataset, params.seed)
-        return assess_subject(params, subject, train, checked=sanity is not None, is_alone=is_alone)
+        return assess_subject(params, subject, train_split, checked=sanity is not None, is_alone=is_alone)
 
 
 def _class_names(loaded: Loaded, assessed: Raw, names: object) -> object:
