@@ -12,8 +12,7 @@ from windtunnel.records.basis import Basis
 from windtunnel.records.findings import FindingRecord, counts, overall
 from windtunnel.records.gate import EXIT_CODE, Condition, Decision, GateResult, Origin, gate_json
 from windtunnel.records.metadata import Metadata, Rate
-from windtunnel.reporting.compare.comparison import Comparison
-from windtunnel.reporting.compare.paired import Pair
+from windtunnel.reporting.compare.comparison import Comparison, Pair
 
 if TYPE_CHECKING:
     from windtunnel.evaluation.gate.sequential import SequentialGate

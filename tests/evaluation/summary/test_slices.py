@@ -22,7 +22,7 @@ from windtunnel.records.files import read_json
 from windtunnel.records.gate import OUTCOMES_FILE, read_record
 from windtunnel.records.layout import Layout
 from windtunnel.records.sandwich import layers_of
-from windtunnel.reporting.compare.paired import compare_assessment
+from windtunnel.reporting.compare.comparison import compare_assessment
 from windtunnel.reporting.report.build import build_report
 
 PARAMS = {

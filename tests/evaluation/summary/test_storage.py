@@ -16,11 +16,11 @@ from windtunnel.records.files import file_digest
 from windtunnel.records.layout import Layout
 from windtunnel.records.storage import DISTANCES, KEPT, keep_images
 from windtunnel.registry.plugins import families
-from windtunnel.reporting.compare.paired import compare_assessment
+from windtunnel.reporting.compare.comparison import compare_assessment
 from windtunnel.reporting.compare.runs import Run
 from windtunnel.reporting.report.collect import collect
-from windtunnel.reporting.view.columns import collect as columns
-from windtunnel.reporting.view.columns import rows_at
+from windtunnel.reporting.view.site import collect as columns
+from windtunnel.reporting.view.site import rows_at
 
 N, FEW = 40, 7
 PARAMS = {

@@ -10,7 +10,7 @@ from planted import write_run
 from windtunnel.core.errors import UserError
 from windtunnel.records.artifacts import read_artifacts
 from windtunnel.records.metadata import parse_metadata
-from windtunnel.reporting.compare.paired import compare_assessment, compare_curves, mcnemar_exact
+from windtunnel.reporting.compare.comparison import compare_assessment, compare_curves, mcnemar_exact
 
 
 def artifacts(root, verdicts, **options):

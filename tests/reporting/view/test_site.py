@@ -17,9 +17,8 @@ from tests.reporting.report.conftest import edit, write_run
 from windtunnel.cli.runs import view
 from windtunnel.records.artifacts import load_tensors, read_artifacts, save_tensors
 from windtunnel.reporting.compare.runs import run_in
-from windtunnel.reporting.view.columns import NONE, STATUSES, collect, statuses
 from windtunnel.reporting.view.serve import ViewServer
-from windtunnel.reporting.view.site import site
+from windtunnel.reporting.view.site import NONE, STATUSES, collect, site, statuses
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from windtunnel.assessments.figures.plots import WIDTH, Series, lines
 from windtunnel.assessments.figures.scene import Scene
 from windtunnel.core.errors import UserError
 from windtunnel.records.artifacts import read_artifacts
-from windtunnel.reporting.compare.paired import CurveDifference, compare_assessment
+from windtunnel.reporting.compare.comparison import CurveDifference, compare_assessment
 
 
 @dataclass(frozen=True, slots=True)

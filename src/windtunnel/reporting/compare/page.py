@@ -18,8 +18,7 @@ from windtunnel.evaluation.summary.security_figure import CERTIFIED, WORST_CASE,
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.metadata import Rate
 from windtunnel.records.sandwich import layers_in
-from windtunnel.reporting.compare.comparison import Against, Comparison
-from windtunnel.reporting.compare.paired import CurveDifference, CurvePoint, Pair
+from windtunnel.reporting.compare.comparison import Against, Comparison, CurveDifference, CurvePoint, Pair
 from windtunnel.reporting.compare.runs import Run, basis_text
 from windtunnel.reporting.report.html import render_html
 from windtunnel.reporting.report.model import Block, Chart, Front, Highlight, ReportContent, Section, Table, Text

@@ -288,44 +288,35 @@ def _narrow(blocks: Sequence[Block]) -> Iterator[Chart]:
 def _in_short(r: SampleRow) -> tuple[str, ...]:
     answer = r.target if r.target == r.clean else f"{r.target} → {r.clean}"
     by = "" if r.status == "misclassified" else r.decided_by
-    return (
-        clipped(r.name, 30),
-        clipped(answer, 30),
-        r.status,
-        clipped(by, 24),
-        f"{float(r.distance):.2g}" if r.distance else "",
-    )
+    distance = f"{float(r.distance):.2g}" if r.distance else ""
+    return clipped(r.name, 30), clipped(answer, 30), r.status, clipped(by, 24), distance
 
 
 def _samples(samples: SampleAppendix) -> Iterator[Flowable]:
     """Every sample in several columns; the order goes down each of them."""
-    rows = samples.rows[:MOST_SAMPLES]
-    more = len(samples.rows) - len(rows)
-    if more:
+    rows = [_in_short(row) for row in samples.rows[:MOST_SAMPLES]]
+    if more := len(samples.rows) - len(rows):
         note = f"The first {len(rows)} samples; {more} more are in the HTML and in robustness_data.pt"
         yield Paragraph(note, BODY)
     header = ("sample", "label", "status", "by", "distance")
-    texts = [_in_short(row) for row in rows]
     widths = [
-        max([stringWidth(t, FONT, 6.4) for t in column] + [stringWidth(head, BOLD, 6.4)]) + 6
-        for head, column in zip(header, zip(*texts, strict=True), strict=True)
+        max([stringWidth(text, FONT, 6.4) for text in column] + [stringWidth(head, BOLD, 6.4)]) + 6
+        for head, column in zip(header, zip(*rows, strict=True), strict=True)
     ]
     across = max(1, min(_MOST_COLUMNS, int((WIDTH + 8) // (sum(widths) + 8))))
     spare = (WIDTH - across * sum(widths)) / across
+    heads = [Paragraph(word, _SMALL_HEAD) for word in (*header, "") * across]
     per_page = 62 * across
-    for start in range(0, len(texts), per_page):
-        part = texts[start : start + per_page]
+    for start in range(0, len(rows), per_page):
+        part = rows[start : start + per_page]
         height = -(-len(part) // across)
-        content: list[list[object]] = [[Paragraph(word, _SMALL_HEAD) for _ in range(across) for word in (*header, "")]]
+        part += [("",) * len(header)] * (across * height - len(part))
+        content: list[list[object]] = [heads]
         for i in range(height):
-            line = [
-                text
-                for k in range(across)
-                for text in (*(part[k * height + i] if k * height + i < len(part) else [""] * 5), "")
-            ]
+            line = [text for row in part[i::height] for text in (*row, "")]
             content.append([Paragraph(escape(text), _SMALL) if text else "" for text in line])
         drawn = PdfTable(content, colWidths=[*widths, spare] * across, repeatRows=1)
-        drawn.setStyle(cells(0.5, 1.1, 1.5, ("LINEBELOW", (0, 0), (-1, -1), 0.3, colour("line"))))
+        drawn.setStyle(cells(0.5, 1.1, 1.5, ("LINEBELOW", *ALL, 0.3, colour("line"))))
         yield drawn
         yield Spacer(1, 6)
 
