@@ -47,7 +47,7 @@ def _build(reports: Path, options: Report, names: Iterable[str] | None, dated: b
     except ODD_METADATA as error:
         # Each part that shows one assessment is guarded; what is left is the summary.
         line = f"The summary is missing from this report: its metadata is of another version ({error!r})"
-        return _report(replace(inputs, summary=None, problems=(*inputs.problems, line)), options)
+        return _report(replace(inputs, summary=None, problems=[*inputs.problems, line]), options)
 
 
 def _report(inputs: ReportInputs, options: Report) -> ReportContent:

@@ -6,7 +6,7 @@ One assessment's tensors are in memory at a time: pictures are taken of some sam
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -48,7 +48,7 @@ class RunOrigin:
     commit: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReportInputs:
     """Inputs of a report, and a line for each thing that could not be read.
 
@@ -59,17 +59,17 @@ class ReportInputs:
 
     clean: Artifacts | None
     summary: Artifacts | None
-    checks: tuple[FindingRecord, ...] | None
-    gate: GateResult | None
-    assessments: tuple[Artifacts, ...]
-    data: DatasetRecord | None
-    model: ModelRecord | None
-    problems: tuple[str, ...]
-    children: Mapping[str, Mapping[str, Metadata]] = field(default_factory=dict)
+    problems: list[str]
+    checks: tuple[FindingRecord, ...] | None = None
+    gate: GateResult | None = None
+    assessments: list[Artifacts] = field(default_factory=list)
+    data: DatasetRecord | None = None
+    model: ModelRecord | None = None
+    children: dict[str, dict[str, Metadata]] = field(default_factory=dict)
     pictures: Pictures | None = None
-    curves: tuple[SecurityCurve, ...] = ()
-    figures: Mapping[str, tuple[Drawn, ...]] = field(default_factory=dict)
-    confidence: Mapping[str, float] = field(default_factory=dict)
+    curves: Sequence[SecurityCurve] = ()
+    figures: dict[str, tuple[Drawn, ...]] = field(default_factory=dict)
+    confidence: dict[str, float] = field(default_factory=dict)
     run: RunOrigin | None = None
 
     @property
@@ -109,53 +109,37 @@ def collect(
         clean, summary = (numbered_samples(a, numbers) if a else None for a in (clean, summary))
     requested = list(names) if names is not None else _in_order(known_assessments(reports), summary)
     requested = [name for name in requested if name != "clean"]
-    checks = findings_in(reports / "sanity", problems)
-    pictures = plan_pictures(summary or clean, len(requested))
-    run = _run(summary) if summary and measured else None
-    figures = {clean.name: figures_of(clean)} if clean else {}
-    clean, summary = (_slim(a) if a else None for a in (clean, summary))
-    confidence: dict[str, float] = {}
-    assessments: list[Artifacts] = []
-    children: dict[str, dict[str, Metadata]] = {}
+    inputs = ReportInputs(clean and _slim(clean), summary and _slim(summary), problems)
+    inputs.checks = findings_in(reports / "sanity", problems)
+    inputs.pictures = plan_pictures(summary or clean, len(requested))
+    inputs.run = _run(summary) if summary and measured else None
+    if clean:
+        inputs.figures[clean.name] = figures_of(clean)
     for name in requested:
         assessment = read(robustness / name, f"Assessment {name}")
         if assessment and (failure := assessment.metadata.failure):
             problems.append(f"Assessment {name} has no result, it failed: {failure.reason}")
         elif assessment:
             assessment = assessment if named else numbered_samples(assessment, numbers)
-            if pictures:
-                pictures.take(assessment, len(assessments))
+            if inputs.pictures:
+                inputs.pictures.take(assessment, len(inputs.assessments))
             if (median := _confidence_when_wrong(assessment)) is not None:
-                confidence[name] = median
-            children[name] = _children(robustness / name, name, problems)
-            figures[name] = figures_of(assessment)
-            metadata = with_caveats(assessment.metadata, checks or ())
+                inputs.confidence[name] = median
+            inputs.children[name] = _children(robustness / name, name, problems)
+            inputs.figures[name] = figures_of(assessment)
+            metadata = with_caveats(assessment.metadata, inputs.checks or ())
             metadata = metadata.model_copy(update={"metrics": {**metadata.metrics, **assessment.run_time_metrics}})
-            assessments.append(replace(_slim(assessment), metadata=metadata))
-    data_file, model_file, gate = reports / "data" / DATASET_JSON, reports / "model" / MODEL_JSON, reports / "gate.json"
-    curves = _attempt(
-        lambda: (
-            tuple(curve for curve in read_curves(reports / "summary") if curve.name in requested) if summary else ()
-        ),
-        "What is known against epsilon is missing from this report: the summary has no curves that fit",
-        problems,
-    )
-    return ReportInputs(
-        clean,
-        summary,
-        checks,
-        _recorded(gate, read_gate, "The gate's decision is missing from this report: gate.json is damaged", problems),
-        tuple(assessments),
-        _recorded(data_file, lambda path: read_record(path.parent), f"data/{DATASET_JSON} {_DAMAGED}", problems),
-        _recorded(model_file, lambda path: read_model(path.parent), f"model/{MODEL_JSON} {_DAMAGED}", problems),
-        tuple(problems),
-        children,
-        pictures,
-        curves or (),
-        figures,
-        confidence,
-        run,
-    )
+            inputs.assessments.append(replace(_slim(assessment), metadata=metadata))
+    data, model, gate = reports / "data" / DATASET_JSON, reports / "model" / MODEL_JSON, reports / "gate.json"
+    inputs.data = _recorded(data, lambda path: read_record(path.parent), f"data/{DATASET_JSON} {_DAMAGED}", problems)
+    inputs.model = _recorded(model, lambda path: read_model(path.parent), f"model/{MODEL_JSON} {_DAMAGED}", problems)
+    line = "The gate's decision is missing from this report: gate.json is damaged"
+    inputs.gate = _recorded(gate, read_gate, line, problems)
+    if summary:
+        line = "What is known against epsilon is missing from this report: the summary has no curves that fit"
+        curves = _attempt(lambda: read_curves(reports / "summary"), line, problems)
+        inputs.curves = [curve for curve in curves or () if curve.name in requested]
+    return inputs
 
 
 def _attempt(read: Callable[[], T], line: str, problems: list[str]) -> T | None:

@@ -69,10 +69,7 @@ def _section(question: Question, mine: Sequence[Artifacts], inputs: ReportInputs
         blocks += question.compared()(mine, inputs)
     essential = [block for a in mine for block in essential_blocks(a, inputs)]
     # Charts first: two narrow ones stand beside each other, which a grid between them would forbid.
-    blocks += sorted(
-        essential,
-        key=lambda block: (not isinstance(block, Chart), isinstance(block, Chart) and block.scene.width > HALF),
-    )
+    blocks += sorted(essential, key=lambda block: block.scene.width > HALF if isinstance(block, Chart) else 2)
     if question.last:
         blocks += question.last()(inputs, options)
     blocks += limits_table(mine)
