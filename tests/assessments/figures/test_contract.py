@@ -8,7 +8,7 @@ from PIL import Image
 import windtunnel.assessments.clean.figures  # the clean stage and the summary name their own
 import windtunnel.evaluation.summary.sandwich_figure
 import windtunnel.evaluation.summary.security_figure  # noqa: F401
-from windtunnel.assessments.figures.base import VISUALISERS, make_visualiser, recorded
+from windtunnel.assessments.figures.base import VISUALISERS, Visualiser, make_visualiser, recorded
 from windtunnel.assessments.figures.paint import paint
 from windtunnel.assessments.figures.plots import Bar, bars
 from windtunnel.assessments.figures.registry import register_figures
@@ -138,3 +138,10 @@ def test_an_option_that_is_a_list_is_recorded_too(indices, tmp_path):
         spec, AssessmentKind.FORMAL_VERIFICATION, "verification", "verification.crown.visualisers"
     )
     assert recorded(visualiser, tmp_path / "it.png", "").options == {"sample_indices": [2, 0]}
+
+
+def test_an_argument_of_the_class_that_is_no_class_variable_is_refused():
+    with pytest.raises(TypeError, match="Misspelt: 'titel' is no class variable of a visualiser"):
+
+        class Misspelt(Visualiser, titel="Curve"):
+            pass

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
 from windtunnel.assessments.figures.plots import WIDTH, percent
@@ -118,12 +117,13 @@ def _shares(layer: Layer, clean: float) -> dict[SampleState, float]:
 
 @register
 @dataclass(frozen=True)
-class SandwichVisualiser(Visualiser):
+class SandwichVisualiser(
+    Visualiser,
+    kinds=frozenset({AssessmentKind.EMPIRICAL_ATTACK}),
+    families=frozenset({"summary"}),
+    title="Robustness sandwich per budget",
+):
     """A bar per budget: the samples that are certified, survived, not attacked, broken and misclassified."""
-
-    kinds: ClassVar[frozenset[AssessmentKind]] = frozenset({AssessmentKind.EMPIRICAL_ATTACK})
-    families: ClassVar[frozenset[str]] = frozenset({"summary"})
-    title: ClassVar[str] = "Robustness sandwich per budget"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """One chart."""

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import ClassVar
 
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
 from windtunnel.assessments.figures.plots import Series, lines, plain
@@ -68,12 +67,13 @@ def end_at_budgets(
 
 @register
 @dataclass(frozen=True)
-class SecurityCurvesVisualiser(Visualiser):
+class SecurityCurvesVisualiser(
+    Visualiser,
+    kinds=frozenset({AssessmentKind.EMPIRICAL_ATTACK}),
+    families=frozenset({"summary"}),
+    title="Security curves: accuracy under attack, and certified accuracy",
+):
     """Accuracy against epsilon, attacked from above and certified from below; a panel per norm. Drawn for the summary."""
-
-    kinds: ClassVar[frozenset[AssessmentKind]] = frozenset({AssessmentKind.EMPIRICAL_ATTACK})
-    families: ClassVar[frozenset[str]] = frozenset({"summary"})
-    title: ClassVar[str] = "Security curves: accuracy under attack, and certified accuracy"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Return a chart per norm."""
