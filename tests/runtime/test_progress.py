@@ -13,8 +13,7 @@ from windtunnel.core.batches import batches_of
 from windtunnel.params.model import Recipe
 from windtunnel.runtime import progress as progress_module
 from windtunnel.runtime.batch_runner import run_batches
-from windtunnel.runtime.executors.interface import inside_a_unit
-from windtunnel.runtime.placement import VARIABLE
+from windtunnel.runtime.placement import VARIABLE, inside_a_unit
 
 _LINE = re.compile(r"([\w .-]+): (\d+) of (\d+), ([\d.e-]+)/s, (\d+):(\d\d):(\d\d) left")
 

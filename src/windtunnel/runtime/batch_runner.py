@@ -22,7 +22,7 @@ from windtunnel.core.subject import Subject
 from windtunnel.records.artifacts import load_tensors, save_tensors
 from windtunnel.runtime.console import warn
 from windtunnel.runtime.executors import executor
-from windtunnel.runtime.executors.interface import Lost
+from windtunnel.runtime.executors.dispatcher import Lost
 from windtunnel.runtime.progress import progress_bar
 
 WORTH_KEEPING = 1.0  # seconds: what takes less in all is sooner done again than written

@@ -1,4 +1,4 @@
-"""Read from the environment or a local file which executor runs the work, and the time limit of a unit. Enters no cache key.
+"""Decide where work runs: which executor the environment or a local file names, and the time limit of a unit. Enters no cache key.
 
 Apart from `runtime.executors`, which does the work: a stage without units asks it, and does not depend on how they are done.
 """
@@ -6,6 +6,8 @@ Apart from `runtime.executors`, which does the work: a stage without units asks 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,6 +26,25 @@ KINDS = ("here", "processes", "ray", "slurm")
 _PACKAGES = {"ray": "ray", "slurm": "submitit"}  # kind: what it needs; the extra has the name of the kind
 # Workers of one thread each that any machine may be asked for, and for each of its processors: more is a slip of the pen.
 _FEW, _A_PROCESSOR = 16, 4
+
+
+_is_inside = False  # of this process: nested work runs serially, without progress
+
+
+@contextmanager
+def inside_a_unit() -> Iterator[None]:
+    """Mark the block as the computation of a unit."""
+    global _is_inside
+    before, _is_inside = _is_inside, True
+    try:
+        yield
+    finally:
+        _is_inside = before
+
+
+def is_inside_a_unit() -> bool:
+    """Return True while this process computes a unit."""
+    return _is_inside
 
 
 def placement() -> tuple[str, int | None] | None:

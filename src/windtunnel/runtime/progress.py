@@ -24,8 +24,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from windtunnel.runtime.executors.interface import is_inside_a_unit
-from windtunnel.runtime.placement import PROGRESS_FILE
+from windtunnel.runtime.placement import PROGRESS_FILE, is_inside_a_unit
 
 T = TypeVar("T")
 TELL_EVERY = 60.0  # seconds between lines of progress where there is no terminal

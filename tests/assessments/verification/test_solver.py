@@ -24,7 +24,7 @@ from windtunnel.assessments.verification.marabou.queries import check_equivalenc
 from windtunnel.boundary.models.load import export_onnx
 from windtunnel.core.contracts import Capability, Verdict
 from windtunnel.core.errors import IncompatibleError, UserError
-from windtunnel.runtime.executors.interface import Lost
+from windtunnel.runtime.executors.dispatcher import Lost
 from windtunnel.runtime.placement import VARIABLE
 
 SAMPLES = 50

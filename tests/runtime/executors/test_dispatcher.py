@@ -7,8 +7,7 @@ import pytest
 
 from windtunnel.core.errors import UserError
 from windtunnel.runtime.executors import dispatcher
-from windtunnel.runtime.executors.dispatcher import AHEAD, AT_MOST, DEATHS, Dispatcher, WorkerEvent
-from windtunnel.runtime.executors.interface import Lost
+from windtunnel.runtime.executors.dispatcher import AHEAD, AT_MOST, DEATHS, Dispatcher, Lost, WorkerEvent
 
 
 class Worker:

@@ -6,7 +6,7 @@ import pytest
 
 from windtunnel.core.errors import UserError
 from windtunnel.runtime.executors import Executor, executor, slurm_jobs
-from windtunnel.runtime.executors.interface import Lost
+from windtunnel.runtime.executors.dispatcher import Lost
 from windtunnel.runtime.executors.slurm_jobs import CLUSTER, FOLDER, compute
 from windtunnel.runtime.placement import VARIABLE
 

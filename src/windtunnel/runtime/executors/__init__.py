@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from windtunnel.runtime.console import warn
-from windtunnel.runtime.executors.interface import Lost, inside_a_unit, is_inside_a_unit, retain_freed_memory
-from windtunnel.runtime.executors.payload import NotPicklableError, pack
-from windtunnel.runtime.placement import placement
+from windtunnel.runtime.executors.dispatcher import Lost
+from windtunnel.runtime.executors.payload import NotPicklableError, pack, retain_freed_memory
+from windtunnel.runtime.placement import inside_a_unit, is_inside_a_unit, placement
 
 U = TypeVar("U")
 R = TypeVar("R")

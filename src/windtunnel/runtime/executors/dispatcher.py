@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from windtunnel.core.errors import InfrastructureError
-from windtunnel.runtime.executors.interface import Lost
 from windtunnel.runtime.placement import batch_limit
 
 AHEAD = 2  # units for each worker that are in work, or done and waiting for one before them: memory stays bounded
@@ -20,6 +19,14 @@ HANGS = 2  # a unit that hangs hangs again, and each time costs the whole limit
 STARTS = 3  # so many times a whole pool may die before one of it is ready
 START_LIMIT = 300.0  # seconds in which some worker must be ready
 _LOOK_EVERY = 1.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Sentinel result of a unit that was given up; `reason` says why."""
+
+    reason: str
+    hung: bool = False
 
 
 @dataclass(frozen=True, slots=True)

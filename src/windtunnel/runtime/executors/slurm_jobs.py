@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from windtunnel.core.errors import UserError
-from windtunnel.runtime.executors.dispatcher import DEATHS
-from windtunnel.runtime.executors.interface import Lost
+from windtunnel.runtime.executors.dispatcher import DEATHS, Lost
 from windtunnel.runtime.executors.payload import Payload, WorkerServer, require_equal, unpickled, versions
 from windtunnel.runtime.placement import batch_limit
 

@@ -18,7 +18,7 @@ from windtunnel.core.subject import Subject
 from windtunnel.records.files import read_own
 from windtunnel.runtime.batch_runner import Checkpoint
 from windtunnel.runtime.executors import DEFAULT_WORKERS, Executor, executor
-from windtunnel.runtime.executors.interface import Lost
+from windtunnel.runtime.executors.dispatcher import Lost
 from windtunnel.runtime.progress import progress_bar
 
 # Seconds after its own time-out in which a solver may still answer before it is killed.
