@@ -22,17 +22,17 @@ from windtunnel.boundary.params import load_params
 from windtunnel.cli.output import OutputPath
 from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.operations.dvc_files import require_whole_files
-from windtunnel.operations.retrain.champion import fetch_champion
-from windtunnel.operations.retrain.champion import reassess as reassess_champion
-from windtunnel.operations.retrain.flow import (
+from windtunnel.operations.retrain import (
     REASONS,
     STATUS,
+    fetch_champion,
     only_one,
     promote_last_run,
     promote_version,
     summary_markdown,
 )
-from windtunnel.operations.retrain.flow import retrain as flow
+from windtunnel.operations.retrain import reassess as reassess_champion
+from windtunnel.operations.retrain import retrain as flow
 from windtunnel.operations.stages.track import report_delivery
 from windtunnel.operations.tracking.registry import CHALLENGER, CHAMPION, PREVIOUS, open_registry
 from windtunnel.operations.tracking.track import track as track_state

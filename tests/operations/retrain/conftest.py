@@ -9,7 +9,7 @@ import pytest
 
 from windtunnel.boundary.data.load import load_dataset
 from windtunnel.boundary.params import load_params
-from windtunnel.operations.retrain.flow import retrain
+from windtunnel.operations.retrain import retrain
 from windtunnel.operations.stages.run import run_stage
 from windtunnel.operations.tracking import store
 from windtunnel.operations.tracking.registry import open_registry

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from windtunnel.core.errors import UserError
-from windtunnel.operations.retrain.champion import fetch_champion
-from windtunnel.operations.retrain.flow import (
+from windtunnel.operations.retrain import (
     STATUS,
     RetrainStatus,
+    fetch_champion,
     promote_last_run,
     promote_version,
     summary_markdown,
@@ -113,7 +113,7 @@ def test_a_retraining_that_was_killed_before_the_end_is_finished_by_the_next(pro
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("windtunnel.operations.retrain.flow._settle", killed)
+        patch.setattr("windtunnel.operations.retrain._settle", killed)
         with pytest.raises(KeyboardInterrupt):
             project.retrain()
     assert project.registry.alias(CHAMPION) is None
@@ -179,7 +179,7 @@ def test_an_empty_registry_is_said_to_be_empty(project):
 
 def test_a_check_that_runs_attacks_anew_stops_a_promotion(project, monkeypatch):
     """The run's own checks passed; what is made before a promotion does not."""
-    from windtunnel.operations.retrain import flow
+    from windtunnel.operations import retrain as flow
 
     monkeypatch.setattr(flow, "failures_before_promotion", lambda _: ["sanity check C8 failed: 3 of 50 survive"])
     found = project.retrain()

@@ -8,8 +8,8 @@ import threading
 import pytest
 from filelock import FileLock
 
-from windtunnel.operations.retrain import flow
-from windtunnel.operations.retrain.flow import BusyError, only_one
+from windtunnel.operations import retrain as flow
+from windtunnel.operations.retrain import BusyError, only_one
 
 
 def test_the_second_one_is_refused_and_names_the_first(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from windtunnel.operations.retrain.flow import Retrained, RetrainStatus, headline, summary_markdown
+from windtunnel.operations.retrain import Retrained, RetrainStatus, headline, summary_markdown
 from windtunnel.operations.tracking.registry import Version
 from windtunnel.records.gate import Decision, GateResult, Origin
 

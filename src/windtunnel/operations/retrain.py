@@ -6,10 +6,11 @@ import hashlib
 import os
 import socket
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -17,18 +18,32 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from windtunnel.boundary.params import load_params
+from windtunnel.boundary.params_file import params_text
+from windtunnel.boundary.text import edit_yaml, yaml_text
 from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.evaluation.gate.decide import regression_mismatch
 from windtunnel.evaluation.gate.table import failing, markdown
 from windtunnel.evaluation.sanity.promotion import failures_before_promotion
-from windtunnel.operations.retrain.champion import RunStage, fetch_champion, reassess
+from windtunnel.operations.resolve.build import resolve_all
 from windtunnel.operations.tracking.registry import CHAMPION, Registry, Version, was_rolled_back
 from windtunnel.operations.tracking.state import MAX_TAG, read_state
+from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 from windtunnel.records.files import file_digest, read_own, replacing
-from windtunnel.records.gate import EXIT_CODE, OUTCOMES_FILE, Decision, GateResult, read_gate, read_record
+from windtunnel.records.gate import (
+    EXIT_CODE,
+    OUTCOMES_FILE,
+    Decision,
+    GateResult,
+    Origin,
+    OutcomeRecord,
+    read_gate,
+    read_record,
+    write_record,
+)
 from windtunnel.records.layout import CHAMPION as CHAMPION_FILE
-from windtunnel.records.layout import DATA, GATE, MODEL, SUMMARY
+from windtunnel.records.layout import DATA, GATE, MODEL, PARAMS_FILE, REPORTS, RESOLVED, SUMMARY
+from windtunnel.registry.plugins import families
 
 # Tags of the version that a retraining ended with: on what it ran, how it ended, and why not better.
 INPUTS, STATUS, REASONS = "windtunnel.boundary", "windtunnel.outcome", "windtunnel.outcome_reasons"
@@ -38,6 +53,8 @@ _BUILT_IN = "digits"  # data that are part of the code; all else lies outside an
 _ROLLED_BACK = "it was rolled back; windtunnel promote --version N --force promotes it all the same"
 # (stages, force) -> brings the stages up to date with what they need; no stages for all.
 RunPipeline = Callable[..., None]
+# (folder, words: a stage and the name of its entry) -> runs the stage there.
+RunStage = Callable[[Path, Sequence[str]], None]
 
 
 class RetrainStatus(StrEnum):
@@ -121,6 +138,53 @@ def retrain(
     registry.tag(version, INPUTS, inputs)
     now = version if status is RetrainStatus.PROMOTED else champion
     return Retrained(status, version, now, gate, note, tuple(reasons))
+
+
+def fetch_champion(registry: Registry) -> Version | None:
+    """Put the champion's record where the gate reads it, or take away one that is no champion's any more.
+
+    A record that was recomputed for this very version stays: it is under a newer protocol than the registry's. A damaged
+    one is fetched again.
+    """
+    champion = registry.alias(CHAMPION)
+    if champion is None:
+        CHAMPION_FILE.unlink(missing_ok=True)
+        return None
+    fetched = None
+    with suppress(UserError):  # not there, or damaged
+        fetched = read_record(CHAMPION_FILE).origin
+    if fetched is None or fetched.version != champion.number:
+        write_record(registry.record(champion), CHAMPION_FILE)
+    return champion
+
+
+def reassess(champion: Version, params: Params, run_stage: RunStage) -> OutcomeRecord:
+    """Assess the champion's weights on the samples of reports/data under params, and put the record where the gate reads it.
+
+    The run in reports/ is not touched: the stages run in a folder of their own. Raises UserError where one of them fails.
+    """
+    if not DATA.is_dir():
+        raise UserError(f"{DATA}: no samples to assess the champion on; run dvc repro prepare first")
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder = Path(folder_name)
+        content = edit_yaml(params_text(PARAMS_FILE), str(PARAMS_FILE))
+        content["model"] = {"source": "mlflow", "uri": champion.uri}
+        (folder / PARAMS_FILE).write_text(yaml_text(content), encoding="utf-8")
+        (folder / REPORTS).mkdir()
+        for shared in (DATA, REPORTS / "generators"):
+            if shared.is_dir():
+                (folder / shared).symlink_to(shared.resolve(), target_is_directory=True)
+        for stage in resolve_all(folder / PARAMS_FILE):  # the user's files are here, not there
+            stage.write(folder / RESOLVED)
+        run_stage(folder, ["train"])
+        run_stage(folder, ["clean"])
+        for family, name, _ in entries(params):
+            run_stage(folder, [families()[family].stage, name])
+        run_stage(folder, ["summary"])
+        origin = Origin(model=champion.model, version=champion.number, run_id=champion.run_id, reassessed=True)
+        record = replace(read_record(folder / SUMMARY / OUTCOMES_FILE), origin=origin)
+    write_record(record, CHAMPION_FILE)
+    return record
 
 
 def promote_last_run(registry: Registry, *, force: bool = False, allow_dirty: bool = False) -> Version:
