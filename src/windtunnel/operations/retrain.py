@@ -36,7 +36,6 @@ from windtunnel.records.gate import (
     Decision,
     GateResult,
     Origin,
-    OutcomeRecord,
     read_gate,
     read_record,
     write_record,
@@ -158,7 +157,7 @@ def fetch_champion(registry: Registry) -> Version | None:
     return champion
 
 
-def reassess(champion: Version, params: Params, run_stage: RunStage) -> OutcomeRecord:
+def reassess(champion: Version, params: Params, run_stage: RunStage) -> None:
     """Assess the champion's weights on the samples of reports/data under params, and put the record where the gate reads it.
 
     The run in reports/ is not touched: the stages run in a folder of their own. Raises UserError where one of them fails.
@@ -184,7 +183,6 @@ def reassess(champion: Version, params: Params, run_stage: RunStage) -> OutcomeR
         origin = Origin(model=champion.model, version=champion.number, run_id=champion.run_id, reassessed=True)
         record = replace(read_record(folder / SUMMARY / OUTCOMES_FILE), origin=origin)
     write_record(record, CHAMPION_FILE)
-    return record
 
 
 def promote_last_run(registry: Registry, *, force: bool = False, allow_dirty: bool = False) -> Version:

@@ -118,7 +118,8 @@ class Resolver:
         built = [*record.builds_on(entry)]
         files = {f"{where}.{key}": path for key, path in record.files(entry).items()}
         for key, path in list(files.items()):
-            if producers := self._of_this_run(path):
+            # Results of an entry of this run may be older than what this run will make there.
+            if Path(path).parent == ROBUSTNESS and (producers := [e for e in self.entries if e[1] == Path(path).name]):
                 built += producers
                 del files[key]
         effective = dependencies.as_it_runs(family, entry, self.params)
@@ -153,7 +154,9 @@ class Resolver:
     ) -> Resolved:
         without_modules, without_libraries = dependencies.not_reached(options)
         label = f"{stage}@{name}" if name else stage
-        own_modules, installed = self._own_modules([*modules, *dependencies.reached_by(options, family)])
+        reached = [*modules, *dependencies.reached_by(options, family)]
+        own_modules = [module for module in reached if self.code.file(module) is not None]
+        installed = {module.partition(".")[0] for module in reached if module not in own_modules}
         closure = self.code.closure([*self._entry_points(stage, family), *own_modules], without_modules, drawing=draws)
         inputs = {"model": _plain(self.params.model, *_NOT_CALLED)} if stage in self.asks else {}
         if stage == "prepare" and (view := dependencies.view_model(self.params.model)):
@@ -191,16 +194,6 @@ class Resolver:
             pictures=self.params.report.pictures,
         )
 
-    def _own_modules(self, modules: Iterable[str]) -> tuple[list[str], set[str]]:
-        """(modules whose files lie in the project, top-level names of those that are installed)."""
-        own_modules, installed = [], set()
-        for name in modules:
-            if self.code.file(name) is None:
-                installed.add(name.partition(".")[0])
-            else:
-                own_modules.append(name)
-        return own_modules, installed
-
     def _weights(self) -> dict[str, str]:
         """Return the file of the model, and those in which an ONNX graph keeps its weights."""
         model = self.params.model
@@ -219,13 +212,6 @@ class Resolver:
         if not path.exists():
             raise UserError(f"{key}: {place}: no such file or folder")
         return self.memory.digest(path)
-
-    def _of_this_run(self, place: str) -> list[tuple[str, str]]:
-        """Return the entry whose results lie at `place`; they may be older than what this run will make there."""
-        path = Path(place)
-        if path.parent != ROBUSTNESS:
-            return []
-        return [(stage, name) for stage, name in self.entries if name == path.name]
 
 
 # Of `model`: what made the weights, which are an output of `train`, how long `windtunnel check` waits, and how a function is called.
@@ -261,13 +247,10 @@ def _figures(family: str, name: str, entry: Entry) -> list[FigureSpec]:
     """Return the figures of an entry; names and options are checked already, by `validated_params`."""
     drawn = visualisers_of(family, name, entry)
     specs: list[Spec] = list(entry.visualisers) if entry.visualisers is not None else [type(v).__name__ for v in drawn]
-    figures = []
-    for spec in specs:
-        kind, options = parse_spec(spec)
-        figures.append(
-            FigureSpec.model_validate({"module": VISUALISERS[kind].__module__, "name": kind, "options": options})
-        )
-    return figures
+    return [
+        FigureSpec.model_validate({"module": VISUALISERS[kind].__module__, "name": kind, "options": options})
+        for kind, options in map(parse_spec, specs)
+    ]
 
 
 def _plain(block: Block, *without: str) -> dict[str, JsonValue]:

@@ -14,7 +14,7 @@ from windtunnel.boundary.data.record import DatasetRecord, read_record
 from windtunnel.boundary.models.record import ModelRecord, read_model
 from windtunnel.boundary.params import load_params
 from windtunnel.boundary.params_file import flat_params, flat_texts
-from windtunnel.core.contracts import Caveat, Json
+from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.evaluation.sanity.findings import with_caveats
@@ -82,7 +82,7 @@ class ChildState:
     @property
     def curves(self) -> dict[str, list[tuple[int, float]]]:
         """Series as stepped metrics: accuracy and critical epsilons by epsilon (step: epsilon x 1e6), accuracy by severity,
-        success by queries, parts of a suite.
+        success by queries, and of each part of a suite `<corruption>/corrupted_accuracy` by severity, with its interval.
         """
         metrics = self.metadata.metrics
         curve_points: dict[str, list[tuple[int, float]]] = {}
@@ -94,28 +94,12 @@ class ChildState:
                 steps, values = (table(tuple[float | None, ...], metrics, name) for name in (axis, key))
                 points = zip(steps, values, strict=True)
                 curve_points[key] = [(round(x * scale), y) for x, y in points if x is not None and y is not None]
-        return curve_points | self._parts
-
-    @property
-    def _parts(self) -> dict[str, list[tuple[int, float]]]:
-        """`<corruption>/corrupted_accuracy` by severity, with its interval, of each part of a suite."""
-        metrics, pairs = self.metadata.metrics, corruption_pairs(self.metadata.kwargs)
-        curve_points: dict[str, list[tuple[int, float]]] = {}
+        pairs = corruption_pairs(self.metadata.kwargs)
         for end in ("", "_ci_low", "_ci_high"):
-            values = numbers(metrics, f"accuracy_by_pair{end}") if pairs else []
-            for (corruption, severity), value in zip(pairs, values, strict=True):
-                curve_points.setdefault(f"{corruption}/corrupted_accuracy{end}", []).append((severity, value))
+            accuracies = numbers(metrics, f"accuracy_by_pair{end}") if pairs else []
+            for (corruption, severity), accuracy in zip(pairs, accuracies, strict=True):
+                curve_points.setdefault(f"{corruption}/corrupted_accuracy{end}", []).append((severity, accuracy))
         return curve_points
-
-    @property
-    def words(self) -> dict[str, str]:
-        """Every metric that is a word, such as the rating of a sweep: MLflow takes them as tags."""
-        return {key: value for key, value in self.metadata.metrics.items() if isinstance(value, str)}
-
-    @property
-    def caveats(self) -> tuple[Caveat, ...]:
-        """Return the caveats of its numbers."""
-        return self.metadata.all_caveats
 
     @property
     def files(self) -> list[Path]:

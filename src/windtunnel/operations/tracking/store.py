@@ -179,8 +179,9 @@ def _child_tags(child: ChildState, layout: Layout) -> dict[str, str]:
         "assessment_kind": child.metadata.assessment_kind.value,
         "threat_model": child.metadata.semantics.threat_model.value,
         "tensors": f"{layout.name_in_dvc(child.directory / DATA_FILE)} (in DVC)",
-        **{f"metric.{key}": word for key, word in child.words.items()},
-        **{f"caveat.{caveat.code}": caveat.text[:MAX_TAG] for caveat in child.caveats},
+        # A metric that is a word, such as the rating of a sweep: MLflow takes numbers alone.
+        **{f"metric.{key}": word for key, word in child.metadata.metrics.items() if isinstance(word, str)},
+        **{f"caveat.{caveat.code}": caveat.text[:MAX_TAG] for caveat in child.metadata.all_caveats},
         **child.dvc_tags,
     }
 

@@ -33,11 +33,6 @@ SANDWICH = ("certified/accuracy", "worst_case/accuracy", "clean/accuracy")
 _WIDTH = 110  # pixels
 
 
-def columns() -> list[str]:
-    """Return the headline columns, as the UI names them."""
-    return [f"{kind}.`{name}`" for kind, name in COLUMNS]
-
-
 def _charts() -> dict[str, object]:
     """Return the charts of the run list: a first section with the sandwich, a bar per run."""
     chart = {"type": "BAR", "metricSectionId": KEY, "runsCountToCompare": 20, "deleted": False, "isGenerated": False}
@@ -54,7 +49,7 @@ def share_headline_view(uri: str, experiment: str) -> str:
     with store_lock():
         client: MlflowClient = connect(uri)
         identifier = find_experiment(client, experiment, uri)
-        names = columns()
+        names = [f"{kind}.`{name}`" for kind, name in COLUMNS]  # as the UI names them
         # Widths count only for columns that are in the order too.
         view = {
             "selectedColumns": names,
