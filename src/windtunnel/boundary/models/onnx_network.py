@@ -17,7 +17,7 @@ import torch
 from onnx import inliner, numpy_helper
 from torch import Tensor, nn
 
-from windtunnel.boundary.models.onnx_operators import OPERATORS, Attributes, Static, Unsupported
+from windtunnel.boundary.models.onnx_operators import OPERATORS, Attributes, Sized, Static, Unsupported
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.references import first_line
 
@@ -33,25 +33,6 @@ _REASONS = {
 }
 
 
-class Sized(NamedTuple):
-    """A size that grows with the batch: constant + factor * n."""
-
-    constant: int
-    factor: int
-
-    def at(self, n: int) -> int:
-        """Return the size for a batch of n; without what would change nothing, which torch.export would keep."""
-        grown = n if self.factor == 1 else self.factor * n
-        return grown + self.constant if self.constant else grown
-
-
-class StaticInput(NamedTuple):
-    """A static input of a step."""
-
-    values: tuple[float | Sized, ...]
-    shape: tuple[int, ...]
-
-
 class Name(NamedTuple):
     """A tensor that a step takes: of an earlier step, or a buffer of the module."""
 
@@ -65,7 +46,7 @@ class GraphStep:
 
     operator: str
     attributes: Attributes
-    inputs: tuple[Name | StaticInput | None, ...]
+    inputs: tuple[Name | Static | None, ...]
     outputs: tuple[str, ...]
     last: tuple[str, ...] = ()
 
@@ -160,16 +141,10 @@ class OnnxNetwork(nn.Module):
         logits = values[self._output]
         return logits if logits.ndim == 2 else logits.reshape(n, -1)
 
-    def _argument(self, item: Name | StaticInput | None, values: Mapping[str, Tensor], n: int) -> Any:
+    def _argument(self, item: Name | Static | None, values: Mapping[str, Tensor], n: int) -> Any:
         if isinstance(item, Name):
             return getattr(self, item.name) if item.is_constant else values[item.name]
-        return None if item is None else _static(item, n)
-
-
-def _static(numbers: StaticInput, n: int) -> Static:
-    static = Static(value.at(n) if isinstance(value, Sized) else value for value in numbers.values)
-    static.shape = numbers.shape
-    return static
+        return None if item is None else item.at(n)
 
 
 @dataclass(slots=True)
@@ -282,7 +257,7 @@ class _Reader:
         static = OPERATORS[node.op_type].static
         if node.op_type == "Reshape" and (shape := self._free(node, attributes, inputs)):
             inputs = [inputs[0], shape]
-        items: list[Name | StaticInput | None] = []
+        items: list[Name | Static | None] = []
         for index, (name, value) in enumerate(zip(node.input, inputs, strict=False)):
             if value is None:
                 items.append(None)
@@ -311,7 +286,7 @@ class _Reader:
             if value is None:
                 arguments.append(None)
             elif index in static:
-                arguments.append(_static(self._numbers(value, h), self.sizes[h]))
+                arguments.append(self._numbers(value, h))
             else:
                 arguments.append(value.tensors[h].to("meta") if dynamic else value.tensors[h])
         with torch.no_grad():
@@ -344,20 +319,20 @@ class _Reader:
             else:
                 self.values[name] = self.values[inner.name]
 
-    def _numbers(self, value: Value, h: int | None = None) -> StaticInput:
+    def _numbers(self, value: Value, h: int | None = None) -> Static:
         """Return the numbers of a static input: for the size of batch number h, or for every size."""
         if value.is_dynamic:
             raise Unsupported(
                 "takes a shape, an index or a bound that is computed from the pixels: export it as a constant"
             )
-        if h is not None or value.is_constant:
-            tensor = value.tensors[h or 0]
-            return StaticInput(tuple(tensor.flatten().tolist()), tuple(tensor.shape))
-        rows = [tensor.flatten().tolist() for tensor in value.tensors]
-        return StaticInput(tuple(self._sized(row) for row in zip(*rows, strict=True)), tuple(value.tensors[0].shape))
+        if h is None and value.is_constant:
+            h = 0
+        tensors = value.tensors if h is None else value.tensors[h : h + 1]
+        rows = zip(*(tensor.flatten().tolist() for tensor in tensors), strict=True)
+        return Static((self._sized(row) for row in rows), tensors[0].shape)
 
     def _sized(self, row: tuple[float, ...]) -> float | Sized:
-        if len(set(row)) == 1:
+        if len(row) == 1 or len(set(row)) == 1:
             return row[0]
         factor, rest = divmod(int(row[-1] - row[0]), self.sizes[-1] - self.sizes[0])
         constant = int(row[0]) - factor * self.sizes[0]
@@ -462,13 +437,13 @@ def _spatial_pads(step: GraphStep, rank: int) -> list[int] | None:
     pads, value, axes = (*step.inputs[1:], None, None, None)[:3]
     if step.attributes.get("mode", "constant") != "constant":
         return None
-    numbers: list[Any] | None = list(pads.values) if isinstance(pads, StaticInput) else step.attributes.get("pads")
-    fill = value.values[0] if isinstance(value, StaticInput) and value.values else step.attributes.get("value", 0.0)
+    numbers: list[Any] | None = list(pads) if isinstance(pads, Static) else step.attributes.get("pads")
+    fill = value[0] if isinstance(value, Static) and value else step.attributes.get("value", 0.0)
     if numbers is None or fill != 0 or any(isinstance(n, Sized) or n < 0 for n in numbers):
         return None
     all_pads, half = [0] * 2 * rank, len(numbers) // 2
-    for i, axis in enumerate(axes.values if isinstance(axes, StaticInput) else range(half)):
-        dimension = int(axis) % rank  # type: ignore[arg-type]
+    for i, axis in enumerate(axes if isinstance(axes, Static) else range(half)):
+        dimension = int(axis) % rank
         all_pads[dimension], all_pads[dimension + rank] = int(numbers[i]), int(numbers[i + half])
     if any(all_pads[i] for i in (0, 1, rank, rank + 1)):
         return None

@@ -6,13 +6,15 @@ of numbers. Quantised values that depend on the input are integers in tensors of
 rounding (Bengio et al. 2013, arXiv 1308.3432).
 """
 
+from __future__ import annotations
+
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, signature
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -29,10 +31,28 @@ class Unsupported(ValueError):
     """A node that cannot be computed by torch as it stands; the text goes after the operator's name."""
 
 
-class Static(list[Any]):
-    """The numbers of a static input, row by row. shape: of the tensor that held them."""
+class Sized(NamedTuple):
+    """A size that grows with the batch: constant + factor * n."""
 
-    shape: tuple[int, ...] = ()
+    constant: int
+    factor: int
+
+    def at(self, n: int) -> int:
+        """Return the size for a batch of n; without what would change nothing, which torch.export would keep."""
+        grown = n if self.factor == 1 else self.factor * n
+        return grown + self.constant if self.constant else grown
+
+
+class Static(list[Any]):
+    """The numbers of a static input, row by row, each a number or a `Sized`. shape: of the tensor that held them."""
+
+    def __init__(self, numbers: Iterable[Any], shape: Sequence[int] = ()) -> None:
+        super().__init__(numbers)
+        self.shape = tuple(shape)
+
+    def at(self, n: int) -> Static:
+        """Return the numbers for a batch of n."""
+        return Static((number.at(n) if isinstance(number, Sized) else number for number in self), self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +119,9 @@ _rows(
     Celu=lambda x, *, alpha=1.0: F.celu(x, alpha),
     ThresholdedRelu=lambda x, *, alpha=1.0: F.threshold(x, alpha, 0.0),
     HardSigmoid=lambda x, *, alpha=0.2, beta=0.5: torch.add(x * alpha, beta).clamp(0, 1),
+    Div=lambda x, y: (
+        x / y if x.is_floating_point() or y.is_floating_point() else torch.div(x, y, rounding_mode="trunc")
+    ),
     Mod=lambda x, y, *, fmod=0: torch.fmod(x, y) if fmod else torch.remainder(x, y),
     Einsum=lambda *values, equation: torch.einsum(equation.replace(" ", ""), *values),
     MatMul=lambda x, y: F.linear(x, y.T) if y.ndim == 2 and 2 <= x.ndim <= 3 else x @ y,
@@ -134,12 +157,6 @@ def _jump(x: Tensor, *, operator: str) -> Tensor:
     }
     result = functions[operator](x)
     return _straight_through(result, x) if x.requires_grad and not has_torch_function((x,)) else result
-
-
-@_row("Div")
-def _div(x: Tensor, y: Tensor) -> Tensor:
-    integers = not x.is_floating_point() and not y.is_floating_point()
-    return torch.div(x, y, rounding_mode="trunc") if integers else x / y
 
 
 @_row("Min", "Max", "Sum", "Mean")
