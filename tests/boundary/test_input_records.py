@@ -7,9 +7,9 @@ import pytest
 
 from windtunnel.boundary.data.load import load_dataset, read_assessed, save_datasets
 from windtunnel.boundary.data.record import read_record as read_dataset
-from windtunnel.boundary.generators.load import make_generators
-from windtunnel.boundary.generators.record import TrainedGenerators, read_quality
-from windtunnel.boundary.generators.record import read_record as read_generators
+from windtunnel.boundary.generators.load import TrainedGenerators, make_generators
+from windtunnel.boundary.generators.load import read_record as read_generators
+from windtunnel.boundary.generators.quality import read_quality
 from windtunnel.boundary.models.load import import_model
 from windtunnel.boundary.models.record import KINDS, Fetched, ModelRecord, Trained, read_model, write_model
 from windtunnel.core.errors import UserError

@@ -24,7 +24,7 @@ from windtunnel.assessments.latent.metrics import (
 )
 from windtunnel.assessments.latent.noise import scaled_norm, shrink
 from windtunnel.boundary.generators.load import fit
-from windtunnel.boundary.generators.record import Quality
+from windtunnel.boundary.generators.quality import Quality
 from windtunnel.boundary.generators.training import train_generators
 from windtunnel.boundary.models.training import train_classifier
 from windtunnel.core.contracts import Norm, PerturbationBudget, Verdict

@@ -8,8 +8,7 @@ from torch.distributions import MultivariateNormal
 
 from windtunnel.assessments.latent.assess import encode
 from windtunnel.boundary.generators.load import check_generators, load_generators, make_generators
-from windtunnel.boundary.generators.quality import frechet_distance, quality
-from windtunnel.boundary.generators.record import Quality
+from windtunnel.boundary.generators.quality import Quality, frechet_distance, quality
 from windtunnel.boundary.generators.training import train_generators
 from windtunnel.core.errors import UserError
 from windtunnel.params.latent import Encoding, GeneratorRecipe, Generators

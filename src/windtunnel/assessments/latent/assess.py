@@ -27,7 +27,7 @@ from windtunnel.assessments.latent.tables import ClassifierMetrics
 from windtunnel.assessments.task import Task
 from windtunnel.boundary.generators.interface import FittedGenerator
 from windtunnel.boundary.generators.load import generators_in, load_generators
-from windtunnel.boundary.generators.record import Quality, read_quality
+from windtunnel.boundary.generators.quality import Quality, read_quality
 from windtunnel.boundary.models.load import named_classifier
 from windtunnel.boundary.params_file import configured_server
 from windtunnel.core.batches import Batch, batches_of

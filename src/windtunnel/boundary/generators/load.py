@@ -4,19 +4,14 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from windtunnel.boundary.files import check_file
 from windtunnel.boundary.generators.interface import TIME_LIMIT, FittedGenerator, GenerativeModel
-from windtunnel.boundary.generators.record import (
-    GENERATORS_JSON,
-    GeneratorsRecord,
-    OwnGenerators,
-    TrainedGenerators,
-    read_record,
-)
 from windtunnel.boundary.generators.training import built, train_generators
 from windtunnel.boundary.limits import bounded
 from windtunnel.boundary.models.load import pick_device
@@ -26,15 +21,56 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.references import FOREIGN, first_line, resolve
-from windtunnel.params.latent import Generators
+from windtunnel.params.latent import GeneratorRecipe, Generators
 from windtunnel.records.artifacts import load_tensors, save_tensors
-from windtunnel.records.files import file_digest, replacing, write_json
-from windtunnel.records.metadata import Value, fitting
+from windtunnel.records.files import file_digest, read_json, replacing, write_json
+from windtunnel.records.metadata import Record, Value, fitting
 from windtunnel.records.result import plain_tensors
 
-WEIGHTS = "weights.pt"
+WEIGHTS, GENERATORS_JSON = "weights.pt", "generators.json"
 PROBES = 4  # codes of each class that a model of the user's is tried on
 RANGE_TOLERANCE = 1e-4
+
+
+class GeneratorsRecord(Record):
+    """The generative models of a run; with `source: none` there are none. decay: see `generators.decay`."""
+
+    source: Literal["none", "train", "function"]
+    decay: float = 1.0
+
+
+class TrainedGenerators(GeneratorsRecord):
+    """`source: train`. shape: of one image. n_train: images they were trained on."""
+
+    recipe: GeneratorRecipe
+    shape: tuple[int, ...]
+    num_classes: int
+    n_train: int
+
+
+class OwnGenerators(GeneratorsRecord):  # type: ignore[no-redef]  # see records.metadata.Metadata
+    """`source: function`: what the user's function builds. value_range: of its images. original, sha256: of its weights."""
+
+    function: str
+    kwargs: dict[str, Value] = Field(default_factory=dict)
+    value_range: tuple[float, float] | None = None
+    original: str | None = None
+    sha256: str | None = None
+
+
+_KINDS: dict[str, type[GeneratorsRecord]] = {
+    "none": GeneratorsRecord,
+    "train": TrainedGenerators,
+    "function": OwnGenerators,
+}
+
+
+def read_record(directory: Path) -> GeneratorsRecord:
+    """Read the record of the stage in `directory`. Raises UserError, in one line, where it is missing or does not fit."""
+    path, what = directory / GENERATORS_JSON, "what the stage `generators` wrote"
+    content = read_json(path)
+    source = fitting(GeneratorsRecord, content, str(path), what).source
+    return fitting(_KINDS[source], content, str(path), what)
 
 
 def make_generators(block: Generators, train: Dataset | None, seed: int, device: str, directory: Path) -> None:

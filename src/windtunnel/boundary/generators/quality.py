@@ -1,18 +1,36 @@
 """Measure the quality of a generative model before any metric that relies on it."""
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from windtunnel.boundary.generators.interface import FittedGenerator
-from windtunnel.boundary.generators.record import Quality
 from windtunnel.boundary.models.training import train_classifier
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.seeds import derive_seed
 from windtunnel.params.model import Recipe
+from windtunnel.records.files import read_json
+from windtunnel.records.metadata import Record, fitting
 
+QUALITY_JSON = "quality.json"
 ENOUGH = 20  # images a side below which a covariance says nothing
 MOST = 5000  # and above which nothing is gained
+
+
+class Quality(Record):
+    """Quality of the models, as `quality` measures it; all None where it could not."""
+
+    frechet_distance: float | None = None
+    frechet_distance_of_real: float | None = None
+    frechet_images: int | None = None
+
+
+def read_quality(directory: Path) -> Quality:
+    """Read the quality of the models in `directory`. Raises UserError, in one line, where it is missing or does not fit."""
+    path = directory / QUALITY_JSON
+    return fitting(Quality, read_json(path), str(path), "the quality of generators")
 
 
 def quality(generators: FittedGenerator, train: Dataset | None, seed: int, device: torch.device) -> Quality:

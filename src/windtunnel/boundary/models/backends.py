@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import onnx
@@ -18,14 +18,17 @@ from onnx.external_data_helper import uses_external_data
 from torch import Tensor, nn
 
 from windtunnel.boundary.files import check_file
-from windtunnel.boundary.models.heads import Headed
-from windtunnel.boundary.models.onnx_graph import session_of
-from windtunnel.boundary.models.preprocess import Preprocessed, same_pixels
 from windtunnel.core.errors import UserError
 from windtunnel.core.references import users_code
 from windtunnel.params.model import Interface
 from windtunnel.runtime.supervised import limited
 
+if TYPE_CHECKING:
+    from windtunnel.boundary.models.heads import Headed
+    from windtunnel.boundary.models.preprocess import Preprocessed
+
+_SILENT = 4  # of onnxruntime's levels: what it raises says the same as what it would print
+CPU = ("CPUExecutionProvider",)
 _INPUT_TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
 # Probabilities may leave [0, 1] and their sums 1 by rounding; more means that they are something else, logits perhaps.
 _PROBABILITY_TOLERANCE = 1e-3
@@ -85,6 +88,18 @@ def giving_logits(module: nn.Module, output: object) -> nn.Module:
     if not isinstance(output, Tensor) and isinstance(getattr(output, "logits", None), Tensor):
         return LogitsOf(module).eval()
     return module
+
+
+def read_graph(path: Path) -> onnx.ModelProto:
+    """Return the graph with its weights. Raises what protobuf raises."""
+    return onnx.load(str(path))
+
+
+def session_of(graph: onnx.ModelProto | Path, providers: Sequence[str] = CPU) -> onnxruntime.InferenceSession:
+    """Return a session of onnxruntime, which prints nothing. Raises what onnxruntime raises."""
+    onnxruntime.set_default_logger_severity(_SILENT)
+    content = str(graph) if isinstance(graph, Path) else graph.SerializeToString()
+    return onnxruntime.InferenceSession(content, providers=list(providers))
 
 
 class OnnxModule(nn.Module):
@@ -159,6 +174,15 @@ def in_shape(x: Tensor, shape: tuple[int, ...] | None) -> Tensor:
     """Return the samples x (N, ...) in a graph's own shape, where sizes of 1 or a flat vector make the difference; else as they are."""
     same = shape is None or x.shape[1:] == shape or not same_pixels(x.shape[1:], shape)
     return x if same else x.reshape(x.shape[0], *(shape or ()))
+
+
+def same_pixels(preprocess: Sequence[int], declared: Sequence[int]) -> bool:
+    """Return True if a reshape from one sample shape to the other keeps the meaning of each pixel.
+
+    So it is where the two differ by sizes of 1, and where one of them is a flat vector but for such sizes.
+    """
+    ours, theirs = ([size for size in sizes if size != 1] for sizes in (preprocess, declared))
+    return ours == theirs or ((len(ours) < 2 or len(theirs) < 2) and np.prod(ours) == np.prod(theirs))
 
 
 def _of_bytes(graph: bytes) -> OnnxModule:

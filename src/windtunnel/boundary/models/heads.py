@@ -87,21 +87,21 @@ class Headed(nn.Module):
         if outputs.ndim == 1:
             outputs = outputs[:, None]
         if outputs.ndim != 2 or outputs.shape[1] != self.outputs:
-            raise IncompatibleError(
-                f"model.head: {self.kind} reads {self.outputs} output{'s' * (self.outputs != 1)} a sample, the model gives "
-                f"shape {tuple(outputs.shape[1:])}; " + _advice(self.kind)
-            )
+            raise _other_outputs(self.kind, self.outputs, f"the model gives shape {tuple(outputs.shape[1:])}")
         if self.is_probability:
             outputs = torch.logit(outputs, LEAST_PROBABILITY)
         logits: Tensor = self.twin(outputs)
         return logits
 
 
-def _advice(kind: str) -> str:
-    return (
+def _other_outputs(kind: str, outputs: int | None, reality: str) -> IncompatibleError:
+    advice = (
         "name all outputs in model.head.labels"
         if kind == "multi_label"
         else "model.head: softmax has one logit a class"
+    )
+    return IncompatibleError(
+        f"model.head: {kind} reads {outputs} output{'s' * (outputs != 1)} a sample, {reality}; {advice}"
     )
 
 
@@ -178,10 +178,7 @@ def _append_logits(model: onnx.ModelProto, output: onnx.ValueInfoProto, record: 
         (declared and declared[-1] not in (None, outputs)) or len(declared) > 1 or (not declared and outputs != 1)
     ):
         shape = tuple("?" if size is None else size for size in declared)
-        raise IncompatibleError(
-            f"model.head: {record.kind} reads {outputs} output{'s' * (outputs != 1)} a sample, the graph gives shape "
-            f"{shape}; " + _advice(record.kind)
-        )
+        raise _other_outputs(record.kind, outputs, f"the graph gives shape {shape}")
     current, count = output.name, 0
 
     def add(operator: str, inputs: tuple[str | np.ndarray, ...], **attributes: object) -> str:
@@ -201,11 +198,10 @@ def _append_logits(model: onnx.ModelProto, output: onnx.ValueInfoProto, record: 
 
     makers = [node for node in model.graph.node if current in node.output]
     last = "Softmax" if outputs is None else "Sigmoid"
-    if record.output == "probability" and makers and makers[0].op_type == last:
+    is_probability = record.output == "probability"
+    if is_probability and makers and makers[0].op_type == last:
         current, is_probability = makers[0].input[0], False  # exact where the probability rounds to 0 or 1
         model.graph.node.remove(makers[0])
-    else:
-        is_probability = record.output == "probability"
     if kind != TensorProto.FLOAT:
         current = add("Cast", (current,), to=TensorProto.FLOAT)
     batch = (dims[0].dim_value or dims[0].dim_param or "batch") if dims else "batch"

@@ -15,19 +15,10 @@ import torch
 from torch import Tensor
 
 from windtunnel.boundary.files import check_file
+from windtunnel.boundary.models import loaders
 from windtunnel.boundary.models.architectures import ARCHITECTURES
 from windtunnel.boundary.models.backends import PredictFunction, Program, copy_graph, giving_logits
 from windtunnel.boundary.models.heads import adapt_outputs, head_of
-from windtunnel.boundary.models.loaders import (
-    FACTORY,
-    LOADERS,
-    TORCH,
-    Loaded,
-    loader_of,
-    own_module,
-    preprocessed,
-    with_head,
-)
 from windtunnel.boundary.models.preprocess import Preprocessed, adapt_graph, steps_of
 from windtunnel.boundary.models.programs import cutting_operator
 from windtunnel.boundary.models.record import MODEL_JSON, Steps, read_model, write_model
@@ -109,7 +100,7 @@ def import_model(
         weights = module.network if isinstance(module, Preprocessed) else module
         save_tensors(dict(weights.state_dict()), directory / "weights.pt")
         facts |= {
-            "architecture": FACTORY if model.factory else model.train.architecture,
+            "architecture": loaders.FACTORY if model.factory else model.train.architecture,
             "recipe": model.train.used(),
             "input_shape": list(split.inputs.shape[1:]),
             "num_classes": split.num_classes,
@@ -169,8 +160,8 @@ def _steps(model: Model, data: Dataset | None) -> Steps | None:
 
 
 def _own_module_to_train(trust: Trust, steps: Steps | None) -> torch.nn.Module:
-    module = own_module(trust, "it is trained")
-    module = preprocessed(module, steps) if steps else module
+    module = loaders.own_module(trust, "it is trained")
+    module = loaders.preprocessed(module, steps) if steps else module
     limit_answers(module, trust)
     return module
 
@@ -192,12 +183,12 @@ def load_classifier(directory: Path, device: str, dataset: Dataset, trust: Trust
     Raises UserError, in one line, for what is damaged, incomplete, not allowed or does not fit.
     """
     record = read_model(directory)
-    if record.source not in (sources := {*LOADERS, *model_sources()}):
+    if record.source not in (sources := {*loaders.LOADERS, *model_sources()}):
         raise UserError(
             unknown_word(f"{directory / MODEL_JSON}: source", record.source, sources, what="a source of models")
         )
     try:
-        loaded = loader_of(record.source, trust)(record, directory, trust)
+        loaded = loaders.loader_of(record.source, trust)(record, directory, trust)
     except (KeyError, TypeError) as error:  # a plug-in's, which reads the file as the mapping that it is
         raise UserError(f"{directory / MODEL_JSON}: not what `train` wrote: {error} is missing or damaged") from error
     if trust.twin:
@@ -217,8 +208,8 @@ def preview_classifier(
         else:
             module = ARCHITECTURES[model.train.architecture](tuple(split.inputs.shape[1:]), split.num_classes)
         source = f"{model.train.recipe} {model.factory or model.train.architecture}, not trained yet"
-        loaded, head = Loaded(module, TORCH, UNTRAINED, source), head_of(model)
-        return fit(with_head(loaded, head) if head else loaded, pick_device(device), dataset, trust_of(model))
+        loaded, head = loaders.Loaded(module, loaders.TORCH, UNTRAINED, source), head_of(model)
+        return fit(loaders.with_head(loaded, head) if head else loaded, pick_device(device), dataset, trust_of(model))
     # Until the process ends: a verifier that is tried on the classifier reads its ONNX graph again.
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)
@@ -266,7 +257,7 @@ def _fetched(other: OtherModel, dataset: Dataset, device: str, server: str | Non
         return load_classifier(Path(folder), device, dataset, trust)
 
 
-def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = NOTHING) -> Classifier:
+def fit(loaded: loaders.Loaded, device: torch.device, dataset: Dataset, trust: Trust = NOTHING) -> Classifier:
     """Try a model on the data: it takes their shape, in batches, and gives logits (N, K) of as many classes as theirs.
 
     A Python `predict` is not called here.
@@ -359,7 +350,7 @@ def _other_heads(logits: object) -> str:
     return ""
 
 
-def _check_output_kind(loaded: Loaded, module: torch.nn.Module, inputs: Tensor) -> None:
+def _check_output_kind(loaded: loaders.Loaded, module: torch.nn.Module, inputs: Tensor) -> None:
     """Raise UserError where outputs that are read as logits by default look like probabilities.
 
     A probability that is read as a logit is never below 0, so every answer would be yes.

@@ -9,7 +9,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
-from windtunnel.boundary.models.onnx_graph import session_of
+from windtunnel.boundary.models.backends import session_of
 from windtunnel.boundary.models.record import Steps
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.params.model import Preprocess
@@ -213,15 +213,6 @@ def _runs(path: Path, sizes: Sequence[int]) -> bool:
     except Exception:  # onnxruntime's own errors share no base but this
         return False
     return True
-
-
-def same_pixels(preprocess: Sequence[int], declared: Sequence[int]) -> bool:
-    """Return True if a reshape from one sample shape to the other keeps the meaning of each pixel.
-
-    So it is where the two differ by sizes of 1, and where one of them is a flat vector but for such sizes.
-    """
-    ours, theirs = ([size for size in sizes if size != 1] for sizes in (preprocess, declared))
-    return ours == theirs or ((len(ours) < 2 or len(theirs) < 2) and np.prod(ours) == np.prod(theirs))
 
 
 def _insert(

@@ -13,7 +13,7 @@ import logging
 import operator
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -142,17 +142,6 @@ def _check_block(block: Mapping[str, Json]) -> None:
             _check_tree(str(block[name]))
 
 
-def _blocks(content: Json) -> Iterator[dict[str, Json]]:
-    stack = [content]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, dict):
-            yield value
-            stack.extend(value.values())
-        elif isinstance(value, list):
-            stack.extend(value)
-
-
 def _check_expression(text: str) -> None:
     """Refuse a symbolic size unless it is calls of known names on numbers and symbols, without attribute or subscript."""
     try:
@@ -192,9 +181,13 @@ def _check_target(target: str) -> None:
 
 def _check_tree(text: str) -> None:
     """Refuse arguments and results that are not tuples, lists and dictionaries."""
-    for block in _blocks(json.loads(text)):
-        if block.get("type") not in _TREES or not _CONTEXT.fullmatch(str(block.get("context"))):
-            raise Refused(f"nests its arguments in a {str(block.get('type'))[:60]} of {str(block.get('context'))[:60]}")
+    json.loads(text, object_hook=_check_tree_block)
+
+
+def _check_tree_block(block: Mapping[str, Json]) -> Mapping[str, Json]:
+    if block.get("type") not in _TREES or not _CONTEXT.fullmatch(str(block.get("context"))):
+        raise Refused(f"nests its arguments in a {str(block.get('type'))[:60]} of {str(block.get('context'))[:60]}")
+    return block
 
 
 # Gradients of programs that cut them off: `no_grad` and `detach` change no value, so they can go

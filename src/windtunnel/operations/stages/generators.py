@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from windtunnel.boundary.data.load import read_assessed, read_train
 from windtunnel.boundary.generators.load import generators_in, load_generators, make_generators
-from windtunnel.boundary.generators.quality import quality
-from windtunnel.boundary.generators.record import QUALITY_JSON, Quality
+from windtunnel.boundary.generators.quality import QUALITY_JSON, Quality, quality
 from windtunnel.boundary.models.load import pick_device
 from windtunnel.core.dataset import Dataset
 from windtunnel.params.latent import Generators

@@ -247,7 +247,7 @@ def _log_weights(model_id: str, directory: Path, shape: tuple[int, ...]) -> str:
     # MLflow would start another interpreter for that.
     example = np.zeros((2, *shape), np.float32)
     if loaded.onnx_path:
-        from windtunnel.boundary.models.onnx_graph import read_graph
+        from windtunnel.boundary.models.backends import read_graph
 
         mlflow.onnx.log_model(read_graph(loaded.onnx_path), model_id=model_id, pip_requirements=["onnxruntime"])
     else:

@@ -8,7 +8,7 @@ import torch
 from onnx import helper, numpy_helper
 from torch import fx, nn
 
-from windtunnel.boundary.models.onnx_graph import read_graph, session_of
+from windtunnel.boundary.models.backends import read_graph, session_of
 from windtunnel.core.errors import IncompatibleError
 
 # What the parser of Marabou 2.0.0 has a rule for.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +81,9 @@ class TfliteModule(nn.Module):
         """Name the range that the file takes, where inputs are stretched over it."""
         return f", {self.low:g} to {self.high:g}" if (self.low, self.high) != (0.0, 1.0) else ""
 
-    def __reduce__(self) -> tuple[Callable[..., TfliteModule], tuple[bytes, str, bool]]:
+    def __reduce__(self) -> tuple[Callable[..., TfliteModule], tuple[bytes, str]]:
         """Pickle the file; an interpreter cannot travel."""
-        return _rebuilt, (self.content, self.name, self.stretches)
+        return partial(TfliteModule, stretches=self.stretches), (self.content, self.name)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs of the file, dequantised."""
@@ -108,10 +109,6 @@ class TfliteModule(nn.Module):
             f"{self.name} takes {'x'.join(map(str, self.shape))} (H x W x C), not samples of "
             f"{'x'.join(map(str, x.shape[1:]))}"
         )
-
-
-def _rebuilt(content: bytes, name: str, stretches: bool) -> TfliteModule:
-    return TfliteModule(content, name, stretches=stretches)
 
 
 def _interpreter(content: bytes, name: str) -> Any:
