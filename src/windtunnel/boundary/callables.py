@@ -12,30 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from windtunnel.boundary.models.backends import PredictFunction
+from windtunnel.boundary.models.backends import FixedMode, PredictFunction
 from windtunnel.boundary.models.loaders import FUNCTION, TORCH, Loaded
 from windtunnel.core.classifier import module_digest
 from windtunnel.core.errors import UserError, shown
 from windtunnel.core.references import users_code
 
 _MODULE = "windtunnel_caller"  # holds functions of a caller's that no module has
-
-
-class ScriptedModule(nn.Module):
-    """A torch.jit module as a plain one, which takes hooks; it stays in evaluation mode."""
-
-    def __init__(self, program: torch.jit.ScriptModule) -> None:
-        super().__init__()
-        self.program = program
-
-    def train(self, mode: bool = True) -> ScriptedModule:
-        """Return the module unchanged: a frozen program has no other mode."""
-        return self
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return the logits, (N, K)."""
-        logits: Tensor = self.program(inputs)
-        return logits
 
 
 def model_of(model: object) -> Loaded:
@@ -80,7 +63,7 @@ def _module(model: nn.Module) -> Loaded:
     if isinstance(copied, torch.jit.ScriptModule):
         if hasattr(copied, "training"):  # a frozen one has no mode
             copied.eval()
-        copied = ScriptedModule(copied)
+        copied = FixedMode(copied)
     return Loaded(copied, TORCH, module_digest(copied), name)
 
 

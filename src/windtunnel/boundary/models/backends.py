@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import onnx
@@ -18,14 +18,11 @@ from onnx.external_data_helper import uses_external_data
 from torch import Tensor, nn
 
 from windtunnel.boundary.files import check_file
+from windtunnel.boundary.models.heads import Headed
 from windtunnel.core.errors import UserError
 from windtunnel.core.references import users_code
 from windtunnel.params.model import Interface
 from windtunnel.runtime.supervised import limited
-
-if TYPE_CHECKING:
-    from windtunnel.boundary.models.heads import Headed
-    from windtunnel.boundary.models.preprocess import Preprocessed
 
 _SILENT = 4  # of onnxruntime's levels: what it raises says the same as what it would print
 CPU = ("CPUExecutionProvider",)
@@ -37,12 +34,28 @@ _MISTAKES = (UserError, TypeError, ValueError, LookupError, AttributeError, Name
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds before a call is repeated; doubled each time
 
 
-class Program(nn.Module):
-    """A torch.export program as a module like any other: eval() and train() leave it as it is, where the program raises."""
+class FixedMode(nn.Module):
+    """A program as a module like any other, which takes hooks: eval() and train() leave its mode as it is."""
 
     def __init__(self, program: nn.Module) -> None:
         super().__init__()
         self.program = program
+
+    def train(self, mode: bool = True) -> FixedMode:
+        """Itself, unchanged: a program has one mode and no other. Attacks call this around every run."""
+        return self
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits, (N, K)."""
+        logits: Tensor = self.program(inputs)
+        return logits
+
+
+class Program(FixedMode):
+    """A torch.export program, which raises where its mode is to change."""
+
+    def __init__(self, program: nn.Module) -> None:
+        super().__init__(program)
         # torch.export unflattens every program as if it were in training; what it was exported in stands in its graph.
         for part in self.modules():
             part.training = False
@@ -52,15 +65,6 @@ class Program(nn.Module):
         assert isinstance(self.program, torch.fx.GraphModule)
         calls = [node for node in self.program.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
         return [node.target._schema.name.removeprefix("aten::") for node in calls if _in_training(node)]
-
-    def train(self, mode: bool = True) -> Program:
-        """Itself, unchanged: a program was exported in one mode and has no other. Attacks call this around every run."""
-        return self
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return the logits, (N, K)."""
-        logits: Tensor = self.program(inputs)
-        return logits
 
 
 def _in_training(node: torch.fx.Node) -> bool:
@@ -238,7 +242,7 @@ class PredictFunction(nn.Module):
     answer, in `windtunnel check`. preprocess: what the function is given instead of inputs in [0, 1]; None for those.
     """
 
-    preprocess: Preprocessed | None
+    preprocess: nn.Module | None
     # gives two logits of an array (N, outputs) or (N,), of probabilities where `is_probability`; None for softmax
     head: Headed | None
 
@@ -261,7 +265,7 @@ class PredictFunction(nn.Module):
             raise UserError(f"{self.name}: {len(x)} queries more would exceed the {self.allowed} that may be made here")
         self.queries_asked += len(x)
         with users_code(self.name):
-            prepared = x.detach() if self.preprocess is None else self.preprocess.prepared(x.detach())
+            prepared = x.detach() if self.preprocess is None else self.preprocess(x.detach())
             parts = prepared.cpu().split(self.interface.batch_size or max(len(x), 1))
             answers = [self._answer(part.numpy()) for part in parts]
             outputs = np.concatenate(answers) if len(answers) > 1 else answers[0]
