@@ -23,7 +23,6 @@ from windtunnel.boundary.models.record import (
     HeadRecord,
     KeptFile,
     ModelRecord,
-    StateDict,
     Steps,
     Trained,
     narrowed,
@@ -78,7 +77,7 @@ def load_trained(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
 
 def load_state_dict(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
     """Return the user's factory with the user's weights."""
-    facts = narrowed(StateDict, record)
+    facts = narrowed(KeptFile, record)
     module = own_module(trust, "the model is a state dict")
     load_weights(module, directory / facts.file, facts.original)
     return Loaded(module, TORCH, module_digest(module), f"{type(module).__name__} ({facts.original})")
@@ -262,9 +261,8 @@ def state_dict_in(content: object) -> dict[str, Tensor]:
     if not isinstance(content, dict) or not all(map(_is_weight, content.values())):
         raise UserError(f"it is a {type(content).__name__}, and not of names to tensors")
     if all(str(key).startswith("module.") for key in content):
-        consume_prefix_in_state_dict_if_present(
-            content, "module."
-        )  # in its metadata too, by which torch reads old forms
+        # In its metadata too, by which torch reads old forms.
+        consume_prefix_in_state_dict_if_present(content, "module.")
     return content
 
 

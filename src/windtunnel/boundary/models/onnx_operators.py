@@ -352,16 +352,9 @@ def _group_norm(
 
 
 @_row("Attention", past_key=4, past_value=5)
-def _attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None = None,
-    *more: Tensor,
-    scale: float = 0.0,
-    **options: Any,
-) -> Tensor:
-    if more or options.keys() & {"past_key", "past_value"}:
+def _attention(query: Tensor, key: Tensor, value: Tensor, *more: Any, scale: float = 0.0, **options: Any) -> Tensor:
+    mask, *padding = more or (None,)
+    if padding or options.keys() & {"past_key", "past_value"}:
         raise Unsupported("with a past or with padded keys is not read; export it as MatMul and Softmax")
     if options.get("is_causal") or options.get("softcap") or query.ndim == 3:
         raise Unsupported(

@@ -152,7 +152,7 @@ def adapt_graph(path: Path, preprocess: Preprocess, shape: Sequence[int], name: 
     steps = steps_of(preprocess.model_copy(update={"layout": layout if len(shape) == 3 else None}), shape)
     if not steps.label and kind != TensorProto.UINT8:
         return ""
-    _insert(model, inputs[0], steps, shape, declared, kind)
+    _insert(model, inputs[0], steps, shape)
     onnx.save(model, str(path))
     return steps.label
 
@@ -215,17 +215,10 @@ def _runs(path: Path, sizes: Sequence[int]) -> bool:
     return True
 
 
-def _insert(
-    model: onnx.ModelProto,
-    graph_input: onnx.ValueInfoProto,
-    steps: Steps,
-    shape: Sequence[int],
-    declared: Sequence[int | None],
-    kind: int,
-) -> None:
+def _insert(model: onnx.ModelProto, graph_input: onnx.ValueInfoProto, steps: Steps, shape: Sequence[int]) -> None:
     """Put the steps before the first node of a graph, which takes float32 (N, *shape) afterwards."""
     nodes: list[onnx.NodeProto] = []
-    size = graph_input.type.tensor_type.shape.dim[0]
+    kind, (size, *declared) = graph_input.type.tensor_type.elem_type, graph_input.type.tensor_type.shape.dim
     batch = size.dim_value or size.dim_param or "batch"
     input_name, current = graph_input.name, f"{_PREFIX}pixels"
 
@@ -249,7 +242,7 @@ def _insert(
     if steps.channels_last:
         add("Transpose", perm=[0, 2, 3, 1])
     if len(declared) != len(shape):
-        rest = [size or -1 for size in declared]
+        rest = [size.dim_value or -1 for size in declared]
         if rest.count(-1) < 2:
             first = batch if isinstance(batch, int) else 0 if -1 in rest else -1
             add("Reshape", np.array([first, *rest], np.int64))

@@ -56,7 +56,11 @@ def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
         processor, config = _processor(model), _config(model)
         mean, std = _normalisation(processor, int(getattr(config, "num_channels", 3)))
         of_libraries.check_folded(_view(processor, config), lambda image: _seen(processor, image), mean, std)
-        network = _random(config, seed) if model.weights == of_libraries.RANDOM else _pretrained(model, config)
+        if model.weights == of_libraries.RANDOM:
+            with seeded(derive_seed(seed, "model", "random weights")):
+                network: nn.Module = LogitsOf(_network(config))
+        else:
+            network = _pretrained(model, config)
         facts: dict[str, Json] = {
             "config": json.loads(config.to_json_string(use_diff=False)),
             "mean": mean,
@@ -160,11 +164,6 @@ def _network(config: Any) -> nn.Module:
             f"model: {config.model_type} of transformers is no image classifier ({first_line(error)})"
         ) from error
     return network.eval()
-
-
-def _random(config: Any, seed: int) -> nn.Module:
-    with seeded(derive_seed(seed, "model", "random weights")):
-        return LogitsOf(_network(config))
 
 
 def _pretrained(model: Model, config: Any) -> nn.Module:
