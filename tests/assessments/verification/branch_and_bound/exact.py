@@ -168,5 +168,5 @@ def improved(net: Network, region: BallRegions, iterations: int) -> Bounded:
     """CROWN bounds of every layer, then alpha-CROWN bounds of every unit."""
     bounded = bound_network(net, region, 64)
     every = [torch.ones(2, len(region), layer.size, dtype=torch.bool) for layer in net.layers]
-    improve_network(bounded, every, iterations, 64, 2**30, lambda: False)
+    improve_network(bounded, every, iterations, lambda: False)
     return bounded

@@ -73,14 +73,14 @@ def nothing_known(bounded: Bounded, j: int) -> list[Tensor]:
 @pytest.mark.parametrize("name", NETS)
 def test_each_unit_has_the_bound_that_it_has_alone_or_is_stable_by_intervals(name, norm):
     net = network(name)
-    bounded, grouped = Bounded(net, region(norm)), 0
+    bounded, grouped = Bounded(net, region(norm), 16, 0), 0
     for j, layer in enumerate(net.layers):
         groups, every = groups_of(net, j, 16), torch.ones(2, 2, layer.size, dtype=torch.bool)
         alone, together = nothing_known(bounded, j), nothing_known(bounded, j)
-        bound_apart(bounded, j, alone, every, 0, 16, 0)
+        bound_apart(bounded, j, alone, every, 0)
         if groups:
             grouped += 1
-            bound_together(bounded, j, groups, together, every, 0, 16, 0)
+            bound_together(bounded, j, groups, together, every, 0)
             left = (together[0] < 0) & (together[1] < 0) if layer.splits else every[0]
             assert left.any()
             for a, b in zip(alone, together, strict=True):
@@ -135,10 +135,10 @@ def test_as_many_functions_as_asked_for_hold_more_influence_than_those_of_the_mo
         ]
         return sum(map(len, at))
 
-    by_unit, _ = influential(bounded, rows, 60, 16)
+    by_unit, _ = influential(bounded, rows, 60)
     most = functions(by_unit)
-    whole, share = influential(bounded, rows, most, 16, together=True)
-    every, _ = influential(bounded, rows, 10**6, 16)
+    whole, share = influential(bounded, rows, most, together=True)
+    every, _ = influential(bounded, rows, 10**6)
     assert functions(whole) == most
     assert not any(bool((a & ~b).any()) for a, b in zip(whole, every, strict=True))
     for chosen, known, row in zip(whole, every, row_of, strict=True):  # all units of a function or none
@@ -146,16 +146,16 @@ def test_as_many_functions_as_asked_for_hold_more_influence_than_those_of_the_mo
             beside = row == row[unit]
             assert torch.equal(chosen[side, 0, beside], known[side, 0, beside])
     assert sum(int(w[:, 0].sum()) for w in whole) > 60
-    assert float(share[0]) > float(influential(bounded, rows, 60, 16)[1][0])
+    assert float(share[0]) > float(influential(bounded, rows, 60)[1][0])
 
 
 @pytest.mark.parametrize("name", ["strides", "max pooling", "residual"])
 def test_influence_is_the_same_with_units_carried_together(name, monkeypatch):
     net = network(name)
     bounded, rows = margins(net)
-    together = influential(bounded, rows, 60, 16)[0]
+    together = influential(bounded, rows, 60)[0]
     monkeypatch.setattr(intermediate, "rows_of", lambda network, j, rows: torch.arange(network.layers[j].size))
-    alone = influential(bounded, rows, 60, 16)[0]
+    alone = influential(bounded, rows, 60)[0]
     assert sum(int(w.sum()) for w in together) == 120
     assert all(torch.equal(a, b) for a, b in zip(together, alone, strict=True))
 
@@ -168,7 +168,7 @@ def test_better_slopes_raise_the_bounds_of_a_whole_layer_and_no_point_lies_outsi
     bounded = bound_network(net, balls, 64)
     before = [(up - low).sum() for low, up in zip(bounded.low, bounded.up, strict=True)]
     every = [torch.ones(2, 2, layer.size, dtype=torch.bool) for layer in net.layers]
-    improve_network(bounded, every, 10, 64, 2**30, lambda: False)
+    improve_network(bounded, every, 10, lambda: False)
     after = [(up - low).sum() for low, up in zip(bounded.low, bounded.up, strict=True)]
     assert all(b <= a for a, b in zip(before, after, strict=True))
     if name != "smooth":  # whose slopes are fixed

@@ -239,7 +239,7 @@ def test_no_point_lies_below_a_bound_with_splits_and_without(name, norm, planes)
     value = (network.logits(points.view(-1, *shape)) * spec).sum(1)
     rows = bounded.start(end, spec, sample)
     if planes:
-        rows = with_planes(bounded, rows, 10, 2**30, 0)
+        rows = with_planes(bounded, rows, 10, 0)
         joined = any(layer.follows_windows and network.layers[j - 4].direct for j, layer in enumerate(network.layers))
         assert bool(rows.planes) == (joined and norm is Norm.LINF)
     for share in (0.0, 0.02, 0.2, 0.7):
@@ -311,7 +311,7 @@ def test_bounds_with_any_multipliers_hold_in_every_subdomain_of_a_window(relu, p
         least = torch.where(inside, values[:, None], torch.inf).amin(0)
         spec = torch.tensor([[0.0, 1.0]])
         start = bounded.start(len(network.layers), spec, torch.zeros(1, dtype=torch.int64))
-        start = with_planes(bounded, start, 10, 2**30, 0) if planes else start
+        start = with_planes(bounded, start, 10, 0) if planes else start
         assert bool(start.planes) == (planes and relu)
         start = start.at(torch.zeros(len(splits), dtype=torch.int64))
         for _ in range(200):
@@ -339,12 +339,13 @@ def pooled_twice():
 def test_planes_of_windows_bound_better_than_their_lines():
     _, bounded, rows = pooled_twice()
     plain = optimise(bounded, rows, 40, torch.inf)[1]
-    bent = with_planes(bounded, plain, 40, 2**30, 0)
+    bent = with_planes(bounded, plain, 40, 0)
     gained = bounded.value(bent) - bounded.value(plain)
     assert bool((gained > -1e-6).all())
     assert float(gained.mean()) > 0.03 * float(-bounded.value(plain).mean())
-    assert not with_planes(bounded, plain, 5, 100, 0).planes
-    slopes = improved(bounded, rows, 40, torch.inf, 100)
+    bounded.memory = 100
+    assert not with_planes(bounded, plain, 5, 0).planes
+    slopes = improved(bounded, rows, 40, torch.inf)
     torch.testing.assert_close(bounded.value(slopes), bounded.value(plain))
     joined = type(bent).joined([bent.at(torch.tensor([0, 3])), bent.at(torch.tensor([5]))])
     torch.testing.assert_close(bounded.value(joined), bounded.value(bent)[[0, 3, 5]])
@@ -383,7 +384,7 @@ def test_units_that_are_carried_together_with_planes_keep_apart_what_each_sees(s
     region = BallRegions.around(torch.rand(1, 1, 20, 20) * 0.1 + 0.85, Norm.LINF, 0.05, CPU)
     bounded = bound_network(network, region, 64)
     every = [torch.ones(2, 1, layer.size, dtype=torch.bool) for layer in network.layers]
-    improve_network(bounded, every, 10, 64, 2**30, lambda: False)
+    improve_network(bounded, every, 10, lambda: False)
     before, size = module.double()[:4], network.sizes[5]
     for side, bound in ((1, bounded.up[5]), (-1, -bounded.low[5])):
         x = torch.lerp(region.low, region.high, torch.rand(4 * size, 400, dtype=torch.float64))

@@ -37,7 +37,7 @@ def bounded_margins(seed: int = 0) -> tuple[Bounded, LinearSpecs]:
 
 def test_the_number_asked_for_is_kept_for_every_sample_and_only_unstable_units_above_the_first_layer_count():
     bounded, rows = bounded_margins()
-    (few, share), (every, whole) = (influential(bounded, rows, most, 64) for most in (30, EVERY))
+    (few, share), (every, whole) = (influential(bounded, rows, most) for most in (30, EVERY))
     assert sum(w.sum((0, 2)) for w in few).tolist() == [30, 30]
     assert whole.tolist() == pytest.approx([1, 1])
     assert all(
@@ -52,7 +52,7 @@ def test_the_number_asked_for_is_kept_for_every_sample_and_only_unstable_units_a
 
 def test_a_sample_without_margins_has_no_influential_bounds():
     bounded, rows = bounded_margins()
-    alone, share = influential(bounded, rows.at(rows.sample == 1), 30, 64)
+    alone, share = influential(bounded, rows.at(rows.sample == 1), 30)
     assert share[0] == 1 > share[1]
     assert not any(w[:, 0].any() for w in alone)
     assert any(w[:, 1].any() for w in alone)
@@ -60,7 +60,7 @@ def test_a_sample_without_margins_has_no_influential_bounds():
 
 def test_layers_of_which_no_margin_depends_directly_count_through_the_deeper_ones():
     bounded, rows = bounded_margins()
-    every = influential(bounded, rows, EVERY, 64)[0]
+    every = influential(bounded, rows, EVERY)[0]
     direct = (bounded.backward(rows, bounded.relaxation(rows, torch.float32), torch.float32).coefficients < 0).any(0)
     at = bounded.slices[1]
     assert every[1].any(0).any(0)[bounded.units[1]].sum() > direct[at].sum()
@@ -70,17 +70,17 @@ def test_a_quarter_of_the_bounds_gains_far_more_than_a_quarter_of_what_all_of_th
     def gained(most: int) -> float:
         bounded, rows = bounded_margins(1)
         before = bounded.value(rows)
-        improve_network(bounded, influential(bounded, rows, most, 64)[0], 20, 64, 2**30, lambda: False)
+        improve_network(bounded, influential(bounded, rows, most)[0], 20, lambda: False)
         fresh = bounded.start(rows.start, rows.spec, rows.sample)
         return float((bounded.value(optimise(bounded, fresh, 20, torch.inf)[1]) - before).sum())
 
     bounded, rows = bounded_margins(1)
-    everything = max(sum(w.sum((0, 2)) for w in influential(bounded, rows, EVERY, 64)[0]).tolist())
+    everything = max(sum(w.sum((0, 2)) for w in influential(bounded, rows, EVERY)[0]).tolist())
     assert gained(everything // 4) > 0.4 * gained(EVERY) > 0
 
 
 def test_time_that_is_over_leaves_bounds_as_they_are():
     bounded, rows = bounded_margins()
     before = [low.clone() for low in bounded.low]
-    improve_network(bounded, influential(bounded, rows, EVERY, 64)[0], 20, 64, 2**30, lambda: True)
+    improve_network(bounded, influential(bounded, rows, EVERY)[0], 20, lambda: True)
     assert all(torch.equal(a, b) for a, b in zip(before, bounded.low, strict=True))

@@ -25,7 +25,7 @@ def margins(kind, seed, epsilon=0.3, norm=Norm.LINF):
     rows = bounded.start(len(net.layers), spec, torch.zeros(len(spec), dtype=torch.int64))
     _, rows = optimise(bounded, rows, 30, torch.inf)
     # Too few steps to be left out for want of gain.
-    return net, bounded, region, rows, with_planes(bounded, rows, 20, 10**9, MOST)
+    return net, bounded, region, rows, with_planes(bounded, rows, 20, MOST)
 
 
 @pytest.mark.parametrize("kind", ["dense", "convolution, batch norm"])
@@ -64,7 +64,8 @@ def test_planes_bound_no_worse_than_chords_and_often_better(kind):
 
 def test_planes_that_need_too_much_memory_are_left_out():
     _, bounded, _, chords, _ = margins("dense", 0)
-    assert not with_planes(bounded, chords, 5, 100, MOST).planes
+    bounded.memory = 100
+    assert not with_planes(bounded, chords, 5, MOST).planes
 
 
 @pytest.mark.parametrize("order", [[0, 0, 1, 1], [1, 0, 1, 1, 0], [1, 1], [1, 0], [0, 1, 0, 1]])
@@ -84,7 +85,7 @@ def test_inner_bounds_are_tighter_with_planes_and_hold_at_every_point(splits):
         bent = plain.part(torch.zeros(1, dtype=torch.int64))
         every = [torch.ones(2, 1, layer.size, dtype=torch.bool) for layer in net.layers]
         for bounded, planes in ((plain, False), (bent, True)):
-            tighten(bounded, every, TighteningBudget(splits, planes), 64, 10**9, lambda: False)
+            tighten(bounded, every, TighteningBudget(splits, planes), lambda: False)
         points = region.low + (region.high - region.low) * torch.rand(4000, 16, dtype=torch.float64).round(decimals=1)
         met = net.inputs_of_activations(points.view(-1, 1, 4, 4))
         assert (met >= torch.cat(bent.low, 1)).all()

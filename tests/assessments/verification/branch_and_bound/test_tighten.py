@@ -27,7 +27,8 @@ def taken_apart(kind, seed, epsilon=0.3):
 def tightened(net, region, splits, memory=10**9):
     bounded = improved(net, region, 10)
     every = [torch.ones(2, 1, layer.size, dtype=torch.bool) for layer in net.layers]
-    tighten(bounded, every, TighteningBudget(splits, False), 64, memory, lambda: False)
+    bounded.memory = memory
+    tighten(bounded, every, TighteningBudget(splits, False), lambda: False)
     return bounded
 
 
@@ -116,5 +117,5 @@ def test_later_layers_are_bounded_again_once_earlier_ones_are_tighter():
     bounded = bound_network(net, BallRegions.around(torch.rand(1, 5), Norm.LINF, 0.4, CPU), 64)
     which = [torch.full((2, 1, 12), j < 2) for j in range(3)]
     before = (bounded.up[2] - bounded.low[2]).clone()
-    tighten(bounded, which, TighteningBudget(8, False), 64, 2**30, lambda: False)
+    tighten(bounded, which, TighteningBudget(8, False), lambda: False)
     assert (bounded.up[2] - bounded.low[2]).sum() < before.sum() - 1e-3

@@ -148,21 +148,14 @@ _LARGEST = 3 * 2**19
 
 
 def bound_together(
-    bounded: Bounded,
-    j: int,
-    groups: list[Group],
-    ends: list[Tensor],
-    which: Tensor,
-    iterations: int,
-    rows: int,
-    memory: int,
+    bounded: Bounded, j: int, groups: list[Group], ends: list[Tensor], which: Tensor, iterations: int
 ) -> None:
     """Raise the lower bounds `ends` of z and of -z, each float64 (n, size), where `which` (2, n, size) says so.
 
     By CROWN, whose slopes are optimised where there are `iterations`. Without these, intervals over the inputs of the layer come first:
-    they cost little, and units that they show to be stable need no more. rows: linear functions that are carried together.
+    they cost little, and units that they show to be stable need no more.
     """
-    parts = [group.part(units) for group in groups for units in group.units.split(_at_once(bounded, rows))]
+    parts = [group.part(units) for group in groups for units in group.units.split(_at_once(bounded))]
     for i in range(len(bounded.region)):
         layer = _SampleLayer(bounded, j, i, ends, which)
         if not iterations:
@@ -170,16 +163,16 @@ def bound_together(
                 layer.bound(part)
         else:
             chosen = [layer.chosen(part) for part in parts]
-            better, end = layer.improved(parts, chosen, iterations, rows, memory), 0
+            better, end = layer.improved(parts, chosen, iterations), 0
             for part, (side, row) in zip(parts, chosen, strict=True):
                 if len(row):
                     at = torch.arange(end, end := end + len(row), device=row.device)
                     layer.raise_by_lines(layer.begun(part), side, row, better.at(at))
 
 
-def _at_once(bounded: Bounded, rows: int) -> int:
+def _at_once(bounded: Bounded) -> int:
     """Channels that are carried together, both sides of each."""
-    network, most = bounded.network, rows // 2
+    network, most = bounded.network, bounded.rows // 2
     if network.device.type == "cpu":
         most = min(most, _LARGEST // (2 * max(network.sizes, default=1)))
     return max(1, most)
@@ -225,9 +218,7 @@ class _SampleLayer:
         side, row = open_.any(2).nonzero().unbind(1)
         return side, row
 
-    def improved(
-        self, groups: list[Group], chosen: list[tuple[Tensor, Tensor]], iterations: int, rows: int, memory: int
-    ) -> LinearSpecs:
+    def improved(self, groups: list[Group], chosen: list[tuple[Tensor, Tensor]], iterations: int) -> LinearSpecs:
         """Return the chosen rows of all groups, one after the other, with better slopes and planes."""
         spec = torch.cat(
             [
@@ -235,8 +226,9 @@ class _SampleLayer:
                 for group, (side, row) in zip(groups, chosen, strict=True)
             ]
         )
-        starts = (self._bounded.start(self._j, part, self._sample.expand(len(part))) for part in spec.split(rows))
-        return LinearSpecs.joined([improved(self._bounded, start, iterations, torch.inf, memory) for start in starts])
+        parts = spec.split(self._bounded.rows)
+        starts = (self._bounded.start(self._j, part, self._sample.expand(len(part))) for part in parts)
+        return LinearSpecs.joined([improved(self._bounded, start, iterations, torch.inf) for start in starts])
 
     def begun(self, group: Group) -> _Begun:
         """Return the first step, the same for both sides."""

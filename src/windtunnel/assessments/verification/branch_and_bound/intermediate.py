@@ -25,14 +25,14 @@ from windtunnel.assessments.verification.regions import BallRegions
 
 
 def influential(
-    bounded: Bounded, margins: LinearSpecs, most: int, rows: int, *, together: bool = False
+    bounded: Bounded, margins: LinearSpecs, most: int, *, together: bool = False
 ) -> tuple[list[Tensor], Tensor]:
     """(2, n, size) bool of each layer, low and up: the `most` bounds of each sample from which its margins have most to gain.
 
     And (n,), in [0, 1], which share they are of all that there is to gain.
     Only bounds that better slopes or splits below can improve. Smooth units have no chord: all of theirs count; the last kinks of windows
-    (`maxpool_bounds.py`) have lines that hang on other bounds than their own: none of theirs do. rows: linear functions that are carried
-    together. together: `most` linear functions, those of units of disjoint windows (`grouped_crown.py`) counted as one.
+    (`maxpool_bounds.py`) have lines that hang on other bounds than their own: none of theirs do. together: `most` linear functions, those
+    of units of disjoint windows (`grouped_crown.py`) counted as one.
     """
     network, n = bounded.network, len(bounded.region)
     if not network.layers:
@@ -46,12 +46,12 @@ def influential(
         if not isinstance(layer.activation, Smooth) and bounded.below(j) and not layer.decides_windows:
             weights = gain.of_layer(j)
             weights[:, :, bounded.units[j]] += gain.total[:, :, bounded.slices[j]]
-            for part in _weighted(bounded, j, weights, rows):
+            for part in _weighted(bounded, j, weights):
                 gain.add(part)
         scores.append(weights * (bounded.up[j] - bounded.low[j]).float())
     scores.reverse()
     row_of = [
-        rows_of(network, j, rows) if together else torch.arange(layer.size, device=network.device)
+        rows_of(network, j, bounded.rows) if together else torch.arange(layer.size, device=network.device)
         for j, layer in enumerate(network.layers)
     ]
     sums = [_summed(score, of_unit) for score, of_unit in zip(scores, row_of, strict=True)]
@@ -66,11 +66,11 @@ def influential(
     return which, torch.where(best[:, 0] > 0, best.sum(1) / every.sum(1), 1.0)
 
 
-def _weighted(bounded: Bounded, j: int, weights: Tensor, most: int) -> Iterator[LinearSpecs]:
+def _weighted(bounded: Bounded, j: int, weights: Tensor) -> Iterator[LinearSpecs]:
     """Yield the units of layer j as linear functions, z and -z times their weights (2, n, size); as one for disjoint windows."""
-    row_of = rows_of(bounded.network, j, most)
+    row_of = rows_of(bounded.network, j, bounded.rows)
     side, sample, row = _summed(weights, row_of).nonzero().unbind(1)
-    for part in torch.arange(len(row), device=weights.device).split(most) if len(row) else ():
+    for part in torch.arange(len(row), device=weights.device).split(bounded.rows) if len(row) else ():
         sign = (1.0 - 2.0 * side[part])[:, None]
         spec = torch.where(row_of == row[part][:, None], weights[side[part], sample[part]], 0.0) * sign
         yield bounded.start(j, spec, sample[part])
@@ -111,43 +111,40 @@ class _Gain:
 
 
 def bound_network(
-    network: Network, region: BallRegions, rows: int, initial_bounds: Sequence[tuple[Tensor, Tensor]] = ()
+    network: Network,
+    region: BallRegions,
+    rows: int,
+    initial_bounds: Sequence[tuple[Tensor, Tensor]] = (),
+    memory: int = 2**30,
 ) -> Bounded:
     """CROWN bounds of every layer; in float64, `rows` at a time.
 
-    known: of each layer bounds (low, up), (n, size), that hold already, as of a larger region: the tighter of both count.
+    initial_bounds: of each layer bounds (low, up), (n, size), that hold already, as of a larger region: the tighter of both count.
     """
-    bounded = Bounded(network, region)
+    bounded = Bounded(network, region, rows, memory)
     for j, layer in enumerate(network.layers):
         if layer.decides_windows or layer.follows_windows:
             bounded.add(*(difference_bounds if layer.decides_windows else largest)(bounded, j))
         else:
-            bounded.add(*_bounds_of_layer(bounded, j, rows))
+            bounded.add(*_bounds_of_layer(bounded, j))
         if initial_bounds:
             bounded.tighten(j, *initial_bounds[j])
     return bounded
 
 
-def _bounds_of_layer(bounded: Bounded, j: int, rows: int) -> tuple[Tensor, Tensor]:
+def _bounds_of_layer(bounded: Bounded, j: int) -> tuple[Tensor, Tensor]:
     network, n, size = bounded.network, len(bounded.region), bounded.network.layers[j].size
     ends = [torch.full((n, size), -torch.inf, dtype=torch.float64, device=network.device) for _ in (0, 1)]
-    if network.layers[j].direct and not groups_of(network, j, rows):
-        _exact(bounded, j, ends, rows)
+    if network.layers[j].direct and not groups_of(network, j, bounded.rows):
+        _exact(bounded, j, ends)
     else:
         every = torch.ones(2, n, size, dtype=torch.bool, device=network.device)
-        _improve(bounded, j, ends, every, 0, rows, 0)
+        _improve(bounded, j, ends, every, 0)
     return ends[0], -ends[1]
 
 
 def improve_network(
-    bounded: Bounded,
-    which: list[Tensor],
-    iterations: int,
-    rows: int,
-    memory: int,
-    expired: Callable[[], bool],
-    *,
-    others: bool = True,
+    bounded: Bounded, which: list[Tensor], iterations: int, expired: Callable[[], bool], *, others: bool = True
 ) -> None:
     """Alpha-CROWN for the bounds in `which`, (2, n, size) bool of each layer; CROWN again for the others, where they are wanted.
 
@@ -156,12 +153,10 @@ def improve_network(
     for j in range(len(bounded.network.layers)):
         if expired():
             return
-        improve_layer(bounded, j, which[j], iterations, rows, memory, others=others)
+        improve_layer(bounded, j, which[j], iterations, others=others)
 
 
-def improve_layer(
-    bounded: Bounded, j: int, which: Tensor, iterations: int, rows: int, memory: int, *, others: bool = True
-) -> None:
+def improve_layer(bounded: Bounded, j: int, which: Tensor, iterations: int, *, others: bool = True) -> None:
     """Raise the bounds of layer j by what is known of the layers below; see `improve_network`."""
     layer = bounded.network.layers[j]
     if layer.direct:
@@ -173,8 +168,8 @@ def improve_layer(
     smooth = isinstance(layer.activation, Smooth)
     open_ = torch.ones_like(ends[0], dtype=torch.bool) if smooth else (ends[0] < 0) & (ends[1] < 0)
     if others and not isinstance(layer.activation, Observed):
-        _improve(bounded, j, ends, open_ & ~which, 0, rows, 0)
-    _improve(bounded, j, ends, open_ & which, iterations, rows, memory)
+        _improve(bounded, j, ends, open_ & ~which, 0)
+    _improve(bounded, j, ends, open_ & which, iterations)
     bounded.tighten(j, ends[0], -ends[1])
 
 
@@ -187,27 +182,23 @@ def unit_rows(which: Tensor, rows: int) -> Iterator[tuple[Tensor, Tensor, Tensor
         yield spec, sample[part], unit[part], side[part]
 
 
-def _improve(
-    bounded: Bounded, j: int, ends: list[Tensor], which: Tensor, iterations: int, rows: int, memory: int
-) -> None:
+def _improve(bounded: Bounded, j: int, ends: list[Tensor], which: Tensor, iterations: int) -> None:
     """Raise the lower bounds `ends` of z and of -z, each (n, size), where `which` (2, n, size) says so."""
-    if groups := groups_of(bounded.network, j, rows):
-        bound_together(bounded, j, groups, ends, which, iterations, rows, memory)
+    if groups := groups_of(bounded.network, j, bounded.rows):
+        bound_together(bounded, j, groups, ends, which, iterations)
     else:
-        bound_apart(bounded, j, ends, which, iterations, rows, memory)
+        bound_apart(bounded, j, ends, which, iterations)
 
 
-def bound_apart(
-    bounded: Bounded, j: int, ends: list[Tensor], which: Tensor, iterations: int, rows: int, memory: int
-) -> None:
+def bound_apart(bounded: Bounded, j: int, ends: list[Tensor], which: Tensor, iterations: int) -> None:
     """Bound a layer as `bound_together` does, with one linear function per neuron.
 
     Without `iterations` the intervals of the layer below count too.
     """
-    for spec, sample, unit, side in unit_rows(which, rows):
+    for spec, sample, unit, side in unit_rows(which, bounded.rows):
         part = bounded.start(j, spec, sample)
         if iterations:
-            lower = bounded.value(improved(bounded, part, iterations, 0.0, memory))
+            lower = bounded.value(improved(bounded, part, iterations, 0.0))
         else:
             lower = torch.maximum(bounded.value(part), _interval_bounds(bounded, j, spec, sample))
         for k, end in enumerate(ends):
@@ -231,10 +222,10 @@ def _interval_bounds(bounded: Bounded, j: int, spec: Tensor, sample: Tensor) -> 
     return lower
 
 
-def _exact(bounded: Bounded, j: int, ends: list[Tensor], rows: int) -> None:
+def _exact(bounded: Bounded, j: int, ends: list[Tensor]) -> None:
     """Bound an affine map of the input: its rows are the same for every sample, so that they are found once."""
     network, region, size = bounded.network, bounded.region, bounded.network.layers[j].size
-    for part in torch.arange(size, device=network.device).split(rows):
+    for part in torch.arange(size, device=network.device).split(bounded.rows):
         maps = network.maps(j, part)
         assert maps is not None
         a, constant = maps
@@ -260,15 +251,12 @@ class TighteningBudget:
     planes: bool  # multi-neuron upper bounds (planes) in place of triangle bounds
 
 
-def tighten(
-    bounded: Bounded, which: list[Tensor], effort: TighteningBudget, rows: int, memory: int, expired: Callable[[], bool]
-) -> None:
+def tighten(bounded: Bounded, which: list[Tensor], effort: TighteningBudget, expired: Callable[[], bool]) -> None:
     """Tighten each bound in `which` of an unstable neuron, layer by layer; bound each later layer again first.
 
-    which: of each layer (2, n, size) bool. rows: linear functions that are bounded together. memory: bytes that their planes, and that
-    their subdomains, may take. Ends early when `expired`; all bounds hold at any time.
+    which: of each layer (2, n, size) bool. Ends early when `expired`; all bounds hold at any time.
     """
-    most = min(rows // 2, _TOGETHER) if effort.planes else rows // 2
+    most = min(bounded.rows // 2, _TOGETHER) if effort.planes else bounded.rows // 2
     touched = False
     for j, layer in enumerate(bounded.network.layers):
         if layer.decides_windows:
@@ -276,18 +264,18 @@ def tighten(
         if layer.direct or isinstance(layer.activation, Smooth) or not bounded.below(j):
             continue
         if touched:  # the layers below have tighter bounds now
-            improve_layer(bounded, j, torch.ones_like(which[j]), _SLOPES if effort.planes else 0, rows, memory)
+            improve_layer(bounded, j, torch.ones_like(which[j]), _SLOPES if effort.planes else 0)
         ends = [bounded.low[j].clone(), -bounded.up[j]]
         open_ = (ends[0] < 0) & (ends[1] < 0) & which[j]
         touched = touched or bool(open_.any())
-        together = max(1, min(most, memory // (_KEPT * (effort.splits + 1) * bounded.below(j))))
+        together = max(1, min(most, bounded.memory // (_KEPT * (effort.splits + 1) * bounded.below(j))))
         for spec, sample, unit, side in unit_rows(open_, together):
             if expired():
                 break
             units = bounded.start(j, spec, sample)
             bounds, units = optimise(bounded, units, _SLOPES if effort.planes else _STEPS, 0.0)
             if effort.planes:
-                units = with_planes(bounded, units, _PLANES, memory, _COLUMNS)
+                units = with_planes(bounded, units, _PLANES, _COLUMNS)
                 bounds = bounded.value(units, torch.float32)
             improved_bounds = _best_first(bounded, units, bounds, effort.splits)
             for k, end in enumerate(ends):

@@ -20,11 +20,12 @@ class LayerBounds:
 
     low, up: for each layer that is bounded so far, float64 (n, size). The units that can be split, those that are unstable
     in at least one sample, are its C columns, in the order of layers. units: of each layer, int64 indices. slices: of each
-    layer, its columns.
+    layer, its columns. rows: linear functions that are carried together. memory: bytes that their planes, and that their subdomains,
+    may take.
     """
 
-    def __init__(self, network: Network, region: BallRegions) -> None:
-        self.network, self.region = network, region
+    def __init__(self, network: Network, region: BallRegions, rows: int, memory: int) -> None:
+        self.network, self.region, self.rows, self.memory = network, region, rows, memory
         self._errors = network.jump_errors(torch.maximum(region.low.abs(), region.high.abs()).amax(0))
         self.low: list[Tensor] = []
         self.up: list[Tensor] = []

@@ -33,10 +33,10 @@ def optimise(bounded: Bounded, rows: LinearSpecs, iterations: int, stop: Tensor 
     return best, rows.with_multipliers(alpha, beta)
 
 
-def improved(bounded: Bounded, rows: LinearSpecs, iterations: int, stop: float, memory: int) -> LinearSpecs:
+def improved(bounded: Bounded, rows: LinearSpecs, iterations: int, stop: float) -> LinearSpecs:
     """Undivided rows with better slopes; with planes too where windows of max pooling can have them, which help inner bounds most."""
     if len(rows) and any(bounded.pieces(j) for j in range(rows.start)):
-        bent = with_planes(bounded, rows, iterations, memory, 0)
+        bent = with_planes(bounded, rows, iterations, 0)
         if bent.planes:
             return bent
     return optimise(bounded, rows, iterations, stop)[1]

@@ -230,11 +230,11 @@ _TRIAL, _GAIN = 25, 0.02  # steps after which the bounds must have gained that s
 _LAST = 5  # iterates among which the best is looked for: their rate falls, so that earlier ones are worse
 
 
-def with_planes(bounded: Bounded, rows: LinearSpecs, iterations: int, memory: int, most: int) -> LinearSpecs:
+def with_planes(bounded: Bounded, rows: LinearSpecs, iterations: int, most: int) -> LinearSpecs:
     """Undivided rows, each a linear function of its own, with planes and the slopes alpha that go with them.
 
     most: columns of each layer that get planes, those whose chords cost the function most.
-    As they are where no layer allows for planes, all of them together take more than `memory` bytes, or the first steps gain
+    As they are where no layer allows for planes, all of them together take more than the memory allowed, or the first steps gain
     next to nothing, as on convolutional networks: planes make every bound after them slower.
     """
     weights = {j: affine[0] for j in range(rows.start) if most and (affine := bounded.affine(j))}
@@ -242,7 +242,7 @@ def with_planes(bounded: Bounded, rows: LinearSpecs, iterations: int, memory: in
     numbers = sum(min(most, len(w)) * w.shape[1] for w in weights.values()) + sum(
         p.numbers.w.numel() for p in windows.values()
     )
-    if not (weights or windows) or _COPIES * 4 * len(rows) * numbers > memory:
+    if not (weights or windows) or _COPIES * 4 * len(rows) * numbers > bounded.memory:
         return rows
     relaxation = bounded.relaxation(rows, torch.float32)
     k = relaxation.kinks

@@ -214,17 +214,17 @@ class BackwardBound:
 class Bounded(LayerBounds):
     """Bounds of the layers, and the passes that carry linear functions to the input with them."""
 
-    def __init__(self, network: Network, region: BallRegions) -> None:
+    def __init__(self, network: Network, region: BallRegions, rows: int, memory: int) -> None:
         self._affine: dict[int, tuple[Tensor, Tensor] | None] = {}
         self._windows: dict[tuple[int, bool], Windows] = {}
         self._pieces: dict[int, Pieces | None] = {}
         # Of the columns that were open first: later ones are among them.
         self._numbers: dict[int, UnstableWindows | None] = {}
-        super().__init__(network, region)
+        super().__init__(network, region, rows, memory)
 
     def part(self, members: Tensor) -> Bounded:
         """Return the samples `members`, int64, alone."""
-        selected = Bounded(self.network, self.region.part(members))
+        selected = Bounded(self.network, self.region.part(members), self.rows, self.memory)
         selected.low, selected.up = [low[members] for low in self.low], [up[members] for up in self.up]
         selected._numbers = dict(self._numbers)
         selected._refresh()

@@ -94,11 +94,10 @@ def choose(
     goal: Tensor,
     relaxation: Relaxation,
     back: BackwardBound,
-    size: int,
 ) -> Tensor:
     """Return the column (m,) to split each row at; -1 where there is none left.
 
-    Every candidate's halves are bounded, in dense networks after a few steps of optimisation, `size` rows at a time; what counts is
+    Every candidate's halves are bounded, in dense networks after a few steps of optimisation; what counts is
     how much of the way from the bound known (m,) to the goal (m,) they come, both halves together.
     """
     steps, overall = _DENSE if bounded.is_dense else _OTHERS
@@ -107,7 +106,7 @@ def choose(
     if not len(row):
         return best
     gains = []
-    for part in torch.arange(len(row), device=row.device).split(max(1, size // 2)):
+    for part in torch.arange(len(row), device=row.device).split(max(1, bounded.rows // 2)):
         at = row[part]
         halves = children(rows.at(at), column[part], slope_gain(relaxation, back, at, column[part]))
         improved_bounds, _ = optimise(bounded, halves, steps, torch.inf)
@@ -297,7 +296,7 @@ class BranchAndBoundSearch:
         self._try(x, rows.sample, check)
         inputs, outputs = bounded.forward(x, rows, relaxation, back)
         ranked = scores(bounded, rows, relaxation, back, inputs, outputs)
-        column = choose(bounded, rows, ranked, bounds, goal, relaxation, back, self._limits.rows)
+        column = choose(bounded, rows, ranked, bounds, goal, relaxation, back)
         for i in (column < 0).nonzero().flatten().tolist():
             self._leaf(rows.at(torch.tensor([i], device=query.device)), int(query[i]), check)
         go = column >= 0
@@ -307,7 +306,7 @@ class BranchAndBoundSearch:
         halves = children(rows.at(at), column[at], slope_gain(relaxation, back, at, column[at]))
         owner, floor = (t[at].repeat_interleave(2) for t in (query, bounds))
         self.domains += 2 * torch.bincount(rows.sample[at].cpu(), minlength=len(self.domains))
-        for part in torch.arange(len(halves), device=at.device).split(self._limits.rows):
+        for part in torch.arange(len(halves), device=at.device).split(bounded.rows):
             self._bound_and_add(halves.at(part), owner[part], floor[part])
 
     def _bound_and_add(self, halves: LinearSpecs, query: Tensor, floor: Tensor) -> None:

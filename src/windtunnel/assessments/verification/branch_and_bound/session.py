@@ -95,7 +95,9 @@ def decide(
     An OutOfTimeError of the caller's own limit, in between, ends it too: what is known by then stands.
     larger: what is known to hold inside in larger regions, by sample.
     """
-    work = _MarginBounds(network, region, targets, goals, check, limits, expired, larger)
+    work = _MarginBounds(
+        network, region, targets.to(network.device), goals.to(network.device).double(), check, limits, expired, larger
+    )
     with suppress(OutOfTimeError):
         work.quickly()
         if limits.domains > 1:
@@ -103,41 +105,40 @@ def decide(
     return work.decided()
 
 
+@dataclass
 class _MarginBounds:
     """The margins of all other classes of n samples, Q = n (K - 1) linear functions, and how far they are bounded."""
 
-    def __init__(
-        self,
-        network: Network,
-        region: BallRegions,
-        targets: Tensor,
-        goals: Tensor,
-        check: Check,
-        limits: Limits,
-        expired: Callable[[], bool],
-        larger: Mapping[int, Inner],
-    ) -> None:
-        self._network, self._region, self._check, self._limits, self._expired = network, region, check, limits, expired
-        n, k, device = len(region), network.num_outputs, network.device
-        targets, self._goals = targets.to(device), goals.to(device).double()
-        others = torch.arange(k, device=device).expand(n, k) != targets[:, None]
+    _network: Network
+    _region: BallRegions
+    _targets: Tensor
+    _goals: Tensor
+    _check: Check
+    _limits: Limits
+    _expired: Callable[[], bool]
+    _larger: Mapping[int, Inner]
+
+    def __post_init__(self) -> None:
+        n, k, device = len(self._region), self._network.num_outputs, self._network.device
+        others = torch.arange(k, device=device).expand(n, k) != self._targets[:, None]
         self._sample, other = others.nonzero().unbind(1)
         eye = torch.eye(k, device=device)
-        self._spec = eye[targets[self._sample]] - eye[other]
+        self._spec = eye[self._targets[self._sample]] - eye[other]
         self._goal = self._goals[self._sample]
         self._bounds = torch.full((len(other),), -torch.inf, dtype=torch.float64, device=device)
         self._examples: dict[int, Tensor] = {}
         self._bend = True  # whether planes have gained something; where they have not once, they are not tried again
         self._domains, self._stuck = torch.zeros(n, dtype=torch.int64), torch.zeros(n, dtype=torch.bool)
         self._inside: tuple[Bounded, Tensor] | None = None  # of which samples it is
-        self._larger = larger
 
     def quickly(self) -> None:
         """CROWN inside, slopes of the margins optimised: all samples together."""
         members = self._undecided().nonzero().flatten()
         if len(members):
             initial_bounds = self._known(members.tolist())
-            bounded = bound_network(self._network, self._region.part(members), self._limits.rows, initial_bounds)
+            bounded = bound_network(
+                self._network, self._region.part(members), self._limits.rows, initial_bounds, self._limits.memory
+            )
             self._inside = bounded, members
             self._roots(bounded, members, _QUICK_ROOT)
 
@@ -185,10 +186,10 @@ class _MarginBounds:
 
     def _improve_inner(self, bounded: Bounded, margins: LinearSpecs) -> Tensor:
         """Optimise the slopes of the inner bounds that the margins depend on most, bound the others again; return as `_tighten`."""
-        limits, pooling = self._limits, self._network.has_windows
+        pooling = self._network.has_windows
         functions, steps = (_FUNCTIONS_BESIDE_POOLING, _STEPS_BESIDE_POOLING) if pooling else (_FUNCTIONS, _STEPS)
-        which, share = influential(bounded, margins, functions, limits.rows, together=True)
-        improve_network(bounded, which, steps, limits.rows, limits.memory, self._expired, others=not pooling)
+        which, share = influential(bounded, margins, functions, together=True)
+        improve_network(bounded, which, steps, self._expired, others=not pooling)
         return share
 
     def _tighten(self, bounded: Bounded, margins: LinearSpecs, round_: int) -> Tensor:
@@ -197,9 +198,9 @@ class _MarginBounds:
             return self._improve_inner(bounded, margins)
         most = min(_FIRST_BOUNDS * 10**round_, _MOST // self._network.width)
         most = max(1, min(most, _MOST_WITH_PLANES) if bounded.is_dense else most)
-        which, share = influential(bounded, margins, most, self._limits.rows)
+        which, share = influential(bounded, margins, most)
         effort = TighteningBudget(_FIRST_SPLITS * 2**round_, bounded.is_dense)
-        tighten(bounded, which, effort, self._limits.rows, self._limits.memory, self._expired)
+        tighten(bounded, which, effort, self._expired)
         return share
 
     def decided(self) -> Decided:
@@ -250,7 +251,7 @@ class _MarginBounds:
         still = (self._bounds[open_specs] <= self._goal[open_specs]).nonzero().flatten()
         if rows is None or not len(still) or self._expired() or not self._bend:
             return open_specs, rows
-        open_, rows = open_specs[still], with_planes(bounded, rows.at(still), _PLANES, self._limits.memory, _COLUMNS)
+        open_, rows = open_specs[still], with_planes(bounded, rows.at(still), _PLANES, _COLUMNS)
         self._bend = bounded.is_dense or bool(rows.planes)
         for part in torch.arange(len(open_), device=open_.device).split(self._limits.rows):
             self._bounds[open_[part]] = torch.maximum(self._bounds[open_[part]], bounded.value(rows.at(part)))

@@ -39,16 +39,18 @@ _VALUES = 2**23  # numbers of one tensor while forms are carried through the net
 
 @dataclass(frozen=True, slots=True)
 class _SampleOutcome:
-    """Result for one sample. radius: the verified part of the region around the identity, in half ranges. lead: the least margin."""
+    """Result for one sample. radius: the verified part of the region around the identity, in half ranges. lead: the least margin.
+
+    example: a counterexample and its parameters.
+    """
 
     verdict: Verdict
     decided_by: int
-    radius: float
-    domains: int
-    lead: float
-    timed_out: bool
-    example: Tensor
-    parameters: Tensor
+    example: tuple[Tensor, Tensor] | None = None
+    radius: float = 0.0
+    domains: int = 0
+    lead: float = -torch.inf
+    timed_out: bool = False
 
 
 def assess_transformation(name: str, entry: VerificationEntry, budget: Budget, subject: Subject) -> AssessmentResult:
@@ -66,24 +68,19 @@ def assess_transformation(name: str, entry: VerificationEntry, budget: Budget, s
     assert region.epsilon is not None
     canonical = canonical_subject(subject) if transformation.kinds[0].name != "occlusion" else None
     deadline = time.monotonic() + (entry.time_budget or float("inf"))
-    work = _SampleCertifier(transformation, region.epsilon, subject, canonical, params, entry.timeout, deadline)
-    identity = [
-        entry.model_dump(mode="json"),
-        str(region),
-        subject.dataset.digest(),
-        subject.classifier.digest,
-        subject.seed,
-    ]
-    checkpoint = Checkpoint(name, subject.resolved, [*identity, str(subject.classifier.device)])
+    timeout = entry.timeout or float("inf")
+    work = _SampleCertifier(transformation, region.epsilon, subject, canonical, params, timeout, deadline)
+    settings, classifier = [entry.model_dump(mode="json"), str(region)], subject.classifier
+    identity = [*settings, subject.dataset.digest(), classifier.digest, subject.seed, str(classifier.device)]
+    checkpoint = Checkpoint(name, subject.resolved, identity)
     batches = batches_of(torch.arange(len(subject.dataset)), 1, subject.seed, name)
     results = run_batches(batches, work, name=name, checkpoint=checkpoint)
     data = _data(subject, transformation, results)
     checkpoint.clear()
     names: list[Json] = list(STEPS)
-    row = TRANSFORMATIONS[0].algorithm
     return AssessmentResult(
         name=name,
-        semantics=Semantics(row, PerturbationBudget(region.norm, region.epsilon)),
+        semantics=Semantics(TRANSFORMATIONS[0].algorithm, PerturbationBudget(region.norm, region.epsilon)),
         data=data,
         metrics=verification_metrics(data, list(STEPS), region.epsilon),
         caveats=canonical.caveats if canonical else (),
@@ -124,22 +121,18 @@ def _data(subject: Subject, transformation: Transformation, results: dict[str, T
     }
 
 
+@dataclass
 class _SampleCertifier:
     """A unit of work: one sample."""
 
-    def __init__(
-        self,
-        transformation: Transformation,
-        epsilon: float,
-        subject: Subject,
-        canonical: Canonical | None,
-        params: ParameterSplits,
-        timeout: float | None,
-        deadline: float,
-    ) -> None:
-        self.transformation, self.epsilon, self.subject, self.canonical = transformation, epsilon, subject, canonical
-        self.params, self.timeout, self.deadline = params, timeout or float("inf"), deadline
-        self._network: FormNetwork | None = None
+    transformation: Transformation
+    epsilon: float
+    subject: Subject
+    canonical: Canonical | None
+    params: ParameterSplits
+    timeout: float
+    deadline: float
+    _network: FormNetwork | None = None
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_network": None}  # a traced module cannot be sent to a worker
@@ -157,6 +150,11 @@ class _SampleCertifier:
         started = time.monotonic()
         with seeded(batch.seed):
             outcome = self._decide(int(batch.indices), min(started + self.timeout, self.deadline))
+        inputs, p = self.subject.dataset.inputs, len(self.transformation.names)
+        example, parameters = outcome.example or (
+            inputs.new_full(inputs.shape[1:], torch.nan),
+            torch.full((p,), torch.nan),
+        )
         return {
             "verdict": torch.tensor([int(outcome.verdict)]),
             "decided_by": torch.tensor([outcome.decided_by]),
@@ -164,24 +162,22 @@ class _SampleCertifier:
             "domains": torch.tensor([outcome.domains]),
             "lead": torch.tensor([outcome.lead], dtype=torch.float64),
             "timed_out": torch.tensor([outcome.timed_out]),
-            "example": outcome.example[None],
-            "parameters": outcome.parameters[None].double(),
+            "example": example[None],
+            "parameters": parameters[None].double(),
             "seconds": torch.tensor([time.monotonic() - started], dtype=torch.float64),
         }
 
     def _decide(self, i: int, late: float) -> _SampleOutcome:
-        subject, p = self.subject, len(self.transformation.names)
+        subject = self.subject
         image, label = subject.dataset.inputs[i], int(subject.dataset.targets[i])
-        none, nowhere = torch.full_like(image, torch.nan), torch.full((p,), torch.nan)
-        identity = torch.tensor(self.transformation.identity)
         if not bool(subject.clean_correct[i]):
-            return _SampleOutcome(Verdict.FALSIFIED, 0, 0.0, 0, -torch.inf, False, image, identity)
+            return _SampleOutcome(Verdict.FALSIFIED, 0, (image, torch.tensor(self.transformation.identity)))
         is_occlusion = self.transformation.kinds[0].name == "occlusion"
         counterexample = self._broken_place(image, label) if is_occlusion else self._attack(image, label)
         if counterexample is not None and not (self.params.verified_range and not self.transformation.is_square):
-            return _SampleOutcome(Verdict.FALSIFIED, 1, 0.0, 0, -torch.inf, False, *counterexample)
+            return _SampleOutcome(Verdict.FALSIFIED, 1, counterexample)
         if is_occlusion:  # every place was tried
-            return _SampleOutcome(Verdict.VERIFIED, 2, self.epsilon, 0, 0.0, False, none, nowhere)
+            return _SampleOutcome(Verdict.VERIFIED, 2, radius=self.epsilon, lead=0.0)
         if self.transformation.is_square:
             return self._bound_places(image, label, late)
         return self._split(image, label, late, counterexample)
@@ -205,8 +201,8 @@ class _SampleCertifier:
         """Search a counterexample: (image, parameters), confirmed by the classifier on what is stored; None where none is found."""
         classifier = self.subject.classifier
         inputs, labels = image[None].to(classifier.device), torch.tensor([label], device=classifier.device)
-        n, p = 1, len(self.transformation.names)
-        best, units = inputs.new_full((n,), -torch.inf), inputs.new_zeros(n, p)
+        p = len(self.transformation.names)
+        best, units = inputs.new_full((1,), -torch.inf), inputs.new_zeros(1, p)
         problem = ParameterSearch(
             self.transformation,
             self.epsilon,
@@ -252,7 +248,6 @@ class _SampleCertifier:
         """
         exact, p = image.double(), len(self.transformation.names)
         identity, half_ranges = unit_tensors(self.transformation, torch.float64)
-        none, nowhere = torch.full_like(image, torch.nan), torch.full((p,), torch.nan)
         side = round(_FIRST_PARTS ** (1 / p)) if p <= 2 else 1
         weights = torch.tensor(
             [_EXACT.get(kind.name, 1.0) for kind in self.transformation.kinds for _ in kind.parameters]
@@ -294,7 +289,7 @@ class _SampleCertifier:
                 if counterexample is not None and self._distance(counterexample) < limit:
                     example, limit = counterexample, self._distance(counterexample)
             if example is not None and not self.params.verified_range:
-                return _SampleOutcome(Verdict.FALSIFIED, decided_by, 0.0, domains, -torch.inf, False, *example)
+                return _SampleOutcome(Verdict.FALSIFIED, decided_by, example, domains=domains)
             influence = (form.slopes.abs().flatten(2).sum(2) + 1e-9 * (high - low)) * weights
             for k in rest:
                 if float((high[k] - low[k]).max()) < _NARROWEST:
@@ -311,32 +306,27 @@ class _SampleCertifier:
         radius = min([self.epsilon, limit, stuck, *(part[0] for part in queue)])
         is_late = bool(queue) and time.monotonic() >= late
         if example is not None:
-            return _SampleOutcome(Verdict.FALSIFIED, decided_by, radius, domains, -torch.inf, is_late, *example)
+            return _SampleOutcome(Verdict.FALSIFIED, decided_by, example, radius, domains, timed_out=is_late)
         if not queue and stuck == float("inf"):
-            return _SampleOutcome(Verdict.VERIFIED, 2, radius, domains, least, False, none, nowhere)
-        return _SampleOutcome(Verdict.UNKNOWN, -1, radius, domains, -torch.inf, is_late, none, nowhere)
+            return _SampleOutcome(Verdict.VERIFIED, 2, None, radius, domains, least)
+        return _SampleOutcome(Verdict.UNKNOWN, -1, None, radius, domains, timed_out=is_late)
 
     def _distance(self, example: tuple[Tensor, Tensor] | None) -> float:
         """Distance of a counterexample from the identity, in half ranges; inf for none."""
-        return (
-            float(parameter_distances(self.transformation, self.transformation.table(example[1][None])))
-            if example
-            else float("inf")
-        )
+        if example is None:
+            return float("inf")
+        return float(parameter_distances(self.transformation, self.transformation.table(example[1][None])))
 
     def _bound_places(self, image: Tensor, label: int, late: float) -> _SampleOutcome:
         """Bound a patch at every place, its values free: first as boxes, then with a symbol for each value."""
         side, channels = self.transformation.side(self.epsilon), len(image)
-        none, nowhere = torch.full_like(image, torch.nan), torch.full((3,), torch.nan)
         places = [(int(row), int(column)) for _, row, column in self._places(image)]
         exact, domains, least = image.double(), 0, float("inf")
         for symbols in (0, channels * side * side):
             together, remaining = max(1, min(64, _VALUES // ((symbols + 2) * max(self._width, 1)))), []
             for start in range(0, len(places), together):
                 if domains >= self.params.domains or time.monotonic() >= late:
-                    return _SampleOutcome(
-                        Verdict.UNKNOWN, -1, 0.0, domains, -torch.inf, time.monotonic() >= late, none, nowhere
-                    )
+                    return _SampleOutcome(Verdict.UNKNOWN, -1, domains=domains, timed_out=time.monotonic() >= late)
                 chosen = places[start : start + together]
                 margins = self._margins(_patched(exact, chosen, side, symbols > 0), label)
                 domains += len(chosen)
@@ -345,9 +335,9 @@ class _SampleCertifier:
                     least = min(least, float(margins[verified].min()))
                 remaining += [corner for corner, done in zip(chosen, verified.tolist(), strict=True) if not done]
                 if symbols and remaining:
-                    return _SampleOutcome(Verdict.UNKNOWN, -1, 0.0, domains, -torch.inf, False, none, nowhere)
+                    return _SampleOutcome(Verdict.UNKNOWN, -1, domains=domains)
             places = remaining
-        return _SampleOutcome(Verdict.VERIFIED, 2, self.epsilon, domains, least, False, none, nowhere)
+        return _SampleOutcome(Verdict.VERIFIED, 2, None, self.epsilon, domains, least)
 
     @property
     def _width(self) -> int:
