@@ -1,7 +1,7 @@
 """The pipeline of a verification: steps decide samples, and the contract's numbers are made of what they decided."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -145,19 +145,10 @@ def _as_it_ran(algorithm: Algorithm, steps: Sequence[str], task: VerificationTas
 
 
 def _data(ledger: Ledger, canonical: Canonical, norm: Norm) -> Tensors:
-    subject = ledger.subject
-    finite = finite_samples(ledger.examples)
-    predictions, distances = torch.full((len(finite),), -1), torch.full((len(finite),), torch.nan)
-    if finite.any():
-        indices = finite.nonzero().flatten()
-        examples, targets = scratch.samples_at(ledger.examples, indices), subject.dataset.targets[indices]
-        predictions[finite] = subject.classifier.predict(examples, targets)
-        distances[finite] = distance(norm, ledger.examples, subject.dataset.inputs)[finite]
+    subject, examples = ledger.subject, ledger.examples
     return {
         **base_data(subject, ledger.verdicts),
-        "perturbed_inputs": ledger.examples,
-        "perturbed_predictions": predictions,
-        "perturbation_distance": distances,
+        **counterexample_data(subject, examples, lambda: distance(norm, examples, subject.dataset.inputs)),
         "output_bounds": canonical.outputs(ledger.lower, ledger.upper),
         "runtime_per_sample": ledger.seconds,
         "lower_margins": canonical.margins(ledger.lower_margins),
@@ -165,6 +156,18 @@ def _data(ledger: Ledger, canonical: Canonical, norm: Norm) -> Tensors:
         "timed_out": ledger.timed_out,
         "subdomains": ledger.subdomains,
     }
+
+
+def counterexample_data(subject: Subject, examples: Tensor, distances: Callable[[], Tensor]) -> Tensors:
+    """Return the counter-examples (N, ...), NaN rows where there are none, with their predictions and their `distances` (N,)."""
+    finite = finite_samples(examples) if len(examples) else torch.zeros(0, dtype=torch.bool)
+    predictions, measured = torch.full((len(finite),), -1), torch.full((len(finite),), torch.nan)
+    if finite.any():
+        indices = finite.nonzero().flatten()
+        broken = scratch.samples_at(examples, indices)
+        predictions[finite] = subject.classifier.predict(broken, subject.dataset.targets[indices])
+        measured[finite] = distances()[finite]
+    return {"perturbed_inputs": examples, "perturbed_predictions": predictions, "perturbation_distance": measured}
 
 
 def _radii(data: Tensors, radius: Radius, ledger: Ledger, task: VerificationTask) -> tuple[Tensors, Tensor]:

@@ -170,3 +170,15 @@ def improved(net: Network, region: BallRegions, iterations: int) -> Bounded:
     every = [torch.ones(2, len(region), layer.size, dtype=torch.bool) for layer in net.layers]
     improve_network(bounded, every, iterations, lambda: False)
     return bounded
+
+
+def inputs_of_activations(net: Network, x: Tensor) -> Tensor:
+    """(m, units): the inputs of all activations at x (m, *input_shape), in the order they run."""
+    inputs = [x.flatten(1)[:, :0]]
+
+    def look(j: int, z: Tensor) -> Tensor:
+        inputs.append(z.flatten(1).clone())
+        return net.layers[j].activation(z)
+
+    net.run(x, look)
+    return torch.cat(inputs, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from exact import inputs_of_activations
 from torch import Tensor, nn
 
 from windtunnel.assessments.verification.branch_and_bound import intermediate
@@ -111,7 +112,7 @@ def test_groups_make_up_a_layer_and_nothing_outside_its_window_moves_a_unit(name
 
 
 def inputs_of(net: Network, j: int, x: Tensor) -> Tensor:
-    return net.inputs_of_activations(x)[0].split(net.sizes)[j]
+    return inputs_of_activations(net, x)[0].split(net.sizes)[j]
 
 
 def margins(net: Network) -> tuple[Bounded, LinearSpecs]:
@@ -175,7 +176,7 @@ def test_better_slopes_raise_the_bounds_of_a_whole_layer_and_no_point_lies_outsi
         assert any(b < 0.999 * a for a, b in zip(before[1:], after[1:], strict=True))
     sample = torch.arange(2).repeat_interleave(500)
     points = balls.points(torch.rand(1000, 512, dtype=torch.float64) * 2 - 0.5, sample)
-    values = net.inputs_of_activations(points.view(-1, *SHAPE)).split(net.sizes, 1)
+    values = inputs_of_activations(net, points.view(-1, *SHAPE)).split(net.sizes, 1)
     for low, up, value in zip(bounded.low, bounded.up, values, strict=True):
         assert (value >= low[sample]).all()
         assert (value <= up[sample]).all()

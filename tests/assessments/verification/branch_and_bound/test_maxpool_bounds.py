@@ -6,6 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from exact import inputs_of_activations
 from scipy.optimize import linprog
 from torch import nn
 
@@ -229,7 +230,7 @@ def test_no_point_lies_below_a_bound_with_splits_and_without(name, norm, planes)
     else:
         push = (noise - 0.5) / (noise - 0.5).norm(dim=1, keepdim=True)
         points = (region.centre[sample].flatten(1) + 0.7 * push).clamp(0, 1)
-    met = network.inputs_of_activations(points.view(-1, *shape))
+    met = inputs_of_activations(network, points.view(-1, *shape))
     starts = np.cumsum([0, *network.sizes])
     unit = torch.cat([starts[j] + units for j, units in enumerate(bounded.units)])
     low, up = torch.cat(bounded.low, 1)[sample], torch.cat(bounded.up, 1)[sample]
@@ -301,7 +302,7 @@ def test_bounds_with_any_multipliers_hold_in_every_subdomain_of_a_window(relu, p
     for weight in (1.0, -1.0):
         network = Network(Sum(weight, torch.randn(4, generator=generator), relu=relu), (1, 2, 2), CPU)
         bounded = bound_network(network, region, 64)
-        met = network.inputs_of_activations(corners.view(-1, 1, 2, 2))
+        met = inputs_of_activations(network, corners.view(-1, 1, 2, 2))
         unit = torch.cat(
             [start + units for start, units in zip(np.cumsum([0, *network.sizes]), bounded.units, strict=False)]
         )

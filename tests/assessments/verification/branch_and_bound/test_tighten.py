@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from exact import improved, network
+from exact import improved, inputs_of_activations, network
 from torch import nn
 
 from windtunnel.assessments.verification.branch_and_bound import intermediate
@@ -34,7 +34,7 @@ def tightened(net, region, splits, memory=10**9):
 
 def inputs_at_points(net, region):
     points = region.low + (region.high - region.low) * torch.rand(4000, 16, dtype=torch.float64).round(decimals=1)
-    return net.inputs_of_activations(points.view(-1, 1, 4, 4))
+    return inputs_of_activations(net, points.view(-1, 1, 4, 4))
 
 
 @pytest.mark.parametrize("kind", KINDS)

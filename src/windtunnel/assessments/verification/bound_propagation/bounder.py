@@ -181,7 +181,7 @@ def bound_all(
     is_known = torch.zeros(len(bounder.subject.dataset), dtype=epsilons.dtype)
     is_known[indices] = epsilons
     alone = replace(bounder, fallbacks={}, halved={}, incidents=Incidents(), deadline=float("inf"))
-    work = _Unit(alone, Deadline(bounder.deadline), method, is_known, logits, bounder.unsupported)
+    work = _Unit(alone, Deadline(bounder.deadline), method, is_known, logits)
     for batch, result in each_batch(
         batches, work, name=name, checkpoint=checkpoint, without=work.nothing, incidents=bounder.incidents
     ):
@@ -204,13 +204,10 @@ class _Unit:
     method: str
     epsilons: Tensor
     logits: bool
-    unsupported: dict[str, str]
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         started = time.perf_counter()
-        bounder = replace(
-            self.bounder, fallbacks={}, halved={}, deadline=self.deadline.here(), unsupported=self.unsupported
-        )
+        bounder = replace(self.bounder, fallbacks={}, halved={}, deadline=self.deadline.here())
         results = self.nothing(batch)
         position = {row: i for i, row in enumerate(batch.indices.tolist())}
         for indices, method, bounds in bounder.bound(

@@ -421,17 +421,6 @@ class Network:
             self._modules[torch.float64](x.view(3, *self.input_shape))
         return errors
 
-    def inputs_of_activations(self, x: Tensor) -> Tensor:
-        """(m, units): the inputs of all activations at x (m, *input_shape), in the order they run."""
-        inputs = list[Tensor]()
-
-        def look(j: int, z: Tensor) -> Tensor:
-            inputs.append(z.flatten(1).clone())
-            return self._activations[j](z)
-
-        self.run(x, look)
-        return torch.cat(inputs, 1) if inputs else x.flatten(1)[:, :0]
-
     def _zeros(self, rows: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(rows, *self.input_shape, dtype=dtype, device=self.device)
 

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from windtunnel.assessments.verification.canonical.fold import end_in_linear, fold, rescale
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Caveat
-from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.references import first_line
 from windtunnel.core.statistics import median
 from windtunnel.core.subject import Subject
@@ -125,32 +124,18 @@ def unit_of(logits: Tensor) -> tuple[float, float]:
 @lru_cache(maxsize=4)
 def _traced(classifier: Classifier) -> Trace | str:
     """Return the network traced and folded, ending in a linear layer; a text where it cannot be, or does not give the logits."""
-    from windtunnel.assessments.verification.canonical.trace import (  # imports the exporter of torch, which is large
-        BranchingError,
-        FixedBatchError,
-        UntraceableError,
-        trace,
-    )
+    # This imports the exporter of torch, which is large.
+    from windtunnel.assessments.verification.canonical.trace import UntraceableError, trace
 
     sample = torch.rand(8, *classifier.input_shape, generator=torch.Generator().manual_seed(0))
     try:
-        traced = trace(classifier.module, sample[:1])
+        traced = trace(classifier.module, sample[:1], classifier.source)
         with torch.no_grad():
             fold(traced.graph)
             end_in_linear(traced.graph, classifier.num_classes)
             expected, actual = classifier.logits(sample).double(), traced.graph(sample.double())
     except UntraceableError as error:
         return str(error)
-    except FixedBatchError as error:
-        raise IncompatibleError(
-            f"{classifier.source} fixes the size of the batch when it is traced, as len(x) does; write x.shape[0], or "
-            f"use windtunnel's smoothing"
-        ) from error
-    except BranchingError as error:
-        raise IncompatibleError(
-            f"{classifier.source} chooses by the values of its input what it computes (an if on a tensor): a verifier "
-            f"would follow one branch alone; write it without, with torch.where, or use windtunnel's smoothing"
-        ) from error
     except RuntimeError as error:  # a cast inside the module, whose weights are float64 here
         return f"its graph cannot be computed in float64 ({first_line(error)})"
     ending = {"": lambda x: x, "softmax": lambda x: x.softmax(1), "log_softmax": lambda x: x.log_softmax(1)}

@@ -17,24 +17,17 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from windtunnel.assessments.verification.canonical import operators
 from windtunnel.assessments.verification.canonical.fold import argument
+from windtunnel.core.errors import IncompatibleError
 
 
 class UntraceableError(Exception):
     """The module cannot be exported as a graph; the text says why."""
 
 
-class FixedBatchError(Exception):
-    """The module takes the size of the batch for a number, so that a graph of it is one of batches of that size."""
-
-
-class BranchingError(Exception):
-    """The module does one thing or another, as the values of its input are: no one graph is the module."""
-
-
 @cache
 def load_tracer() -> None:
     """Import what the exporter imports at its first use: two seconds, which are no part of any model's time budget."""
-    trace(nn.Linear(1, 1), torch.zeros(1, 1))
+    trace(nn.Linear(1, 1), torch.zeros(1, 1), "a layer")
 
 
 @dataclass(slots=True)
@@ -45,11 +38,11 @@ class Trace:
     ending: str = ""
 
 
-def trace(module: nn.Module, sample: Tensor) -> Trace:
-    """Return `module` on a batch like `sample` (1, ...) as a graph of torch modules; the module itself is not touched.
+def trace(module: nn.Module, sample: Tensor, source: str) -> Trace:
+    """Return `module`, of `source`, on a batch like `sample` (1, ...) as a graph of torch modules; the module itself is not touched.
 
     Dropout is left out, arithmetic with constants becomes `Affine`, and a softmax at the end is taken off: it changes no
-    decision. Raises UntraceableError, FixedBatchError, BranchingError.
+    decision. Raises UntraceableError, and IncompatibleError for a module of which a graph is one branch, or of one size of batch.
     """
     copied = copy.deepcopy(module).cpu().eval()
     two = sample.cpu().expand(2, *sample.shape[1:]).contiguous()
@@ -58,10 +51,16 @@ def trace(module: nn.Module, sample: Tensor) -> Trace:
             program = torch.export.export(copied, (two,), dynamic_shapes=({0: torch.export.Dim("n")},))
             return _Copier(program.module(check_guards=False)).copy()
         except GuardOnDataDependentSymNode as error:
-            raise BranchingError from error
+            raise IncompatibleError(
+                f"{source} chooses by the values of its input what it computes (an if on a tensor): a verifier "
+                f"would follow one branch alone; write it without, with torch.where, or use windtunnel's smoothing"
+            ) from error
         except Exception as error:  # the exporter raises many kinds for what it cannot trace
             if "specialized it to be a constant" in str(error):
-                raise FixedBatchError from error
+                raise IncompatibleError(
+                    f"{source} fixes the size of the batch when it is traced, as len(x) does; write x.shape[0], or "
+                    f"use windtunnel's smoothing"
+                ) from error
             raise UntraceableError(" ".join(str(error).split())[:160]) from error
 
 

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.attacks.transformations.search import ParameterSearch, gradient, grid, places_of
-from windtunnel.assessments.verification.assess import verification_metrics
+from windtunnel.assessments.verification.assess import counterexample_data, verification_metrics
 from windtunnel.assessments.verification.canonical.subject import Canonical, canonical_subject
 from windtunnel.assessments.verification.rows import TRANSFORMATIONS
 from windtunnel.assessments.verification.transformations.affine_forms import AffineForm, FormNetwork
 from windtunnel.assessments.verification.transformations.envelopes import MARGIN, envelope
 from windtunnel.core.batches import Batch, batches_of
-from windtunnel.core.chunks import finite_samples
 from windtunnel.core.classifier import forward_samples
 from windtunnel.core.contracts import Json, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.seeds import seeded
@@ -96,20 +95,11 @@ def assess_transformation(name: str, entry: VerificationEntry, budget: Budget, s
 
 
 def _data(subject: Subject, transformation: Transformation, results: dict[str, Tensor]) -> Tensors:
-    examples, n = results["example"], len(subject.dataset)
-    finite = finite_samples(examples) if n else torch.zeros(0, dtype=torch.bool)
-    predictions, distances = torch.full((n,), -1), torch.full((n,), torch.nan)
-    if finite.any():
-        predictions[finite] = subject.classifier.predict(examples[finite], subject.dataset.targets[finite])
     table = transformation.table(results["parameters"])
-    if finite.any():
-        distances[finite] = parameter_distances(transformation, table)[finite]
-    no_bounds = torch.full((n, subject.classifier.num_classes), torch.nan)
+    no_bounds = torch.full((len(subject.dataset), subject.classifier.num_classes), torch.nan)
     return {
         **base_data(subject, results["verdict"]),
-        "perturbed_inputs": examples,
-        "perturbed_predictions": predictions,
-        "perturbation_distance": distances,
+        **counterexample_data(subject, results["example"], lambda: parameter_distances(transformation, table)),
         PARAMETERS: table,
         "output_bounds": {"lower": no_bounds, "upper": no_bounds.clone()},
         "runtime_per_sample": results["seconds"].float(),

@@ -3,6 +3,7 @@
 import math
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -177,8 +178,9 @@ def _decide(
         if seconds <= 0:
             return InstanceResult("timeout")
         done = _ATTACKS if word == "unbounded" else _ATTACKS | _BOUNDS
-        word, example = _attack(subject, seconds * _ATTACKED)
-        if word == "unknown":
+        # Long attacks are on the graph as it was read: a traced one has no gradient at jumps.
+        word, example = "sat", _attacked(subject, (falsify, falsify_targeted), seconds * _ATTACKED)
+        if example is None:
             seconds = (entry.timeout or math.inf) - (time.monotonic() - started)
             steps = tuple(step for step in entry.steps if step not in done) or entry.steps
             word, example = _decide_hard(subject, _within(entry.model_copy(update={"steps": steps}), seconds))
@@ -196,19 +198,10 @@ def _decide_easy(subject: Subject, seconds: float) -> tuple[str, Tensor | None]:
 
     Nothing that traces a graph or bounds it by another library is imported for them: that takes longer than they do.
     """
-    data, deadline = subject.dataset, time.monotonic() + seconds
-    is_broken, examples = falsify(
-        subject.classifier,
-        data.inputs,
-        data.targets,
-        _HALF,
-        subject.seed,
-        steps=QUICK_STEPS,
-        restarts=QUICK_RESTARTS,
-        deadline=deadline,
-    )
-    if bool(is_broken[0]):
-        return "sat", examples[0]
+    deadline = time.monotonic() + seconds
+    example = _attacked(subject, (falsify,), seconds, steps=QUICK_STEPS, restarts=QUICK_RESTARTS)
+    if example is not None:
+        return "sat", example
     canonical, sample = canonical_subject(subject, traced=False), torch.zeros(1, dtype=torch.int64)
     lead, root = ROUNDING + 2 * canonical.slack, BranchAndBound(domains=1)
     session = Searcher(canonical.subject, Norm.LINF, lead, root, torch.tensor([seconds]), Deadline(deadline)).session(
@@ -222,16 +215,18 @@ def _decide_easy(subject: Subject, seconds: float) -> tuple[str, Tensor | None]:
     return ("unsat" if is_verified else "unknown"), None
 
 
-def _attack(subject: Subject, seconds: float) -> tuple[str, Tensor | None]:
-    """Return the word and the counter-example of long attacks on the graph as it was read: a traced one has no gradient at jumps."""
+def _attacked(
+    subject: Subject, searches: Sequence[Callable[..., tuple[Tensor, Tensor]]], seconds: float, **effort: int
+) -> Tensor | None:
+    """Return the counter-example of the first of the `searches` that ends with one; None where they find none in `seconds`."""
     data, deadline = subject.dataset, time.monotonic() + seconds
-    for search in (falsify, falsify_targeted):
+    for search in searches:
         is_broken, examples = search(
-            subject.classifier, data.inputs, data.targets, _HALF, subject.seed, deadline=deadline
+            subject.classifier, data.inputs, data.targets, _HALF, subject.seed, deadline=deadline, **effort
         )
         if bool(is_broken[0]):
-            return "sat", examples[0]
-    return "unknown", None
+            return examples[0]
+    return None
 
 
 def _decide_hard(subject: Subject, entry: VerificationEntry) -> tuple[str, Tensor | None]:
