@@ -4,8 +4,9 @@ import os
 
 import pytest
 
-from windtunnel.boundary.writing import check_output, writing
+from windtunnel.boundary.writing import check_output
 from windtunnel.core.errors import UserError
+from windtunnel.records.files import replacing
 
 
 def test_a_file_of_another_kind_is_never_replaced(tmp_path, monkeypatch):
@@ -37,9 +38,10 @@ def test_a_file_of_another_kind_is_never_replaced(tmp_path, monkeypatch):
 
 def test_a_result_is_written_whole_also_into_a_new_folder(tmp_path):
     path = tmp_path / "new" / "report.html"
-    with writing(path, where="--html", suffixes=(".html",)) as file:
+    with replacing(check_output(path, where="--html", suffixes=(".html",))) as file:
         file.write_text("first")
-    with pytest.raises(ZeroDivisionError), writing(path, where="--html", suffixes=(".html",)) as file:
+    checked = check_output(path, where="--html", suffixes=(".html",))
+    with pytest.raises(ZeroDivisionError), replacing(checked) as file:
         file.write_text(f"cut {1 / 0}")
     assert path.read_text() == "first"
     assert [p.name for p in path.parent.iterdir()] == ["report.html"]
@@ -50,9 +52,6 @@ def test_a_linked_folder_does_not_lead_outside(tmp_path):
     outside.mkdir()
     folder.mkdir()
     (folder / "link").symlink_to(outside)
-    with (
-        pytest.raises(UserError, match="leads out of"),
-        writing(folder / "link" / "a.yaml", where="init", inside=folder),
-    ):
-        pass
+    with pytest.raises(UserError, match="leads out of"):
+        check_output(folder / "link" / "a.yaml", where="init", inside=folder)
     assert not list(outside.iterdir())

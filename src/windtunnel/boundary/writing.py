@@ -2,13 +2,11 @@
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
 from windtunnel.boundary.files import path_text
 from windtunnel.core.errors import UserError
-from windtunnel.records.files import replacing
 
 # Files that no output may replace, whatever it is called: they are the user's or DVC's.
 _PROTECTED_NAMES = frozenset({"params.yaml", "dvc.yaml", "dvc.lock", ".dvcignore", ".gitignore", ".windtunnel.json"})
@@ -31,7 +29,7 @@ def check_output(
     inside: Path | None = None,
     of_project: bool = False,
 ) -> Path:
-    """Return `path` if a file may be written there; call it before any work.
+    """Return `path` if a file may be written there; call it before any work, and write by `records.files.replacing`.
 
     Args:
         path: where to write; missing folders above it are made later.
@@ -85,22 +83,6 @@ def check_output_folder(folder: Path, files: Iterable[str], *, where: str) -> Pa
     if not names and os.path.lexists(folder) and next(folder.iterdir(), None) is not None:
         raise UserError(f"{where} {path_text(folder)}: is not empty; name another folder")
     return folder
-
-
-@contextmanager
-def writing(
-    path: Path,
-    *,
-    where: str,
-    suffixes: Iterable[str] = (),
-    inputs: Iterable[Path] = (),
-    inside: Path | None = None,
-    of_project: bool = False,
-) -> Iterator[Path]:
-    """Yield a file beside `path` to write; it takes the place of `path` when the block ends; see `check_output`."""
-    checked = check_output(path, where=where, suffixes=suffixes, inputs=inputs, inside=inside, of_project=of_project)
-    with replacing(checked) as temporary:
-        yield temporary
 
 
 def _is_same(first: Path, second: Path) -> bool:

@@ -6,7 +6,7 @@ does not fit is refused in one line.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
@@ -56,6 +56,24 @@ class Record(BaseModel):
     def extra(self) -> Mapping[str, Value]:
         """Return the values of undeclared keys."""
         return self.model_extra or {}
+
+    def rate_of(self, key: str) -> Rate | None:
+        """Return the rate in the field `key`, with its interval from the fields beside it; None where it has no value."""
+        return rate(vars(self), key)
+
+
+class SandwichRecord(Record):
+    """A block with the rates of a sandwich: of a budget, or of a slice at one."""
+
+    @property
+    def worst_case(self) -> Rate | None:
+        """Worst-case accuracy over the attacked samples: the union of the draws."""
+        return self.rate_of("worst_case_accuracy")
+
+    @property
+    def certified(self) -> Rate | None:
+        """Certified accuracy over the same samples."""
+        return self.rate_of("certified_accuracy")
 
 
 class SparseRecord(Record):
@@ -184,11 +202,6 @@ class Rate(NamedTuple):
     low: float | None
     high: float | None
 
-    @classmethod
-    def of(cls, value: float | None, low: float | None, high: float | None) -> Rate | None:
-        """Return the rate; None where there is no value."""
-        return None if value is None else cls(value, low, high)
-
     @property
     def limits(self) -> tuple[float, float] | None:
         """The ends of the interval; None where it has none."""
@@ -203,17 +216,17 @@ class Rate(NamedTuple):
 
 def rate(metrics: Mapping[str, object], key: str) -> Rate | None:
     """Return the rate under `key`, with its interval from the metrics beside it; None where there is no such metric."""
-    ends = (
-        number(metrics, name) if metrics.get(name) is not None else None for name in (f"{key}_ci_low", f"{key}_ci_high")
-    )
-    return Rate(number(metrics, key), *ends) if metrics.get(key) is not None else None
+    return None if metrics.get(key) is None else Rate(number(metrics, key), *_interval(metrics, key))
 
 
 def limits(metrics: Mapping[str, object], key: str) -> tuple[float, float] | None:
     """Return the ends of the 95 % interval of the metric `key`; None where it has none."""
-    ends = (f"{key}_ci_low", f"{key}_ci_high")
-    low, high = (number(metrics, end) if metrics.get(end) is not None else None for end in ends)
-    return Rate(0.0, low, high).limits
+    return Rate(0.0, *_interval(metrics, key)).limits
+
+
+def _interval(metrics: Mapping[str, object], key: str) -> Iterator[float | None]:
+    for end in (f"{key}_ci_low", f"{key}_ci_high"):
+        yield None if metrics.get(end) is None else number(metrics, end)
 
 
 def read_metadata(directory: Path) -> Metadata:

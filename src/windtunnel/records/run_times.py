@@ -77,22 +77,13 @@ def measured_run_times(directory: Path, data_digest: str | None = None) -> list[
 
 def run_time_metrics(seconds: Sequence[float]) -> dict[str, float]:
     """Mean, median and 95th percentile of the seconds a sample took; nothing where no time is known."""
-    measured = sorted(s for s in seconds if not math.isnan(s))
+    measured = [s for s in seconds if not math.isnan(s)]
     if not measured:
         return {}
-    return {
-        "mean_runtime": math.fsum(measured) / len(measured),
-        "median_runtime": _quantile(measured, 0.5),
-        "p95_runtime": _quantile(measured, 0.95),
-    }
+    import numpy as np
 
-
-def _quantile(ordered: Sequence[float], q: float) -> float:
-    """Between the two values around it, as NumPy's and torch's default."""
-    position = q * (len(ordered) - 1)
-    below = math.floor(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
+    median, p95 = np.quantile(measured, (0.5, 0.95)).tolist()
+    return {"mean_runtime": math.fsum(measured) / len(measured), "median_runtime": median, "p95_runtime": p95}
 
 
 @cache

@@ -10,7 +10,7 @@ from pydantic import Field
 from windtunnel.core.contracts import Norm
 from windtunnel.core.transformations import budget_text
 from windtunnel.records.files import METADATA_FILE, read_block
-from windtunnel.records.metadata import Metadata, Options, Rate, Record, Value, fitting
+from windtunnel.records.metadata import Metadata, Options, Rate, Record, SandwichRecord, Value, fitting
 
 
 class DrawRecord(Record):
@@ -30,7 +30,7 @@ class DrawRecord(Record):
         return f"{self.family}.{self.name}"
 
 
-class Layer(Record):
+class Layer(SandwichRecord):
     """The robustness sandwich at one budget, each rate with its 95 % interval.
 
     name: of the budget, under which metrics have its rates; None where it has none.
@@ -69,20 +69,9 @@ class Layer(Record):
         return budget_text(self.norm, self.epsilon)
 
     @property
-    def worst_case(self) -> Rate | None:
-        """Worst-case accuracy over the union of the draws."""
-        return Rate.of(self.worst_case_accuracy, self.worst_case_accuracy_ci_low, self.worst_case_accuracy_ci_high)
-
-    @property
-    def certified(self) -> Rate | None:
-        """Certified accuracy over the same samples."""
-        return Rate.of(self.certified_accuracy, self.certified_accuracy_ci_low, self.certified_accuracy_ci_high)
-
-    @property
     def certified_all(self) -> Rate | None:
         """Certified accuracy over all samples, the lower bound of robust accuracy; of older versions that of `certified`."""
-        low, high = self.certified_accuracy_all_ci_low, self.certified_accuracy_all_ci_high
-        return Rate.of(self.certified_accuracy_all, low, high) or self.certified
+        return self.rate_of("certified_accuracy_all") or self.certified
 
     @property
     def n_certified(self) -> int:

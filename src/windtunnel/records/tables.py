@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from windtunnel.records.files import replacing
-from windtunnel.records.metadata import Rate, Record, Value, fitting
+from windtunnel.records.metadata import Rate, Record, SandwichRecord, Value, fitting
 
 if TYPE_CHECKING:
     from windtunnel.core.statistics import BinomialRate
@@ -36,7 +36,7 @@ class Share(Record):
     @property
     def rate(self) -> Rate | None:
         """The share with its interval; None without samples."""
-        return Rate.of(self.accuracy, self.accuracy_ci_low, self.accuracy_ci_high)
+        return self.rate_of("accuracy")
 
     @classmethod
     def of(cls, rate: BinomialRate, **name: str) -> Self:
@@ -48,7 +48,7 @@ class ClassShare(Share, _Named):
     """A line of a table of classes: `class`, `n`, and `accuracy` with its interval."""
 
 
-class SliceRow(Record):
+class SliceRow(SandwichRecord):
     """A slice at the global budget: samples, those attacked, how many are in each state, and rates with simultaneous intervals."""
 
     column: str
@@ -72,19 +72,9 @@ class SliceRow(Record):
         return f"{self.column} = {self.value}"
 
     @property
-    def worst_case(self) -> Rate | None:
-        """Worst-case accuracy over the attacked samples of the slice."""
-        return Rate.of(self.worst_case_accuracy, self.worst_case_accuracy_ci_low, self.worst_case_accuracy_ci_high)
-
-    @property
-    def certified(self) -> Rate | None:
-        """Certified accuracy over the same samples."""
-        return Rate.of(self.certified_accuracy, self.certified_accuracy_ci_low, self.certified_accuracy_ci_high)
-
-    @property
     def clean(self) -> Rate | None:
         """Clean accuracy over all samples of the slice."""
-        return Rate.of(self.clean_accuracy, self.clean_accuracy_ci_low, self.clean_accuracy_ci_high)
+        return self.rate_of("clean_accuracy")
 
 
 def table(kind: type[T], block: Mapping[str, object], key: str) -> T:

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from xml.etree import ElementTree
 
 from windtunnel.boundary.params_file import entry_names, lines_of, read_params
-from windtunnel.boundary.writing import writing
+from windtunnel.boundary.writing import check_output
 from windtunnel.core.contracts import Json
 from windtunnel.core.repository import repository
 from windtunnel.evaluation.gate.table import NO_CONDITION
@@ -138,7 +138,7 @@ def write_sarif(gate: GateResult, checks: Sequence[FindingRecord], layout: Layou
     ]
     driver: Json = {"name": "windtunnel", "version": package_version("windtunnel") or "", "rules": rules}
     log: Json = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
-    with writing(path, where="--sarif", suffixes=(".sarif",)) as temporary:
+    with replacing(check_output(path, where="--sarif", suffixes=(".sarif",))) as temporary:
         write_json(log, temporary)
 
 

@@ -40,9 +40,9 @@ class Correlation(Record):
     @property
     def of_pearson(self) -> Rate | None:
         """Pearson's coefficient with its interval."""
-        return Rate.of(self.pearson, self.pearson_ci_low, self.pearson_ci_high)
+        return self.rate_of("pearson")
 
     @property
     def of_spearman(self) -> Rate | None:
         """Spearman's coefficient with its interval."""
-        return Rate.of(self.spearman, self.spearman_ci_low, self.spearman_ci_high)
+        return self.rate_of("spearman")

@@ -18,9 +18,10 @@ from pydantic import BaseModel, Field, ValidationError
 
 from windtunnel.boundary.files import is_file, read_text
 from windtunnel.boundary.text import parse_json
-from windtunnel.boundary.writing import remove_inside, writing
+from windtunnel.boundary.writing import check_output, remove_inside
 from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.core.repository import dvc_root, repository
+from windtunnel.records.files import replacing
 
 PARAMS, GRAPH, RECORD = "params.yaml", "dvc.yaml", ".windtunnel.json"
 CI_SERVICES = ("github", "gitlab")
@@ -163,7 +164,7 @@ def _write(project: Plan, name: str, text: str, root: Path) -> None:
     """Write a file of the project; never through a link out of its folder."""
     inside = project.folder if project.folder.exists() and not name.startswith("../") else repository(root) or root
     path = _at(project.folder.absolute(), name)
-    with writing(path, where="init:", inside=inside, of_project=True) as temporary:
+    with replacing(check_output(path, where="init:", inside=inside, of_project=True)) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 

@@ -347,7 +347,7 @@ def write_site(runs: list[Run], folder: Path) -> Iterator[Path]:
     """Write every file of the page below `folder`; the page then opens from disk and asks nobody for anything."""
     for name, make in site(runs).items():
         path = folder / name
-        with writing(path, where="--bundle", suffixes=(path.suffix,), inside=folder) as temporary:
+        with replacing(check_output(path, where="--bundle", suffixes=(path.suffix,), inside=folder)) as temporary:
             temporary.write_bytes(make())
         yield path
 
