@@ -11,7 +11,7 @@ from torch import Tensor
 
 from windtunnel.core import scratch
 from windtunnel.core.errors import UserError, shown
-from windtunnel.core.references import FOREIGN, first_line
+from windtunnel.core.references import first_line, foreign_errors
 
 _NESTED = (list, tuple, deque, range)
 _MAX_DEPTH = 16  # of nested lists and maps
@@ -35,13 +35,10 @@ def array_of(values: object, what: str, *, names: bool = False) -> np.ndarray:
             numbers: sparse, quantized, nested and meta tensors, masked values, complex numbers, dates, objects.
 
     """
-    try:
+    # Lists of different lengths, and whatever an object's `__array__` raises.
+    with foreign_errors(lambda e: f"{what}: is no array ({first_line(e)})"):
         array = _from_tensor(values, what) if isinstance(values, Tensor) else _from_array_like(values, what)
         return _owned(_plain_type(array, what, "buifU" if names else "buif"), what)
-    except UserError:
-        raise
-    except FOREIGN as error:  # lists of different lengths, and whatever an object's `__array__` raises
-        raise UserError(f"{what}: is no array ({first_line(error)})") from error
 
 
 def plain_value(value: object, where: str, depth: int = 0) -> object:

@@ -42,16 +42,24 @@ def is_users_file(filename: str) -> bool:
 
 
 @contextmanager
-def users_code(what: str) -> Iterator[None]:
-    """Run code of the user; whatever it raises becomes a UserError of one line that begins with `what`."""
+def foreign_errors(message: Callable[[BaseException], str]) -> Iterator[None]:
+    """Make a UserError of one line, `message(error)`, of whatever code or a file of somebody else's raises in the block.
+
+    UserErrors pass, and who runs out of memory or time is told what needs less.
+    """
     try:
         yield
-    except (UserError, MemoryError, OutOfTimeError):  # who runs out of memory or time is told what needs less
+    except (UserError, MemoryError, OutOfTimeError):
         raise
     except FOREIGN as error:
         if "can't allocate memory" in first_line(error):
             raise
-        raise UserError(f"{what} raised {type(error).__name__}: {users_place(error)}{first_line(error)}") from error
+        raise UserError(message(error)) from error
+
+
+def users_code(what: str) -> AbstractContextManager[None]:
+    """Run code of the user; whatever it raises becomes a UserError of one line that begins with `what`."""
+    return foreign_errors(lambda e: f"{what} raised {type(e).__name__}: {users_place(e)}{first_line(e)}")
 
 
 _around: list[
@@ -92,15 +100,11 @@ def resolve(reference: str, where: str) -> Callable[..., object]:
     if not colon or not module_name or not name:
         raise UserError(f"{where}: '{reference}' is not of the form module:function")
     find_own_modules()
-    try:
-        with limited_import(f"{where}: '{module_name}', which is imported,"):
-            module = load_object(module_name)
-    except (UserError, MemoryError, OutOfTimeError):
-        raise
-    except FOREIGN as error:  # whatever the user's module raises at import
-        raise UserError(
-            f"{where}: cannot import '{module_name}' ({type(error).__name__}: {first_line(error)})"
-        ) from error
+    with (
+        foreign_errors(lambda e: f"{where}: cannot import '{module_name}' ({type(e).__name__}: {first_line(e)})"),
+        limited_import(f"{where}: '{module_name}', which is imported,"),
+    ):
+        module = load_object(module_name)
     attribute = getattr(module, name, None)
     if not callable(attribute):
         public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]

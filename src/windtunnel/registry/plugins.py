@@ -21,8 +21,8 @@ from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_type_hints
 
-from windtunnel.core.errors import IncompatibleError, OutOfTimeError, UserError, shown, unknown_word
-from windtunnel.core.references import FOREIGN, first_line, limited_import, load_object, resolve
+from windtunnel.core.errors import IncompatibleError, UserError, shown, unknown_word
+from windtunnel.core.references import first_line, foreign_errors, limited_import, load_object, resolve
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -394,13 +394,11 @@ def _loaded(point: EntryPoint) -> object:
 @contextmanager
 def _one_line(where: str) -> Iterator[None]:
     """Make a UserError of one line of whatever somebody else's package raises at import, `sys.exit` among it."""
-    try:
-        with limited_import(f"{where}: its import"):
-            yield
-    except (UserError, MemoryError, OutOfTimeError):
-        raise
-    except FOREIGN as error:
-        raise UserError(f"{where}: {type(error).__name__}: {first_line(error)}") from error
+    with (
+        foreign_errors(lambda e: f"{where}: {type(e).__name__}: {first_line(e)}"),
+        limited_import(f"{where}: its import"),
+    ):
+        yield
 
 
 @dataclass(frozen=True, slots=True)

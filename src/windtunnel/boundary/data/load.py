@@ -2,8 +2,9 @@
 
 import math
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -145,68 +146,76 @@ def _convert(
     targets = _targets(raw, names)
     if len(raw.ids) != len(raw.inputs) or len(set(raw.ids)) != len(raw.ids):
         raise UserError(f"data: {len(set(raw.ids))} different ids for {len(raw.inputs)} samples; one of its own each")
-    if view is not None and data.resize is None and data.crop is None:
-        viewed = _viewed(raw, data, indices, view)
-        facts: dict[str, Json] = {"source": data.source, "channels": view.channels, "prepared_by": view.said}
-        return Dataset(
-            viewed,
-            targets[indices],
-            tuple(raw.ids[i] for i in indices.tolist()),
-            names,
-            raw.labels is not None,
-            (0.0, 1.0),
-            facts,
-        )
-    ids = tuple(raw.ids[i] for i in indices.tolist())
+    value_range, facts = (0.0, 1.0), dict[str, Json](source=data.source)
     if isinstance(raw.inputs, np.ndarray):
         _require_numbers(raw.inputs)
-    first = raw.inputs[indices[:1].numpy()]
-    is_image = first.ndim in {3, 4}
-    low, high = data.value_range or (raw.value_range if is_image else _span(raw.inputs))
-    if high <= low:
-        raise UserError(f"data.value_range: [{low:g}, {high:g}] is empty; write [lowest, highest]")
-    steps: dict[str, Json] = {"source": data.source, "value_range_of_source": [low, high]}
-    inputs: Tensor | None = None
-    few = max(1, AT_A_TIME // max(1, first.size))
-    for start in range(0, len(indices), few):
-        part = slice(start, start + few)
-        values = _floats(_alike(raw.inputs, indices, part))
-        _check_finite(values, ids[part])
-        values = _as_image(values, data, low, high) if is_image else values
-        if not is_image:
-            _check_values(values, (low, high), "of data.value_range")
-        if inputs is None:
-            _check_space(len(indices), values.shape[1:])
-            inputs = scratch.empty((len(indices), *values.shape[1:]))
-        inputs[part] = values
-    assert inputs is not None  # a source without samples was refused
-    if is_image:
-        steps |= {"crop": data.crop} if data.crop else {}
-        steps["channels"] = int(inputs.shape[1])
-        if data.size:
-            steps |= {"resize": list(data.size), "resize_method": "bilinear, antialiased"}
-        low, high = 0.0, 1.0
-    return Dataset(inputs, targets[indices], ids, names, raw.labels is not None, (low, high), steps)
+    if view is not None and data.resize is None and data.crop is None:
+        inputs = _joined(_viewed(raw, data, indices, view), len(indices))
+        _check_values(inputs, value_range, "after the model's own transforms")
+        inputs.clamp_(0, 1)
+        facts |= {"channels": view.channels, "prepared_by": view.said}
+    else:
+        first = raw.inputs[indices[:1].numpy()]
+        is_image = first.ndim in {3, 4}
+        low, high = data.value_range or (raw.value_range if is_image else _span(raw.inputs))
+        if high <= low:
+            raise UserError(f"data.value_range: [{low:g}, {high:g}] is empty; write [lowest, highest]")
+        parts = indices.split(max(1, AT_A_TIME // max(1, first.size)))
+        prepare = partial(_as_image, data=data) if is_image else _as_table
+        inputs = _joined((prepare(_values_of(raw, part, int(indices[0])), low, high) for part in parts), len(indices))
+        facts["value_range_of_source"] = [low, high]
+        if is_image:
+            facts |= {"crop": data.crop} if data.crop else {}
+            facts["channels"] = int(inputs.shape[1])
+            if data.size:
+                facts |= {"resize": list(data.size), "resize_method": "bilinear, antialiased"}
+        else:
+            value_range = low, high
+    ids = tuple(raw.ids[i] for i in indices.tolist())
+    return Dataset(inputs, targets[indices], ids, names, raw.labels is not None, value_range, facts)
 
 
-def _alike(inputs: np.ndarray | ImageFiles, indices: Tensor, part: slice) -> np.ndarray:
-    """Return the raw inputs of a part of `indices`; of files, held to the size of the first."""
-    if isinstance(inputs, ImageFiles):
-        return inputs.like(int(indices[0]), indices[part].numpy())
-    rows: np.ndarray = inputs[indices[part].numpy()]
-    return rows
+def _joined(parts: Iterable[Tensor], n: int) -> Tensor:
+    """Join parts (m, ...) of n samples, at least one, in a file where they are large."""
+    inputs, filled = torch.empty(0), 0
+    for part in parts:
+        if not filled:
+            _check_space(n, part.shape[1:])
+            inputs = scratch.empty((n, *part.shape[1:]))
+        inputs[filled : filled + len(part)] = part
+        filled += len(part)
+    return inputs
 
 
-def _as_image(images: Tensor, data: Data, low: float, high: float) -> Tensor:
+def _values_of(raw: Raw, indices: Tensor, first: int) -> Tensor:
+    """Return finite raw inputs at `indices`, float32; files must have the size of the file at `first`."""
+    at = indices.numpy()
+    array = raw.inputs.like(first, at) if isinstance(raw.inputs, ImageFiles) else raw.inputs[at]
+    values = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+    _check_finite(values, [raw.ids[i] for i in indices.tolist()])
+    return values
+
+
+def _as_table(values: Tensor, low: float, high: float) -> Tensor:
+    _check_values(values, (low, high), "of data.value_range")
+    return values
+
+
+def _as_image(images: Tensor, low: float, high: float, data: Data) -> Tensor:
     """Raw images (n, H, W) or (n, C, H, W) as the model sees them, float32 (n, C, H, W) in [0, 1]."""
+    images = _scaled(images, low, high, data.channels)
+    if data.crop:
+        images = images[(..., *middle((images.shape[2], images.shape[3]), data.size))]
+    return _resize(images, data.size).clamp(0, 1)
+
+
+def _scaled(images: Tensor, low: float, high: float, channels: int | None) -> Tensor:
+    """Map raw images (n, H, W) or (n, C, H, W) from [low, high] to [0, 1], float32 (n, `channels`, H, W)."""
     images = (images - low) / (high - low)
     _check_values(
         images, (0.0, 1.0), f"after conversion from [{low:g}, {high:g}]; data.value_range says what they span"
     )
-    images = _channels(images[:, None] if images.ndim == 3 else images, data.channels)
-    if data.crop:
-        images = images[(..., *middle((images.shape[2], images.shape[3]), data.size))]
-    return _resize(images, data.size).clamp(0, 1)
+    return _channels(images[:, None] if images.ndim == 3 else images, channels)
 
 
 def _with_channels(data: Data, view: View) -> Data:
@@ -215,39 +224,23 @@ def _with_channels(data: Data, view: View) -> Data:
     return data.model_copy(update={"channels": view.channels})
 
 
-def _viewed(raw: Raw, data: Data, indices: Tensor, view: View) -> Tensor:
-    """Return the samples at `indices` by the library's own transforms, float32 (n, C, H, W); they take pictures of 8 bits a channel."""
+def _viewed(raw: Raw, data: Data, indices: Tensor, view: View) -> Iterator[Tensor]:
+    """Yield each sample at `indices` by the library's own transforms, (1, C, H, W); they take pictures of 8 bits a channel."""
     if isinstance(raw.inputs, ImageFiles):
         pictures = replace(raw.inputs, channels=view.channels).pictures(indices.numpy())
     else:
         pictures = _pictures(raw, data, indices, view)
-    viewed: Tensor | None = None
-    for i, picture in enumerate(pictures):
-        image = view.image(picture)
-        if viewed is None:
-            _check_space(len(indices), image.shape)
-            viewed = scratch.empty((len(indices), *image.shape))
-        viewed[i] = image
-    assert viewed is not None
-    _check_values(viewed, (0.0, 1.0), "after the model's own transforms")
-    return viewed.clamp_(0, 1)
+    return (view.image(picture)[None] for picture in pictures)
 
 
 def _pictures(raw: Raw, data: Data, indices: Tensor, view: View) -> Iterator[Image.Image]:
     assert isinstance(raw.inputs, np.ndarray)  # files are pictures already
-    _require_numbers(raw.inputs)
-    inputs = _floats(raw.inputs[indices.numpy()])
-    if inputs.ndim not in {3, 4}:
+    if raw.inputs.ndim not in {3, 4}:
         raise UserError(
-            f"data: inputs of shape {tuple(inputs.shape)} are no images, which the model's own transforms take"
+            f"data: inputs of shape {(len(indices), *raw.inputs.shape[1:])} are no images, which the model's own transforms take"
         )
-    _check_finite(inputs, tuple(raw.ids[i] for i in indices.tolist()))
-    low, high = data.value_range or raw.value_range
-    inputs = (inputs - low) / (high - low)
-    _check_values(
-        inputs, (0.0, 1.0), f"after conversion from [{low:g}, {high:g}]; data.value_range says what they span"
-    )
-    inputs = _channels(inputs[:, None] if inputs.ndim == 3 else inputs, view.channels)
+    values = _values_of(raw, indices, 0)
+    inputs = _scaled(values, *(data.value_range or raw.value_range), view.channels)
     for pixels in (inputs * 255).round().byte().numpy():
         yield Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
 
@@ -278,17 +271,13 @@ def _require_numbers(array: np.ndarray) -> None:
         raise UserError(f"data: inputs of shape {array.shape} have their channels last; (N, C, H, W) is needed")
 
 
-def _floats(array: np.ndarray) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
-
-
 def _span(array: np.ndarray | ImageFiles) -> tuple[float, float]:
     """Range of tabular values over the whole source, so that a selection does not change it."""
     assert isinstance(array, np.ndarray)
     return float(np.float32(array.min())), float(np.float32(array.max()))
 
 
-def _check_finite(inputs: Tensor, ids: tuple[str, ...]) -> None:
+def _check_finite(inputs: Tensor, ids: Sequence[str]) -> None:
     bad = ~finite_samples(inputs)
     if bad.any():
         first = int(bad.nonzero()[0])

@@ -23,8 +23,8 @@ from windtunnel.boundary.limits import bounded
 from windtunnel.core import scratch
 from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset
-from windtunnel.core.errors import OutOfTimeError, UserError, shown
-from windtunnel.core.references import first_line, resolve
+from windtunnel.core.errors import UserError, shown
+from windtunnel.core.references import first_line, foreign_errors, resolve
 from windtunnel.params.data import Data
 from windtunnel.registry.plugins import load_plugin
 
@@ -123,21 +123,15 @@ def load_digits(data: Data, seed: int) -> tuple[Raw, Raw | None]:
     return part(test), part(train)
 
 
-def load_npz(data: Data, seed: int) -> tuple[Raw, Raw | None]:
+def _npz(data: Data, split: str) -> Raw:
     """Return an .npz with `x` (N, ...) and optionally `y` (N,), `ids` (N,), `class_names` (K,)."""
-    assessed = _npz(_file(data.path, "data.path"))
-    return assessed, _npz(_file(data.train_path, "data.train_path")) if data.train_path else None
-
-
-def _npz(path: Path) -> Raw:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            _check_headers(path, archive)
-            arrays = {key: _mapped(path, archive, key) for key in archive.files}
-    except (UserError, OutOfTimeError):
-        raise
-    except Exception as error:  # zipfile and numpy raise many kinds for a damaged file
-        raise UserError(f"{path}: not an .npz of plain arrays ({first_line(error)})") from error
+    path = _file(data, f"{split}path")
+    with (
+        foreign_errors(lambda e: f"{path}: not an .npz of plain arrays ({first_line(e)})"),
+        np.load(path, allow_pickle=False) as archive,
+    ):
+        _check_headers(path, archive)
+        arrays = {key: _mapped(path, archive, key) for key in archive.files}
     if "x" not in arrays:
         raise UserError(f"{path}: {without_x(arrays)}")
     x = arrays["x"]
@@ -187,17 +181,10 @@ def _check_free(path: Path, size: int) -> None:
         raise UserError(f"{path}: needs {size / 1e9:.0f} GB of memory, and {free / 1e9:.0f} GB are free")
 
 
-def load_idx(data: Data, seed: int) -> tuple[Raw, Raw | None]:
+def _idx(data: Data, split: str) -> Raw:
     """MNIST-style idx files, gzipped or not."""
-    assessed = _idx(_file(data.path, "data.path"), data.labels, "data.labels")
-    if not data.train_path:
-        return assessed, None
-    return assessed, _idx(_file(data.train_path, "data.train_path"), data.train_labels, "data.train_labels")
-
-
-def _idx(path: Path, labels: str | None, key: str) -> Raw:
-    images = read_idx(path)
-    label_values = None if labels in (None, "none") else read_idx(_file(labels, key))
+    images, key = read_idx(_file(data, f"{split}path")), f"{split}labels"
+    label_values = None if getattr(data, key) in (None, "none") else read_idx(_file(data, key))
     return Raw(images, label_values, _numbered(len(images)), (0.0, 255.0))
 
 
@@ -223,13 +210,10 @@ def read_idx(path: Path) -> np.ndarray:
     return np.frombuffer(content, np.uint8).reshape(shape)
 
 
-def load_folder(data: Data, seed: int) -> tuple[Raw, Raw | None]:
+def _folder(data: Data, split: str) -> Raw:
     """Return a folder of images: one subfolder a class, or `labels` a CSV of file,label, or `labels: none`."""
-    assessed = _folder(data, data.path, data.labels, "data.path")
-    return assessed, _folder(data, data.train_path, data.train_labels, "data.train_path") if data.train_path else None
-
-
-def _folder(data: Data, path: str | None, labels: str | None, key: str) -> Raw:
+    key, labels_key = f"data.{split}path", f"{split}labels"
+    path, labels = getattr(data, f"{split}path"), getattr(data, labels_key)
     folder = Path(path or "")
     if path is None or not folder.is_dir():
         raise UserError(f"{key}: {path or '(nothing)'}: no such folder")
@@ -243,11 +227,11 @@ def _folder(data: Data, path: str | None, labels: str | None, key: str) -> Raw:
         raise UserError(f"{key}: {odd_names[0]!a} is a file name that is no UTF-8, or not printable; rename it")
     class_of_file = None
     if labels not in {None, "none"}:
-        class_of_file = _csv_labels(_file(labels, key.replace("path", "labels")), names)
+        class_of_file = _csv_labels(_file(data, labels_key), names)
     elif labels is None:
         if loose := [name for name in names if "/" not in name]:
             raise UserError(
-                f"{key}: {loose[0]} is in no class folder of {folder}; give {key.replace('path', 'labels')} a CSV of "
+                f"{key}: {loose[0]} is in no class folder of {folder}; give data.{labels_key} a CSV of "
                 f"file,label, or 'none'"
             )
         class_of_file = [name.split("/")[0] for name in names]
@@ -297,17 +281,14 @@ def read_corrupted(file: Path, shape: tuple[int, ...], prepared: Mapping[str, Js
 
 
 def _picture(path: Path, channels: int | None) -> Image.Image:
-    try:
-        with Image.open(path, formats=IMAGE_FORMATS) as image:
-            if image.mode in _DEEP_MODES:
-                raise UserError(f"{path}: has more than 8 bits a channel ({image.mode}); convert it, or give an .npz")
-            mode = {1: "L", 3: "RGB"}.get(channels or 0) or ("L" if image.mode in {"1", "L", "LA"} else "RGB")
-            converted: Image.Image = image.convert(mode)
-    except (UserError, OutOfTimeError):
-        raise
-    except Exception as error:  # Pillow raises many kinds for a damaged file
-        raise UserError(f"{path}: not an image that can be read ({first_line(error)})") from error
-    return converted
+    with (
+        foreign_errors(lambda e: f"{path}: not an image that can be read ({first_line(e)})"),
+        Image.open(path, formats=IMAGE_FORMATS) as image,
+    ):
+        if image.mode in _DEEP_MODES:
+            raise UserError(f"{path}: has more than 8 bits a channel ({image.mode}); convert it, or give an .npz")
+        mode = {1: "L", 3: "RGB"}.get(channels or 0) or ("L" if image.mode in {"1", "L", "LA"} else "RGB")
+        return image.convert(mode)
 
 
 def load_function(data: Data, seed: int) -> tuple[Raw | Dataset, Raw | Dataset | None]:
@@ -326,21 +307,14 @@ def _from_function(data_made: object, where: str) -> Raw | Dataset:
     if isinstance(data_made, Dataset):
         return data_made
     if isinstance(data_made, tuple) and len(data_made) == 2:
-        x, y = (_array(part, where) for part in data_made)
+        with foreign_errors(lambda e: f"data.function: {where} returned what is no array ({first_line(e)})"):
+            x, y = map(np.asarray, data_made)  # lists may have different lengths
         if x.ndim == 0:
             raise UserError(
                 f"data.function: {where} returned x of shape (); (N, C, H, W), (N, H, W) or (N, F) is needed"
             )
         return Raw(x, None if data_made[1] is None else y, _numbered(len(x)), _natural_range(x))
     raise UserError(f"data.function: {where} returned a {type(data_made).__name__}; a Dataset or (x, y) is needed")
-
-
-def _array(values: object, where: str) -> np.ndarray:
-    try:
-        array = np.asarray(values)
-    except (ValueError, TypeError, OverflowError) as error:  # lists of different lengths
-        raise UserError(f"data.function: {where} returned what is no array ({first_line(error)})") from error
-    return array
 
 
 def _natural_range(x: np.ndarray) -> tuple[float, float]:
@@ -351,21 +325,29 @@ def _numbered(n: int) -> list[str]:
     return [f"{i:05d}" for i in range(n)]
 
 
-def _file(path: str | None, key: str) -> Path:
+def _file(data: Data, key: str) -> Path:
+    path: str | None = getattr(data, key)
     if path is None:
-        raise UserError(f"{key}: is required for this data.source")
+        raise UserError(f"data.{key}: is required for this data.source")
     if not Path(path).is_file():
-        raise UserError(f"{key}: {path}: no such file")
+        raise UserError(f"data.{key}: {path}: no such file")
     return Path(path)
 
 
 # (params, seed) -> (assessed samples, training split or None)
 Source = Callable[[Data, int], "tuple[Raw | Dataset, Raw | Dataset | None]"]
+
+
+def _of_files(read: Callable[[Data, str], Raw]) -> Source:
+    """Return the source that reads the assessed samples and, where `data.train_path` is set, the split whose keys begin so."""
+    return lambda data, seed: (read(data, ""), read(data, "train_") if data.train_path else None)
+
+
 SOURCES: dict[str, Source] = {
     "digits": load_digits,
-    "npz": load_npz,
-    "idx": load_idx,
-    "folder": load_folder,
+    "npz": _of_files(_npz),
+    "idx": _of_files(_idx),
+    "folder": _of_files(_folder),
     "function": load_function,
 }
 
