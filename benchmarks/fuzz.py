@@ -48,9 +48,9 @@ from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
 from windtunnel.operations.dvc_files import read_lock
 from windtunnel.params.data import Data
+from windtunnel.params.entry import parse_number
 from windtunnel.params.load import validate_schema
 from windtunnel.params.model import Model
-from windtunnel.params.numbers import parse_number
 from windtunnel.records.artifacts import read_artifacts
 from windtunnel.records.findings import read_findings
 from windtunnel.records.gate import read_gate, read_record

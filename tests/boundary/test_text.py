@@ -7,7 +7,7 @@ import pytest
 
 from windtunnel.boundary.text import parse_json, parse_yaml
 from windtunnel.core.errors import UserError
-from windtunnel.params.numbers import parse_number
+from windtunnel.params.entry import parse_number
 
 LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60))
 MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i}\n  <<: [{', '.join([f'*a{i - 1}'] * 8)}]\n" for i in range(1, 20))

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from windtunnel.boundary.params_file import read_params
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.validate import validate, validated_params
+from windtunnel.params.entry import parse_number
 from windtunnel.params.load import check_whole, validate_schema
 from windtunnel.params.model import Model
-from windtunnel.params.numbers import parse_number
 
 ROOT = Path(__file__).parents[2]
 MINIMAL = {"data": {}, "model": {}, "budget": {"epsilon": 0.1}}

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
-from windtunnel.params.entry import Block, Entry
+from windtunnel.params.entry import Block, Entry, key
 from windtunnel.params.model import OtherModel
 
 
@@ -21,39 +21,39 @@ class AttackEntry(Entry):
 
     draws_by_batch = True
 
-    target_classes: int | str | list[int] | None = Field(
-        None, description="targeted: one class, a list (one per sample), or least_likely, random, next"
+    target_classes: int | str | list[int] | None = key(
+        None, "targeted: one class, a list (one per sample), or least_likely, random, next"
     )
-    restarts: PositiveInt = Field(1, description="runs under further seeds, each on the samples not broken yet")
-    transfer_to: dict[str, str | OtherModel] = Field(
-        default_factory=dict,
-        description="further models the examples are tried on: {name: an earlier reports/model or an MLflow URI, or {model, factory, ...}}",
+    restarts: PositiveInt = key(1, "runs under further seeds, each on the samples not broken yet")
+    transfer_to: dict[str, str | OtherModel] = key(
+        dict,
+        "further models the examples are tried on: {name: an earlier reports/model or an MLflow URI, or {model, factory, ...}}",
     )
-    invoker: str | None = Field(
-        None, description="module:function that builds and calls the library's attack itself; see docs/attacks.md"
+    invoker: str | None = key(
+        None, "module:function that builds and calls the library's attack itself; see docs/attacks.md"
     )
-    adapt: str | None = Field(
-        None, description="module:function, model -> what is differentiated in its place (BPDA); see docs/attacks.md"
+    adapt: str | None = key(
+        None, "module:function, model -> what is differentiated in its place (BPDA); see docs/attacks.md"
     )
-    eot: PositiveInt = Field(1, description="gradients are a mean over so many draws of a randomised model (EOT)")
-    search_precision: Literal["float32", "bfloat16"] = Field(
-        "float32", description="of the model during the search; what counts is always evaluated in float32"
+    eot: PositiveInt = key(1, "gradients are a mean over so many draws of a randomised model (EOT)")
+    search_precision: Literal["float32", "bfloat16"] = key(
+        "float32", "of the model during the search; what counts is always evaluated in float32"
     )
-    on: On | None = Field(None, description="run only where other attacks failed")
+    on: On | None = key(None, "run only where other attacks failed")
 
 
 class QueryEntry(Entry):
     """A black-box attack whose every model evaluation is counted: EvoBA, EpsGreedy, SimBA, or one of a library's."""
 
     library: str = "windtunnel"
-    target_classes: int | str | list[int] | None = Field(None, description="as for attacks")
-    max_queries: PositiveInt | None = Field(
-        None, description="queries after which an image is given up; without it only the algorithm's own limit applies"
+    target_classes: int | str | list[int] | None = key(None, "as for attacks")
+    max_queries: PositiveInt | None = key(
+        None, "queries after which an image is given up; without it only the algorithm's own limit applies"
     )
-    total_queries: PositiveInt | None = Field(
-        None, description="of the whole entry; shared equally among the attacked images, so that order decides nothing"
+    total_queries: PositiveInt | None = key(
+        None, "of the whole entry; shared equally among the attacked images, so that order decides nothing"
     )
-    batch_size: PositiveInt = Field(256, description="queries that are sent to the model together")
+    batch_size: PositiveInt = key(256, "queries that are sent to the model together")
 
     @property
     def batch_size_unused(self) -> str:

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from windtunnel.params.entry import Entry
-from windtunnel.params.numbers import Number, Seconds
+from windtunnel.params.entry import Entry, Number, Seconds, key
 
 Severity = Annotated[int, Field(ge=1, le=5)]
 CHOICE = "choice"
@@ -25,30 +24,27 @@ class CorruptionEntry(Entry):
 
     batch_is_a_unit = False
 
-    library: str = Field(
+    library: str = key(
         "imagecorruptions",
-        description="imagecorruptions; windtunnel (camera, common-bar); function (yours); folder (images on disk); a plug-in",
+        "imagecorruptions; windtunnel (camera, common-bar); function (yours); folder (images on disk); a plug-in",
     )
-    algorithm: str = Field(
-        "common",
-        description="a corruption, or a suite of them; choice where `corruptions` lists them; function: module:function",
+    algorithm: str = key(
+        "common", "a corruption, or a suite of them; choice where `corruptions` lists them; function: module:function"
     )
-    corruptions: tuple[str, ...] | None = Field(
-        None, min_length=1, description="a list of your own: corruptions or categories, e.g. [fog, snow, noise]"
+    corruptions: tuple[str, ...] | None = key(
+        None, "a list of your own: corruptions or categories, e.g. [fog, snow, noise]", min_length=1
     )
-    path: str | None = Field(None, description="folder: where <corruption>/<severity>/<class>/<file> lie")
-    severities: tuple[Severity, ...] = Field(
-        (1, 3, 5), min_length=1, description="1 to 5; severity 0 is always measured"
+    path: str | None = key(None, "folder: where <corruption>/<severity>/<class>/<file> lie")
+    severities: tuple[Severity, ...] = key((1, 3, 5), "1 to 5; severity 0 is always measured", min_length=1)
+    upsample: PositiveInt | None = key(
+        None, "resize to this side, corrupt, resize back; for images under 32 px", le=4096
     )
-    upsample: PositiveInt | None = Field(
-        None, le=4096, description="resize to this side, corrupt, resize back; for images under 32 px"
-    )
-    reference: str | None = Field(
-        None, description="for mCE: imagenet-alexnet, or the directory of a suite of another model on the same samples"
+    reference: str | None = key(
+        None, "for mCE: imagenet-alexnet, or the directory of a suite of another model on the same samples"
     )
     ci_method: Literal["wilson", "clopper_pearson", "jeffreys", "agresti_coull"] = "wilson"
     ci_level: Number = Field(0.95, gt=0, lt=1)
-    time_limit: Seconds = Field(60, description="function and plug-ins: seconds for one image")
+    time_limit: Seconds = key(60, "function and plug-ins: seconds for one image")
 
     @model_validator(mode="before")
     @classmethod

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
-from windtunnel.params.entry import Block, OneOf, Samples, Value
-from windtunnel.params.numbers import Number, Seconds
+from windtunnel.params.entry import Block, Number, OneOf, Samples, Seconds, Value, key
 from windtunnel.registry.plugins import plugins
 
 _OURS = ("digits", "npz", "idx", "folder", "function")
@@ -23,37 +22,31 @@ class Data(Block):
     """Source of the samples, and their processing up to inputs in [0, 1]."""
 
     source: Source = "digits"
-    path: str | None = Field(None, description="npz: the file; idx: the test images; folder: the folder")
-    labels: str | None = Field(
-        None, description="idx: the label file; folder: a CSV of file,label; 'none' for no labels"
-    )
-    train_path: str | None = Field(None, description="training split, for recipes and generators; same form as path")
+    path: str | None = key(None, "npz: the file; idx: the test images; folder: the folder")
+    labels: str | None = key(None, "idx: the label file; folder: a CSV of file,label; 'none' for no labels")
+    train_path: str | None = key(None, "training split, for recipes and generators; same form as path")
     train_labels: str | None = None
-    function: str | None = Field(
-        None, description="module:function returning a windtunnel.core.dataset.Dataset or (x, y)"
+    function: str | None = key(None, "module:function returning a windtunnel.core.dataset.Dataset or (x, y)")
+    kwargs: dict[str, Value] = key(dict, "arguments of the function")
+    label_column: NonNegativeInt | None = key(
+        None, "labels (N, L) of 0 and 1: the column to assess; model.head.label sets it"
     )
-    kwargs: dict[str, Value] = Field(default_factory=dict, description="arguments of the function")
-    label_column: NonNegativeInt | None = Field(
-        None, description="labels (N, L) of 0 and 1: the column to assess; model.head.label sets it"
+    class_names: list[str] | Annotated[PositiveInt, Field(le=MOST_CLASSES)] | None = key(
+        None, "names of the classes, or how many there are"
     )
-    class_names: list[str] | Annotated[PositiveInt, Field(le=MOST_CLASSES)] | None = Field(
-        None, description="names of the classes, or how many there are"
+    resize: Side | tuple[Side, Side] | None = key(None, "side, or (height, width)")
+    crop: Literal["center"] | None = key(
+        None, "center: the largest part in the middle of the shape of resize (square where absent), before resizing"
     )
-    resize: Side | tuple[Side, Side] | None = Field(None, description="side, or (height, width)")
-    crop: Literal["center"] | None = Field(
-        None,
-        description="center: the largest part in the middle of the shape of resize (square where absent), before resizing",
+    channels: Literal[1, 3] | None = key(None, "convert to grey or to colour")
+    value_range: tuple[Number, Number] | None = key(None, "what the source's values span, e.g. [0, 255]")
+    slices: str | None = key(
+        None, "a CSV of sample,column,value: rates per slice (camera, site, lighting), and the worst of them"
     )
-    channels: Literal[1, 3] | None = Field(None, description="convert to grey or to colour")
-    value_range: tuple[Number, Number] | None = Field(None, description="what the source's values span, e.g. [0, 255]")
-    slices: str | None = Field(
-        None,
-        description="a CSV of sample,column,value: rates per slice (camera, site, lighting), and the worst of them",
-    )
-    test_fraction: Number = Field(0.3, gt=0, lt=1, description="digits: share held out of training")
+    test_fraction: Number = key(0.3, "digits: share held out of training", gt=0, lt=1)
     samples: Samples = Samples()
-    time_limit: Seconds = Field(
-        600, description="function: seconds that windtunnel check gives it; a stage gives it ten times as long"
+    time_limit: Seconds = key(
+        600, "function: seconds that windtunnel check gives it; a stage gives it ten times as long"
     )
 
     @field_validator("class_names")

@@ -1,8 +1,14 @@
-"""Keys that every entry of an assessment map has."""
+"""Types of the values of params.yaml, and the keys that every entry of an assessment map has.
+
+Numbers are read as people write budgets, equally by DVC and by us: `0.1`, `1e-3`, `8/255`.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
@@ -13,6 +19,7 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    PlainSerializer,
     PositiveInt,
     ValidationInfo,
     field_validator,
@@ -23,13 +30,57 @@ from pydantic_core import PydanticCustomError, core_schema
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.errors import nearest, shown
 from windtunnel.core.transformations import KINDS, Transformation, transformation_of
-from windtunnel.params.numbers import Number, parse_number
 
 # A free value inside `params:` or a visualiser's options; numbers may be written as text (8/255). A list may hold names with
 # parameters of their own: [FGSM, {PGD: {steps: 20}}].
 Scalar = bool | int | float | str | None
 Value = Scalar | list[Scalar | dict[str, dict[str, Scalar]]] | dict[str, Scalar]
 MAX_INTEGER = 2**63 - 1
+MAX_CHARACTERS, MAX_EXPONENT = 200, 400  # doubles end at 1e308
+_EXPONENT = re.compile(r"[eE][+-]?0*([\d_]+)")
+
+
+def parse_number(value: object) -> float:
+    """Return a float from a number or from text such as `8/255` or `1e-3`; the quotient is rounded once.
+
+    Raises ValueError for anything else: booleans, NaN, infinities, zero denominators and other text.
+    """
+    try:
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise ValueError
+        text = str(value)  # a ValueError for an integer of more than 4300 digits
+        if len(text) > MAX_CHARACTERS or any(
+            len(e) > 3 or int(e.strip("_") or 0) > MAX_EXPONENT for e in _EXPONENT.findall(text)
+        ):
+            raise ValueError  # Fraction writes all digits out: 1e999999999 would take hours
+        numerator, *denominator = (Fraction(part.strip()) for part in text.split("/"))
+        (divisor,) = denominator or [Fraction(1)]
+        number = float(numerator / divisor)
+    except (ValueError, ZeroDivisionError, OverflowError):
+        raise ValueError(f"{shown(value)} is not a number; write it as 0.03, 1e-3 or 8/255") from None
+    if not math.isfinite(number):
+        raise ValueError(f"{shown(value)} is not a finite number")
+    return number
+
+
+Number = Annotated[float, BeforeValidator(parse_number), PlainSerializer(float)]
+
+MAX_SECONDS = 1e8  # three years; timers of Python and of the system overflow at some more
+Seconds = Annotated[Number, Field(gt=0, le=MAX_SECONDS)]
+Positive = Annotated[Number, Field(gt=0)]
+
+
+def key(default: Any, description: str, **limits: Any) -> Any:
+    """Return the field of a key of params.yaml.
+
+    Args:
+        default: its value where it is absent; a type makes a new value each time.
+        description: its meaning, for the schema and the documentation.
+        limits: further arguments of pydantic's `Field`, such as `gt`.
+
+    """
+    defaults = {"default_factory": default} if isinstance(default, type) else {"default": default}
+    return Field(**defaults, description=description, **limits)
 
 
 class Block(BaseModel):
@@ -130,8 +181,8 @@ class Ranges(Block):
 class Budget(Ranges):
     """The perturbation budget that every worst-case assessment uses unless it overrides it, key by key."""
 
-    norm: InputNorm = Field(Norm.LINF, description="Linf, L2, L1 or L0")
-    epsilon: Annotated[Number, Field(gt=0)] = Field(
+    norm: InputNorm = key(Norm.LINF, "Linf, L2, L1 or L0")
+    epsilon: Positive = Field(
         description="size in the norm's units: of [0, 1] pixels, e.g. 8/255; of the features where data are tabular"
     )
 
@@ -140,8 +191,8 @@ class BudgetOverride(Ranges):
     """Keys of the budget that one entry sets for itself."""
 
     norm: InputNorm | None = None
-    epsilon: Annotated[Number, Field(gt=0)] | None = None
-    step_size: Annotated[Number, Field(gt=0)] | None = None
+    epsilon: Positive | None = None
+    step_size: Positive | None = None
     steps: PositiveInt | None = None
 
     def over(self, budget: Budget) -> PerturbationBudget:
@@ -168,9 +219,9 @@ class BudgetOverride(Ranges):
 class Samples(Block):
     """Which samples: of the data source, or a subset of the assessed ones."""
 
-    n: PositiveInt | None = Field(None, description="how many; all where absent")
+    n: PositiveInt | None = key(None, "how many; all where absent")
     selection: Literal["first", "random", "stratified"] = "first"
-    seed: int | None = Field(None, description="of random and stratified; the run's seed where absent")
+    seed: int | None = key(None, "of random and stratified; the run's seed where absent")
 
 
 def _all_or_number(value: object) -> object:
@@ -183,8 +234,8 @@ def _all_or_number(value: object) -> object:
 class Storage(Block):
     """Images that a result keeps on disk; everything is computed before they are dropped."""
 
-    inputs: Annotated[int | Literal["all"], BeforeValidator(_all_or_number)] = Field(
-        "all", description="all, or for how many samples (evenly spaced) clean and perturbed inputs are kept"
+    inputs: Annotated[int | Literal["all"], BeforeValidator(_all_or_number)] = key(
+        "all", "all, or for how many samples (evenly spaced) clean and perturbed inputs are kept"
     )
 
 
@@ -197,14 +248,14 @@ class Entry(Block):
 
     library: str = Field(description="the library that runs it")
     algorithm: str = Field(description="the library's own name for the algorithm")
-    params: dict[str, Value] = Field(default_factory=dict, description="parameters, named as the library names them")
+    params: dict[str, Value] = key(dict, "parameters, named as the library names them")
     budget: BudgetOverride = BudgetOverride()
     samples: Samples = Samples()
-    batch_size: PositiveInt = Field(128, description="samples that are worked on together")
-    storage: Storage | None = Field(None, description="of this entry alone; the global storage where absent")
-    show_sample_names: bool = Field(True, description="figures name the samples; else they number them")
-    visualisers: list[str | dict[str, dict[str, Value]]] | None = Field(
-        None, description="names, or {name: {option: value}}; the kind's defaults where absent"
+    batch_size: PositiveInt = key(128, "samples that are worked on together")
+    storage: Storage | None = key(None, "of this entry alone; the global storage where absent")
+    show_sample_names: bool = key(True, "figures name the samples; else they number them")
+    visualisers: list[str | dict[str, dict[str, Value]]] | None = key(
+        None, "names, or {name: {option: value}}; the kind's defaults where absent"
     )
 
     @model_validator(mode="before")

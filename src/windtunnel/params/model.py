@@ -9,8 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import unknown_word
-from windtunnel.params.entry import Block, OneOf, Value
-from windtunnel.params.numbers import Number, Seconds
+from windtunnel.params.entry import Block, Number, OneOf, Positive, Seconds, Value, key
 from windtunnel.registry.plugins import model_sources
 
 
@@ -18,21 +17,18 @@ class Recipe(Block):
     """Options by which `train` makes a classifier from the training split."""
 
     architecture: Literal["cnn", "mlp"] = "cnn"
-    recipe: Literal["standard", "noise", "augmentation", "augmentation+noise", "adversarial"] = Field(
-        "standard", description="augmentation: rotated, scaled, shifted and partly erased images"
+    recipe: Literal["standard", "noise", "augmentation", "augmentation+noise", "adversarial"] = key(
+        "standard", "augmentation: rotated, scaled, shifted and partly erased images"
     )
-    patience: PositiveInt | None = Field(
-        None,
-        description="stop after so many epochs without a smaller loss on a tenth held out, and keep the best weights",
+    patience: PositiveInt | None = key(
+        None, "stop after so many epochs without a smaller loss on a tenth held out, and keep the best weights"
     )
     epochs: PositiveInt = 20
     batch_size: PositiveInt = 64
     learning_rate: Number = Field(2e-3, gt=0)
-    noise_sigma: Number = Field(
-        0.2, gt=0, description="noise, augmentation+noise: standard deviation of Gaussian noise"
-    )
-    epsilon: Number = Field(0.1, gt=0, description="adversarial: Linf radius of the PGD training (Madry et al. 2018)")
-    steps: PositiveInt = Field(7, description="adversarial: PGD steps")
+    noise_sigma: Number = key(0.2, "noise, augmentation+noise: standard deviation of Gaussian noise", gt=0)
+    epsilon: Number = key(0.1, "adversarial: Linf radius of the PGD training (Madry et al. 2018)", gt=0)
+    steps: PositiveInt = key(7, "adversarial: PGD steps")
 
     def used(self) -> dict[str, Json]:
         """Return the parameters that this recipe reads, so that a parameter of another recipe can be refused."""
@@ -44,17 +40,17 @@ class Recipe(Block):
 class Preprocess(Block):
     """Describe what the model expects, in the order of application: channels, range, mean and std, layout."""
 
-    layout: Literal["NCHW", "NHWC"] | None = Field(
-        None, description="order of the dimensions; of an ONNX graph its declared shape decides where that is clear"
+    layout: Literal["NCHW", "NHWC"] | None = key(
+        None, "order of the dimensions; of an ONNX graph its declared shape decides where that is clear"
     )
-    range: tuple[Number, Number] | None = Field(
-        None, description="black and white: [0, 1] (the default), [0, 255] (that of uint8 graphs), [-1, 1]"
+    range: tuple[Number, Number] | None = key(
+        None, "black and white: [0, 1] (the default), [0, 255] (that of uint8 graphs), [-1, 1]"
     )
-    mean: tuple[Number, ...] | None = Field(
-        None, description="a value, or one for each channel, in units of range and in the order of channels"
+    mean: tuple[Number, ...] | None = key(
+        None, "a value, or one for each channel, in units of range and in the order of channels"
     )
-    std: tuple[Annotated[Number, Field(gt=0)], ...] | None = Field(None, description="as mean: (x - mean) / std")
-    channels: Literal["RGB", "BGR", "gray"] = Field("RGB", description="gray: 0.299 R + 0.587 G + 0.114 B")
+    std: tuple[Positive, ...] | None = key(None, "as mean: (x - mean) / std")
+    channels: Literal["RGB", "BGR", "gray"] = key("RGB", "gray: 0.299 R + 0.587 G + 0.114 B")
 
     @field_validator("mean", "std", mode="before")
     @classmethod
@@ -79,21 +75,17 @@ class Head(Block):
     Short forms: `head: binary`, `head: {top_k: 5}`, `head: {label: smiling}`.
     """
 
-    kind: Literal["softmax", "binary", "multi_label", "top_k"] = Field(
-        "softmax", description="softmax: one logit a class; binary: one output; multi_label: one output a label"
+    kind: Literal["softmax", "binary", "multi_label", "top_k"] = key(
+        "softmax", "softmax: one logit a class; binary: one output; multi_label: one output a label"
     )
-    output: Literal["logit", "probability"] | None = Field(
+    output: Literal["logit", "probability"] | None = key(
         None,
-        description="what an output is: logit by default, of source: function probability; probabilities are turned into logits",
+        "what an output is: logit by default, of source: function probability; probabilities are turned into logits",
     )
-    threshold: Number = Field(
-        0.5, gt=0, lt=1, description="binary, multi_label: the answer is yes above this probability"
-    )
-    top_k: PositiveInt | None = Field(
-        None, description="top_k: a sample counts as correct while its label is among the k largest"
-    )
-    labels: list[str] | None = Field(None, description="multi_label: the names of all outputs, in their order")
-    label: str | None = Field(None, description="multi_label: the label that is assessed, one of labels")
+    threshold: Number = key(0.5, "binary, multi_label: the answer is yes above this probability", gt=0, lt=1)
+    top_k: PositiveInt | None = key(None, "top_k: a sample counts as correct while its label is among the k largest")
+    labels: list[str] | None = key(None, "multi_label: the names of all outputs, in their order")
+    label: str | None = key(None, "multi_label: the label that is assessed, one of labels")
 
     @model_validator(mode="before")
     @classmethod
@@ -132,22 +124,21 @@ class Twin(Block):
 
     source: Literal["state_dict", "export", "onnx"]
     path: str = Field(description="weights, torch.export program or ONNX file")
-    factory: str | None = Field(None, description="module:function that builds the torch module (state_dict)")
-    kwargs: dict[str, Value] = Field(default_factory=dict, description="arguments of factory")
-    preprocess: Preprocess = Field(default_factory=Preprocess, description="as model.preprocess")
-    output: Literal["logit", "probability"] | None = Field(
-        None, description="what its outputs are; where absent, what model.head.output says"
+    factory: str | None = key(None, "module:function that builds the torch module (state_dict)")
+    kwargs: dict[str, Value] = key(dict, "arguments of factory")
+    preprocess: Preprocess = key(Preprocess, "as model.preprocess")
+    output: Literal["logit", "probability"] | None = key(
+        None, "what its outputs are; where absent, what model.head.output says"
     )
 
 
 class Interface(Block):
     """Limits of an interface that a predict function calls; none of them decides a result."""
 
-    batch_size: PositiveInt | None = Field(None, description="most samples in a call; any number where absent")
-    calls_per_second: Annotated[Number, Field(gt=0)] | None = Field(None, description="most calls a second")
-    retries: Annotated[NonNegativeInt, Field(le=20)] = Field(
-        3,
-        description="how often a call that fails is repeated, after 0.5 s, 1 s, 2 s ...; a mistake in the code is not",
+    batch_size: PositiveInt | None = key(None, "most samples in a call; any number where absent")
+    calls_per_second: Positive | None = key(None, "most calls a second")
+    retries: Annotated[NonNegativeInt, Field(le=20)] = key(
+        3, "how often a call that fails is repeated, after 0.5 s, 1 s, 2 s ...; a mistake in the code is not"
     )
 
 
@@ -160,50 +151,31 @@ class Model(Block):
 
     source: Source = "train"
     train: Recipe = Recipe()
-    name: str | None = Field(None, description="torchvision, timm: the architecture; huggingface: a hub id")
-    weights: str | None = Field(
-        None,
-        description="torchvision, timm, huggingface: pretrained (the default) or random; torchvision: the name of weights too",
+    name: str | None = key(None, "torchvision, timm: the architecture; huggingface: a hub id")
+    weights: str | None = key(
+        None, "torchvision, timm, huggingface: pretrained (the default) or random; torchvision: the name of weights too"
     )
-    path: str | None = Field(
-        None, description="weights, torch.export program or ONNX file; huggingface: a folder of save_pretrained"
+    path: str | None = key(None, "weights, torch.export program or ONNX file; huggingface: a folder of save_pretrained")
+    factory: str | None = key(
+        None, "module:function that builds the torch module (state_dict, and train in place of train.architecture)"
     )
-    factory: str | None = Field(
-        None,
-        description="module:function that builds the torch module (state_dict, and train in place of train.architecture)",
+    function: str | None = key(None, "module:function: predict(batch) -> probabilities, forward pass only")
+    kwargs: dict[str, Value] = key(dict, "arguments of factory or function, or of the architecture")
+    preprocess: Preprocess = key(Preprocess, "what the model expects instead of inputs in [0, 1], RGB, NCHW")
+    output: str | None = key(
+        None, "the name of the output to assess, where the model has several: logits of an ONNX graph or a dict"
     )
-    function: str | None = Field(
-        None, description="module:function: predict(batch) -> probabilities, forward pass only"
+    head: Head = key(Head, "what the outputs mean: softmax, binary, multi_label, top_k")
+    twin: Twin | None = key(None, "differentiable stand-in for a file without gradients (tflite, quantised onnx)")
+    interface: Interface = key(Interface, "function: batch size, rate and retries of its calls")
+    price: Positive | None = key(
+        None, "function: price of a query (a sample), in any currency; windtunnel check prints what a run may cost"
     )
-    kwargs: dict[str, Value] = Field(
-        default_factory=dict, description="arguments of factory or function, or of the architecture"
-    )
-    preprocess: Preprocess = Field(
-        default_factory=Preprocess, description="what the model expects instead of inputs in [0, 1], RGB, NCHW"
-    )
-    output: str | None = Field(
-        None,
-        description="the name of the output to assess, where the model has several: logits of an ONNX graph or a dict",
-    )
-    head: Head = Field(default_factory=Head, description="what the outputs mean: softmax, binary, multi_label, top_k")
-    twin: Twin | None = Field(
-        None, description="differentiable stand-in for a file without gradients (tflite, quantised onnx)"
-    )
-    interface: Interface = Field(
-        default_factory=Interface, description="function: batch size, rate and retries of its calls"
-    )
-    price: Annotated[Number, Field(gt=0)] | None = Field(
-        None,
-        description="function: price of a query (a sample), in any currency; windtunnel check prints what a run may cost",
-    )
-    uri: str | None = Field(None, description="models:/name@alias or runs:/id/model")
-    sha256: str | None = Field(None, description="refuse weights with another digest")
-    allow_pickle: bool = Field(
-        False, description="mlflow, export: the file may be a pickle, which runs code; see docs/security.md"
-    )
-    time_limit: Seconds = Field(
-        60,
-        description="seconds that windtunnel check gives the factory, and the model for an answer; a stage ten times as long",
+    uri: str | None = key(None, "models:/name@alias or runs:/id/model")
+    sha256: str | None = key(None, "refuse weights with another digest")
+    allow_pickle: bool = key(False, "mlflow, export: the file may be a pickle, which runs code; see docs/security.md")
+    time_limit: Seconds = key(
+        60, "seconds that windtunnel check gives the factory, and the model for an answer; a stage ten times as long"
     )
 
     @property
@@ -234,10 +206,10 @@ class OtherModel(Block):
     """A further model; its code runs only if a key here allows it."""
 
     model: str = Field(description="reports/model of an earlier run, or an MLflow URI")
-    factory: str | None = Field(None, description="module:function that builds the module, where it is a state dict")
-    function: str | None = Field(None, description="module:function, where it is a predict function")
-    kwargs: dict[str, Value] = Field(default_factory=dict, description="arguments of factory or function")
-    allow_pickle: bool = Field(False, description="the file may be a pickle, which runs code; see docs/security.md")
+    factory: str | None = key(None, "module:function that builds the module, where it is a state dict")
+    function: str | None = key(None, "module:function, where it is a predict function")
+    kwargs: dict[str, Value] = key(dict, "arguments of factory or function")
+    allow_pickle: bool = key(False, "the file may be a pickle, which runs code; see docs/security.md")
 
     @classmethod
     def of(cls, value: str | OtherModel) -> OtherModel:

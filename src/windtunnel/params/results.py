@@ -6,9 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
-from windtunnel.params.entry import Block, Value
+from windtunnel.params.entry import Block, Number, Value, key
 from windtunnel.params.model import OtherModel
-from windtunnel.params.numbers import Number
 
 
 class Clean(Block):
@@ -22,48 +21,44 @@ class Clean(Block):
 class Sanity(Block):
     """Checks of the evaluation itself; `windtunnel sanity --explain C3` explains one of them."""
 
-    profile: Literal["stored", "standard", "full"] = Field(
-        "standard", description="stored: tensors on disk; standard: a few passes too; full: attacks rerun too"
+    profile: Literal["stored", "standard", "full"] = key(
+        "standard", "stored: tensors on disk; standard: a few passes too; full: attacks rerun too"
     )
-    before_promotion: Literal["standard", "full"] = Field(
-        "full", description="full: a promotion waits for the checks that rerun attacks, whatever the profile"
+    before_promotion: Literal["standard", "full"] = key(
+        "full", "full: a promotion waits for the checks that rerun attacks, whatever the profile"
     )
-    thresholds: dict[str, Number] = Field(
-        default_factory=dict, description="check id: threshold instead of the documented one, e.g. C3: 0.01"
+    thresholds: dict[str, Number] = key(dict, "check id: threshold instead of the documented one, e.g. C3: 0.01")
+    samples: PositiveInt = key(100, "on how many samples attacks are rerun at most")
+    queries: PositiveInt = key(
+        1000, "queries that a model.source: function may get from the checks, half of them from the witness (D15)"
     )
-    samples: PositiveInt = Field(100, description="on how many samples attacks are rerun at most")
-    queries: PositiveInt = Field(
-        1000,
-        description="queries that a model.source: function may get from the checks, half of them from the witness (D15)",
+    expected_clean_accuracy: Annotated[Number, Field(ge=0, le=1)] | None = key(
+        None, "what the model is known to reach on this data (A8)"
     )
-    expected_clean_accuracy: Annotated[Number, Field(ge=0, le=1)] | None = Field(
-        None, description="what the model is known to reach on this data (A8)"
+    surrogate: str | OtherModel | None = key(
+        None, "a second model for transfer (D15): an earlier reports/model, or {model, factory, ...}"
     )
-    surrogate: str | OtherModel | None = Field(
-        None, description="a second model for transfer (D15): an earlier reports/model, or {model, factory, ...}"
+    benchmark: Literal["cifar10", "cifar100", "imagenet"] | None = key(
+        None, "whose best known robust accuracy is the ceiling (C21)"
     )
-    benchmark: Literal["cifar10", "cifar100", "imagenet"] | None = Field(
-        None, description="whose best known robust accuracy is the ceiling (C21)"
-    )
-    adaptive: bool = Field(False, description="the attacks go through the model's defence (D12)")
+    adaptive: bool = key(False, "the attacks go through the model's defence (D12)")
 
 
 class Report(Block):
     """The PDF and the HTML report."""
 
     title: str = "Robustness assessment"
-    layout: Literal["compact", "full"] = Field(
-        "compact",
-        description="compact: the PDF answers in few pages, the HTML folds the details; full: everything, on paper too",
+    layout: Literal["compact", "full"] = key(
+        "compact", "compact: the PDF answers in few pages, the HTML folds the details; full: everything, on paper too"
     )
-    show_sample_names: bool = Field(True, description="the report names the samples; else it numbers them")
-    pictures: Literal["shown", "blurred", "none"] = Field(
+    show_sample_names: bool = key(True, "the report names the samples; else it numbers them")
+    pictures: Literal["shown", "blurred", "none"] = key(
         "shown",
-        description="pictures of samples in report, figures, MLflow, view and comparisons: blurred leaves 4x4 fields at most",
+        "pictures of samples in report, figures, MLflow, view and comparisons: blurred leaves 4x4 fields at most",
     )
     paper: Literal["A4", "Letter"] = "A4"
-    figure_scope: Literal["per_sample", "per_assessor"] = Field(
-        "per_sample", description="pictures of attacks: sample by sample under every attack, or attack by attack"
+    figure_scope: Literal["per_sample", "per_assessor"] = key(
+        "per_sample", "pictures of attacks: sample by sample under every attack, or attack by attack"
     )
 
 
@@ -78,38 +73,33 @@ class Tracking(Block):
     """MLflow."""
 
     experiment: str = "windtunnel"
-    uri: str | None = Field(None, description="tracking server; MLFLOW_TRACKING_URI wins; local SQLite where absent")
-    log_tensors: bool = Field(False, description="upload robustness_data.pt too, not only its path and digest")
-    registered_model: str = Field("windtunnel", description="name in the model registry: promote, rollback, retrain")
-    strict: bool = Field(False, description="an unreachable server fails the stage instead of filling the outbox")
+    uri: str | None = key(None, "tracking server; MLFLOW_TRACKING_URI wins; local SQLite where absent")
+    log_tensors: bool = key(False, "upload robustness_data.pt too, not only its path and digest")
+    registered_model: str = key("windtunnel", "name in the model registry: promote, rollback, retrain")
+    strict: bool = key(False, "an unreachable server fails the stage instead of filling the outbox")
     tags: dict[str, Value] = Field(default_factory=dict)
 
 
 class NonInferiority(Block):
     """Test that a challenger is not worse than the champion by more than a margin, on the same samples."""
 
-    method: Literal["tango", "newcombe"] = Field(
-        "tango", description="interval of the difference of paired rates; means over images have one of their own"
+    method: Literal["tango", "newcombe"] = key(
+        "tango", "interval of the difference of paired rates; means over images have one of their own"
     )
-    alpha: Number = Field(
-        0.05, gt=0, lt=0.5, description="one-sided level: risk of promoting a model worse by the margin"
-    )
+    alpha: Number = key(0.05, "one-sided level: risk of promoting a model worse by the margin", gt=0, lt=0.5)
 
 
 class Gate(Block):
     """Conditions a model must meet; see `windtunnel gate`."""
 
-    minimum: dict[str, Number] = Field(
-        default_factory=dict, description="metric of the summary: smallest value allowed, e.g. worst_case/accuracy: 0.3"
+    minimum: dict[str, Number] = key(
+        dict, "metric of the summary: smallest value allowed, e.g. worst_case/accuracy: 0.3"
     )
-    maximum_regression: dict[str, Annotated[Number, Field(gt=0, lt=1)]] = Field(
-        default_factory=dict,
-        description="metric that is a mean over samples: largest loss allowed against the champion, e.g. clean/accuracy: 0.02",
+    maximum_regression: dict[str, Annotated[Number, Field(gt=0, lt=1)]] = key(
+        dict, "metric that is a mean over samples: largest loss allowed against the champion, e.g. clean/accuracy: 0.02"
     )
     non_inferiority: NonInferiority = NonInferiority()
-    minimum_samples: PositiveInt = Field(
-        1, description="smallest number of samples that the metrics named here may be of"
-    )
+    minimum_samples: PositiveInt = key(1, "smallest number of samples that the metrics named here may be of")
     no_hard_failures: bool = True
 
     @property

@@ -13,7 +13,7 @@ from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.params.attacks import AttackEntry, QueryEntry
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.data import Data
-from windtunnel.params.entry import Block, Budget, Storage
+from windtunnel.params.entry import Block, Budget, Storage, key
 from windtunnel.params.latent import Generators, LatentEntry
 from windtunnel.params.model import Model
 from windtunnel.params.results import Clean, Gate, Report, Sanity, Tracking
@@ -56,14 +56,12 @@ Name = Annotated[str, AfterValidator(_assessment_name)]
 class Params(Block):
     """params.yaml."""
 
-    seed: int = Field(0, ge=0, description="run seed; every unit of work derives its own from it")
-    device: Device = Field(
-        "auto", description="auto, cpu, cuda, xpu or mps, with a number where there are several: cuda:1"
-    )
+    seed: int = key(0, "run seed; every unit of work derives its own from it", ge=0)
+    device: Device = key("auto", "auto, cpu, cuda, xpu or mps, with a number where there are several: cuda:1")
     data: Data
     model: Model
     budget: Budget
-    budgets: dict[str, Budget] = Field(default_factory=dict, description="named budgets: budget: ${budgets.tight}")
+    budgets: dict[str, Budget] = key(dict, "named budgets: budget: ${budgets.tight}")
     storage: Storage = Storage()
     clean: Clean = Clean()
     attacks: dict[Name, AttackEntry] = Field(default_factory=dict)

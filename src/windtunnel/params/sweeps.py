@@ -6,8 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, PositiveInt, model_validator
 
-from windtunnel.params.entry import Block, Entry
-from windtunnel.params.numbers import Number
+from windtunnel.params.entry import Block, Entry, Number, key
 
 
 class EpsilonRange(Block):
@@ -16,7 +15,7 @@ class EpsilonRange(Block):
     start: Number = Field(ge=0)
     stop: Number = Field(gt=0)
     steps: PositiveInt = Field(le=10_000)
-    spacing: str = Field("linear", pattern="^(linear|geometric)$", description="linear, or geometric (start above 0)")
+    spacing: str = key("linear", "linear, or geometric (start above 0)", pattern="^(linear|geometric)$")
 
     @model_validator(mode="after")
     def _ends(self) -> EpsilonRange:
@@ -53,6 +52,6 @@ class SweepEntry(Entry):
         default_factory=lambda: [0.0, 0.01, 0.02, 0.05, 0.1, 0.2],
         description="a list, or {start, stop, steps, spacing}",
     )
-    refine: PositiveInt | None = Field(None, description="bisection steps between the grid points around a flip")
-    clip: bool = Field(True, description="keep perturbed inputs in the data's value range")
+    refine: PositiveInt | None = key(None, "bisection steps between the grid points around a flip")
+    clip: bool = key(True, "keep perturbed inputs in the data's value range")
     thresholds: RatingThresholds = RatingThresholds()

@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from windtunnel.params.entry import Block, Entry
-from windtunnel.params.numbers import Number, Seconds
+from windtunnel.params.entry import Block, Entry, Number, Seconds, key
 
 _FINEST = 1e-6  # of the largest radius: radii are float32, and no search would end
 
@@ -17,10 +16,10 @@ class Radius(Block):
 
     max: Number = Field(gt=0, description="the largest epsilon that is tried")
     tolerance: Number = Field(gt=0, description="how near the search comes to the largest provable epsilon")
-    attack: bool = Field(True, description="Linf: search the smallest epsilon that PGD breaks too, the other side")
-    method: str | None = Field(
+    attack: bool = key(True, "Linf: search the smallest epsilon that PGD breaks too, the other side")
+    method: str | None = key(
         None,
-        description="step that searches: by default the last that gives bounds; branch-and-bound goes on from there, minutes a sample",
+        "step that searches: by default the last that gives bounds; branch-and-bound goes on from there, minutes a sample",
     )
 
     @model_validator(mode="after")
@@ -35,20 +34,19 @@ class Radius(Block):
 class ParameterSplits(Block):
     """`params` of library: transformations."""
 
-    domains: PositiveInt = Field(2000, description="parts of the region that are bounded, for each sample")
-    verified_range: bool = Field(
-        False,
-        description="search the largest verified part of the region of broken samples too, from the identity outwards",
+    domains: PositiveInt = key(2000, "parts of the region that are bounded, for each sample")
+    verified_range: bool = key(
+        False, "search the largest verified part of the region of broken samples too, from the identity outwards"
     )
 
 
 class Smoothing(Block):
     """`params` of algorithm: smoothing, named as in Cohen et al. 2019."""
 
-    sigma: Number = Field(0.25, gt=0, description="standard deviation of the noise, on [0, 1] pixels")
-    n0: PositiveInt = Field(100, description="noisy copies that choose the class")
-    n: PositiveInt = Field(10_000, description="noisy copies that certify it")
-    alpha: Number = Field(0.001, gt=0, lt=1, description="chance that a certificate is wrong, for each sample")
+    sigma: Number = key(0.25, "standard deviation of the noise, on [0, 1] pixels", gt=0)
+    n0: PositiveInt = key(100, "noisy copies that choose the class")
+    n: PositiveInt = key(10_000, "noisy copies that certify it")
+    alpha: Number = key(0.001, "chance that a certificate is wrong, for each sample", gt=0, lt=1)
     sequential: bool = Field(
         default=False,
         description="end the copies of a sample when they decide whether its radius reaches epsilon; n is then the most",
@@ -58,15 +56,13 @@ class Smoothing(Block):
 class BranchAndBound(Block):
     """`params` of algorithm: branch-and-bound, and of the cascade for its step of that name: limits of work, not of time."""
 
-    domains: PositiveInt | None = Field(
+    domains: PositiveInt | None = key(
         None,
-        description="subdomains of one sample, after which it stays undecided; by default 20000 without a timeout, else no limit",
+        "subdomains of one sample, after which it stays undecided; by default 20000 without a timeout, else no limit",
     )
-    iterations: PositiveInt = Field(8, description="steps of optimisation for each subdomain")
-    batch: PositiveInt = Field(128, description="subdomains that are split together")
-    memory: PositiveInt = Field(
-        1024, description="MiB of bounds at work, and of open subdomains beyond which it goes deep"
-    )
+    iterations: PositiveInt = key(8, "steps of optimisation for each subdomain")
+    batch: PositiveInt = key(128, "subdomains that are split together")
+    memory: PositiveInt = key(1024, "MiB of bounds at work, and of open subdomains beyond which it goes deep")
 
 
 _OWN_STEP = {"Marabou": "marabou", "windtunnel": "branch-and-bound"}  # of the verifiers that are no cascade
@@ -80,29 +76,27 @@ class VerificationEntry(Entry):
 
     batch_is_a_unit = False
 
-    batch_size: PositiveInt = Field(
-        256, description="most samples bounded together; fewer where the layers are large or memory is short"
+    batch_size: PositiveInt = key(
+        256, "most samples bounded together; fewer where the layers are large or memory is short"
     )
-    timeout: Seconds | None = Field(
+    timeout: Seconds | None = key(
         None,
-        description="seconds for one sample, over all steps; without it Marabou has 20, and branch-and-bound is limited by its work; "
+        "seconds for one sample, over all steps; without it Marabou has 20, and branch-and-bound is limited by its work; "
         "branch-and-bound has as many again for a radius",
     )
-    time_budget: Seconds | None = Field(None, description="seconds for the whole assessment")
-    other_classes: Literal["together", "one_by_one"] = Field(
-        "together", description="Marabou: all other classes in one disjunction, or a query for each, the nearest first"
+    time_budget: Seconds | None = key(None, "seconds for the whole assessment")
+    other_classes: Literal["together", "one_by_one"] = key(
+        "together", "Marabou: all other classes in one disjunction, or a query for each, the nearest first"
     )
-    output_bounds: bool = Field(
-        False, description="Marabou: bound every logit by bisection; hundreds of queries a sample"
-    )
-    steps: tuple[str, ...] = Field(
+    output_bounds: bool = key(False, "Marabou: bound every logit by bisection; hundreds of queries a sample")
+    steps: tuple[str, ...] = key(
         ("quick-attack", "ibp", "crown", "attack", "branch-and-bound", "marabou"),
+        "cascade: which methods, cheapest first",
         min_length=1,
-        description="cascade: which methods, cheapest first",
     )
-    radius: Radius | None = Field(None, description="certified epsilon of each sample: {max: ..., tolerance: ...}")
-    examples_from: tuple[str, ...] = Field(
-        (), description="cascade: attacks whose examples falsify; DVC sees no edge to them, see docs/verification.md"
+    radius: Radius | None = key(None, "certified epsilon of each sample: {max: ..., tolerance: ...}")
+    examples_from: tuple[str, ...] = key(
+        (), "cascade: attacks whose examples falsify; DVC sees no edge to them, see docs/verification.md"
     )
 
     @property

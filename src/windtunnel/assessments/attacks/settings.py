@@ -9,7 +9,7 @@ from typing import Any
 from windtunnel.assessments.attacks.rows import AT_CALL, AttackRow, Invoker
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.params.numbers import parse_number
+from windtunnel.params.entry import parse_number
 from windtunnel.registry.plugins import library_of
 
 # What a user never gives: the model is ours, and these print or write log files.

@@ -13,7 +13,7 @@ from windtunnel.evaluation.sanity.check import CheckResult, Severity, our_check
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, NotApplicable
 from windtunnel.evaluation.sanity.rates import rate_interval, significantly_more
 from windtunnel.evaluation.summary.evidence import PerturbationBall
-from windtunnel.params.numbers import parse_number
+from windtunnel.params.entry import parse_number
 from windtunnel.records.files import read_json
 from windtunnel.records.metadata import fitting
 

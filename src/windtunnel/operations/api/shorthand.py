@@ -16,7 +16,7 @@ from windtunnel.boundary.arrays import plain_value
 from windtunnel.boundary.callables import CallersFunctions, name_of
 from windtunnel.core.contracts import Algorithm
 from windtunnel.core.errors import UserError, shown, unknown_word
-from windtunnel.params.numbers import parse_number
+from windtunnel.params.entry import parse_number
 from windtunnel.registry.plugins import families, libraries
 
 STEPS, REACH = 40, 2.5  # of an attack that is given by its name alone; how far they go in all, in epsilons
