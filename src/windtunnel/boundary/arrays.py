@@ -1,8 +1,9 @@
 """Convert a caller's array-like to a plain numpy array, or refuse it in one line. The caller's data is never written to."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import psutil
@@ -12,6 +13,7 @@ from torch import Tensor
 from windtunnel.core import scratch
 from windtunnel.core.errors import UserError, shown
 from windtunnel.core.references import first_line, foreign_errors
+from windtunnel.core.seeds import seeded
 
 _NESTED = (list, tuple, deque, range)
 _MAX_DEPTH = 16  # of nested lists and maps
@@ -39,6 +41,41 @@ def array_of(values: object, what: str, *, names: bool = False) -> np.ndarray:
     with foreign_errors(lambda e: f"{what}: is no array ({first_line(e)})"):
         array = _from_tensor(values, what) if isinstance(values, Tensor) else _from_array_like(values, what)
         return _owned(_plain_type(array, what, "buifU" if names else "buif"), what)
+
+
+def checked_corruption(
+    corrupt: Callable[[Any], object], request: object, image: np.ndarray, seed: int, what: str
+) -> np.ndarray:
+    """Call a corruption of the user's or of a plug-in; return `corrupt(request)` as an image like `image`.
+
+    Global random streams are seeded with `seed` during the call, and restored.
+
+    Args:
+        corrupt: what is called; it runs inside `boundary.limits.bounded` of the caller's.
+        request: its argument, which holds `image`.
+        image: uint8 (H, W, C), the image before; it may be changed in place, and is nobody else's.
+        seed: in [0, 2**32).
+        what: corruption and severity, for the message.
+
+    Raises:
+        UserError: in one line, for anything but an array uint8 (H, W, C) of the shape of `image`.
+
+    """
+    shape = image.shape
+    with seeded(seed):
+        returned = corrupt(request)
+    if returned is None:
+        raise UserError(f"{what} returned None; it has to return the image, also where it changes it in place")
+    array = array_of(returned, f"{what}: the image returned")
+    if array.dtype != np.uint8:
+        bad = "NaN or infinity in " if array.dtype.kind == "f" and not np.isfinite(array).all() else ""
+        raise UserError(f"{what} returned {bad}{array.dtype}; uint8 with values 0 to 255 is needed")
+    if array.shape != shape:
+        sizes = ["x".join(map(str, size)) for size in (array.shape, shape)]
+        raise UserError(
+            f"{what} returned an image of shape {sizes[0]}; it was given {sizes[1]} (height, width, channels)"
+        )
+    return array
 
 
 def plain_value(value: object, where: str, depth: int = 0) -> object:

@@ -157,17 +157,12 @@ def stored_form(data: Tensors, semantics: Semantics) -> Tensors:
     if _epsilon(data, semantics) is None:
         return data
     table = plain_tensors(data)
-    broken = _is_broken(table)
-    image_indices = table.get("kept", torch.arange(len(broken)))
-    moved = ~broken & (table["perturbation_distance"] != 0)
-    samples = moved.nonzero().flatten()
+    samples = (~_is_broken(table) & (table["perturbation_distance"] != 0)).nonzero().flatten()
     if not len(samples):
         return data
-    images = moved[image_indices].nonzero().flatten()
-    points = scratch.samples_at(table["perturbed_inputs"], images)
-    inputs = scratch.copy_of(table["perturbed_inputs"])
-    put_samples(inputs, images, table["clean_inputs"], images)
-    stored: Tensors = {**data, "perturbed_inputs": inputs, POINT_SAMPLES: samples, POINTS: points}
+    images = _images_of(samples, table)
+    stored: Tensors = {**data, POINT_SAMPLES: samples, POINTS: scratch.samples_at(table[PERTURBED], images)}
+    stored[PERTURBED] = _with_images(table[PERTURBED], images, table[CLEAN], images)
     for key, (name, clean) in _OF_POINTS.items():
         if key in table and (not clean or clean in table):
             stored[name] = table[key][samples]
@@ -184,16 +179,23 @@ def search_form(stored: Tensors) -> Tensors:
         return stored
     data: Tensors = {key: value for key, value in stored.items() if key not in POINT_KEYS}
     table = plain_tensors(stored)
-    image_indices = table.get("kept", torch.arange(len(table["targets"])))
-    moved = torch.zeros(len(table["targets"]), dtype=torch.bool)
-    moved[samples] = True
-    images = moved[image_indices].nonzero().flatten()
-    inputs = scratch.copy_of(table["perturbed_inputs"])
-    put_samples(inputs, images, table[POINTS], torch.arange(len(images)))
-    data["perturbed_inputs"] = inputs
+    images = _images_of(samples, table)
+    data[PERTURBED] = _with_images(table[PERTURBED], images, table[POINTS], torch.arange(len(images)))
     for key, (name, _) in _OF_POINTS.items():
         if name in table:
             value = table[key].clone()
             value[samples] = table[name]
             data[key] = value
     return data
+
+
+def _images_of(samples: Tensor, table: Mapping[str, Tensor]) -> Tensor:
+    """Return the rows, among the images that are there, of those of `samples` (int64) that have one."""
+    return torch.isin(table[KEPT], samples).nonzero().flatten() if KEPT in table else samples
+
+
+def _with_images(images: Tensor, at: Tensor, source: Tensor, indices: Tensor) -> Tensor:
+    """Return a copy of `images` whose rows `at` are the rows `indices` of `source`."""
+    copy = scratch.copy_of(images)
+    put_samples(copy, at, source, indices)
+    return copy

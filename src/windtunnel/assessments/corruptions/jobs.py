@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from windtunnel.assessments.corruptions.rows import CorruptionRequest, CorruptionRow
-from windtunnel.boundary.corruptions import checked_corruption
+from windtunnel.boundary.arrays import checked_corruption
 from windtunnel.boundary.limits import bounded
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
