@@ -6,7 +6,8 @@ import copy
 import re
 import sys
 from collections.abc import Callable, Mapping
-from types import ModuleType, TracebackType
+from contextlib import ExitStack
+from types import ModuleType
 
 import torch
 from torch import Tensor, nn
@@ -67,22 +68,8 @@ def _module(model: nn.Module) -> Loaded:
     return Loaded(copied, TORCH, module_digest(copied), name)
 
 
-class CallersFunctions:
+class CallersFunctions(ExitStack):
     """Functions of a caller's, found by `module:name` while the block lasts, lambdas and a notebook's own among them."""
-
-    def __init__(self) -> None:
-        self._names: list[str] = []
-
-    def __enter__(self) -> CallersFunctions:
-        sys.modules.setdefault(_MODULE, ModuleType(_MODULE))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for name in self._names:
-            delattr(sys.modules[_MODULE], name)
-        self._names.clear()
 
     def reference(self, function: Callable[..., object], name: str) -> str:
         """Return the reference by which a stage finds the function: its own where it has one."""
@@ -93,11 +80,11 @@ class CallersFunctions:
             and getattr(sys.modules.get(module), qualified, None) is function
         ):
             return f"{module}:{qualified}"
-        holder, free = sys.modules[_MODULE], name
+        holder, free = sys.modules.setdefault(_MODULE, ModuleType(_MODULE)), name
         while hasattr(holder, free):  # of a call in another thread
             free += "_"
         setattr(holder, free, function)
-        self._names.append(free)
+        self.callback(delattr, holder, free)
         return f"{_MODULE}:{free}"
 
 

@@ -1,7 +1,6 @@
 """Open files that come from outside: regular files of a bounded size, or one line that says why not.
 
-A named pipe is never waited for, a device never read. Links are followed, unless `inside` names the folder that a path must
-not leave: give it for names found inside another file, and for everything that is searched for.
+A named pipe is never waited for, a device never read. Links are followed.
 """
 
 import gzip
@@ -31,34 +30,31 @@ def path_text(path: Path | str) -> str:
     return text if text.isprintable() and len(text) <= 200 else shown(text)
 
 
-def check_file(path: Path, *, where: str = "", inside: Path | None = None, max_bytes: int | None = None) -> Path:
-    """Return `path` if it is a regular file that can be opened.
+def named(path: Path, where: str = "") -> str:
+    """Return a path for a message, after the key or option `where` that names it."""
+    return f"{where}: {path_text(path)}" if where else path_text(path)
+
+
+def check_file(path: Path, *, max_bytes: int | None = None) -> None:
+    """Raise UserError as `open_file` unless `path` is a regular file that can be opened."""
+    open_file(path, max_bytes=max_bytes).close()
+
+
+def open_file(path: Path, *, where: str = "", max_bytes: int | None = None, gunzip: bool = False) -> IO[bytes]:
+    """Open a regular file for reading bytes.
 
     Args:
         path: the file; links are followed.
         where: the key or option that names it, for the message.
-        inside: the folder that the file must not lie outside of, links resolved.
         max_bytes: the largest size, in bytes.
+        gunzip: unpack a file whose name ends in `.gz`. What it unpacks to has no limit here: read a bounded number of bytes.
 
     Raises:
         UserError: in one line, for a missing file, another kind of file, or one that is too large or may not be read.
 
     """
-    open_file(path, where=where, inside=inside, max_bytes=max_bytes).close()
-    return path
-
-
-def open_file(
-    path: Path, *, where: str = "", inside: Path | None = None, max_bytes: int | None = None, gunzip: bool = False
-) -> IO[bytes]:
-    """Open a regular file for reading bytes; arguments and errors as in `check_file`.
-
-    gunzip: unpack a file whose name ends in `.gz`. What it unpacks to has no limit here: read a bounded number of bytes.
-    """
-    name = f"{where}: {path_text(path)}" if where else path_text(path)
+    name = named(path, where)
     try:
-        if inside is not None and not path.resolve().is_relative_to(inside.resolve()):
-            raise UserError(f"{name}: leads out of {path_text(inside)}; names inside it are allowed")
         _require_regular(name, os.stat(path).st_mode)  # before it is opened: opening a device can have effects
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except (OSError, TypeError, ValueError, RuntimeError) as error:
@@ -75,12 +71,10 @@ def open_file(
     return gzip.open(file) if gunzip and path.suffix.lower() == ".gz" else file  # type: ignore[return-value]  # a GzipFile
 
 
-def read_bytes(
-    path: Path, *, where: str = "", inside: Path | None = None, max_bytes: int = TEXT_BYTES, gunzip: bool = False
-) -> bytes:
+def read_bytes(path: Path, *, where: str = "", max_bytes: int = TEXT_BYTES, gunzip: bool = False) -> bytes:
     """Read a regular file of at most `max_bytes`, counted after unpacking; see `open_file`. Raises UserError."""
-    name = f"{where}: {path_text(path)}" if where else path_text(path)
-    with open_file(path, where=where, inside=inside, max_bytes=max_bytes, gunzip=gunzip) as file:
+    name = named(path, where)
+    with open_file(path, where=where, max_bytes=max_bytes, gunzip=gunzip) as file:
         try:
             content = file.read(max_bytes + 1)
         except (OSError, EOFError, zlib.error) as error:
@@ -90,15 +84,13 @@ def read_bytes(
     return content
 
 
-def read_text(
-    path: Path, *, where: str = "", inside: Path | None = None, max_bytes: int = TEXT_BYTES, gunzip: bool = False
-) -> str:
+def read_text(path: Path, *, where: str = "", max_bytes: int = TEXT_BYTES, gunzip: bool = False) -> str:
     """Read a text in UTF-8, with or without a byte order mark; see `read_bytes`. Raises UserError."""
-    content = read_bytes(path, where=where, inside=inside, max_bytes=max_bytes, gunzip=gunzip)
+    content = read_bytes(path, where=where, max_bytes=max_bytes, gunzip=gunzip)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        name = f"{where}: {path_text(path)}" if where else path_text(path)
+        name = named(path, where)
         raise UserError(f"{name}: is no text in UTF-8 (byte {error.start} is {content[error.start]:#04x})") from error
 
 

@@ -16,7 +16,7 @@ from windtunnel.runtime.credentials import without_credentials
 
 def read_params(path: Path) -> dict[str, object]:
     """Read params.yaml without validating it. Raises UserError for what is no map of keys."""
-    return parse_params(params_text(path), path_text(path))
+    return parse_map(params_text(path), path_text(path))
 
 
 def params_text(path: Path) -> str:
@@ -27,11 +27,6 @@ def params_text(path: Path) -> str:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
         raise UserError(f"{error}. Run windtunnel where params.yaml is, or name it with --params") from error
-
-
-def parse_params(text: str, where: str) -> dict[str, object]:
-    """Parse the text of a params.yaml without validating it. Raises UserError for what is no map of keys."""
-    return parse_map(text, where)
 
 
 def override(raw: dict[str, object], key: str, text: str, where: str) -> None:

@@ -8,16 +8,17 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ruamel.yaml import YAML
 from ruamel.yaml.docinfo import DocInfo
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from windtunnel.boundary.files import TEXT_BYTES, path_text, read_text
+from windtunnel.boundary.files import TEXT_BYTES, named, path_text, read_text
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
 
+T = TypeVar("T")
 MAX_VALUES = 100_000  # once aliases and merge keys are written out
 MAX_DEPTH = 64
 MAX_DIGITS = 1000  # of one number
@@ -27,10 +28,9 @@ _BRACKETS = re.compile(r"[\[\]{}]")
 _JSON_NESTING = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)  # a text, or what opens or closes a list or map
 
 
-def read_yaml(path: Path, *, where: str = "", inside: Path | None = None, max_bytes: int = TEXT_BYTES) -> object:
-    """Read and parse a YAML file; see `open_file` and `parse_yaml`. Raises UserError."""
-    text = read_text(path, where=where, inside=inside, max_bytes=max_bytes)
-    return parse_yaml(text, f"{where}: {path_text(path)}" if where else path_text(path))
+def read_yaml(path: Path) -> object:
+    """Read and parse a YAML file; see `read_text` and `parse_yaml`. Raises UserError."""
+    return parse_yaml(read_text(path), path_text(path))
 
 
 def parse_yaml(text: str, where: str, *, fast: bool = False) -> object:
@@ -72,10 +72,7 @@ def parse_yaml(text: str, where: str, *, fast: bool = False) -> object:
 
 def parse_map(text: str, where: str) -> dict[str, object]:
     """Parse YAML that must be a map of keys. Raises UserError."""
-    content = parse_yaml(text, where)
-    if not isinstance(content, dict):
-        raise UserError(f"{where}: must be a map of keys, got {type(content).__name__}")
-    return content
+    return _map(parse_yaml(text, where), where)
 
 
 def edit_yaml(text: str, where: str) -> Any:
@@ -110,15 +107,15 @@ def parse_json(text: str | bytes, where: str, *, max_bytes: int = TEXT_BYTES) ->
     return content
 
 
-def read_json_map(
-    path: Path, *, where: str = "", inside: Path | None = None, max_bytes: int = TEXT_BYTES
-) -> dict[str, Json]:
+def read_json_map(path: Path, *, where: str = "", max_bytes: int = TEXT_BYTES) -> dict[str, Json]:
     """Read a JSON file of a user's or a library's that must be a map of keys. Raises UserError."""
-    name = f"{where}: {path_text(path)}" if where else path_text(path)
-    text = read_text(path, where=where, inside=inside, max_bytes=max_bytes)
-    content = parse_json(text, name, max_bytes=max_bytes)
+    name = named(path, where)
+    return _map(parse_json(read_text(path, where=where, max_bytes=max_bytes), name, max_bytes=max_bytes), name)
+
+
+def _map(content: T, where: str) -> dict[str, T]:
     if not isinstance(content, dict):
-        raise UserError(f"{name}: must be a map of keys, got {type(content).__name__}")
+        raise UserError(f"{where}: must be a map of keys, got {type(content).__name__}")
     return content
 
 

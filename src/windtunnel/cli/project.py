@@ -14,7 +14,7 @@ from windtunnel.boundary.discovery.samples import SampleFiles
 from windtunnel.boundary.discovery.weights import Weights
 from windtunnel.boundary.files import path_text
 from windtunnel.boundary.params_file import params_text as file_text
-from windtunnel.boundary.params_file import parse_params
+from windtunnel.boundary.text import parse_map
 from windtunnel.cli.doctor import install_packages
 from windtunnel.core.errors import UserError
 from windtunnel.operations.doctor import PIPELINE
@@ -154,7 +154,7 @@ def _others(names: Sequence[str]) -> str:
 
 def _write(root: Path, folder: str, params: str, ci: str | None, *, yes: bool) -> None:
     """Show the changes, confirm, and apply them."""
-    project = plan(root / folder, params, graph_text(parse_params(params, f"{folder}/{PARAMS}")), ci)
+    project = plan(root / folder, params, graph_text(parse_map(params, f"{folder}/{PARAMS}")), ci)
     for name in project.kept:
         if name != PARAMS:
             click.echo(f"{folder}/{name} was changed by you and stays")

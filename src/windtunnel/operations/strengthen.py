@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from windtunnel.boundary.params_file import params_text, parse_params
-from windtunnel.boundary.text import edit_yaml, yaml_text
+from windtunnel.boundary.params_file import params_text
+from windtunnel.boundary.text import edit_yaml, parse_map, yaml_text
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import UserError
 from windtunnel.core.repository import dvc_root
@@ -94,12 +94,12 @@ def rewrite(path: Path, change: Callable[[Any], None]) -> None:
     """
     before = params_text(path)
     # Without aliases, each entry changes alone.
-    settings: Any = _plain(parse_params(before, str(path)))
+    settings: Any = _plain(parse_map(before, str(path)))
     change(settings)
     content = edit_yaml(before, str(path))
     change(content)
     text = as_yaml(content)
-    if _plain(parse_params(text, str(path))) != settings:
+    if _plain(parse_map(text, str(path))) != settings:
         raise UserError(
             f"{path}: an entry that is written as an alias (*) of another cannot be changed alone; write it out, or "
             f"take the other's keys over with <<"

@@ -93,25 +93,21 @@ class Block(BaseModel):
     def _refuse_other_numbers(cls, value: object, info: ValidationInfo) -> object:
         """Refuse `true` where a number is needed, which pydantic reads as 1, and integers beyond int64."""
         field = cls.model_fields[str(info.field_name)]
-        kinds = _types_in(field.annotation)
-        has_own_message = any(
-            isinstance(rule, BeforeValidator) for rule in field.metadata
-        )  # which has a line of its own for it
-        if (
-            kinds & {int, float}
-            and not has_own_message
-            and bool not in kinds
-            and any(isinstance(v, bool) for v in _values_in(value))
-        ):
+        kinds = set(types_in(field.annotation))
+        has_own_message = any(isinstance(rule, BeforeValidator) for rule in field.metadata)
+        needs_number = kinds & {int, float} and bool not in kinds and not has_own_message
+        if needs_number and any(isinstance(v, bool) for v in _values_in(value)):
             raise ValueError(f"{shown(value)} is not a number")
         if too_large := [v for v in _values_in(value) if isinstance(v, int) and abs(v) > MAX_INTEGER]:
             raise ValueError(f"{shown(too_large[0])} is beyond 64 bits; {MAX_INTEGER} at most")
         return value
 
 
-def _types_in(annotation: object) -> set[object]:
-    """Return every type that an annotation names, at any depth."""
-    return {annotation}.union(*(_types_in(argument) for argument in get_args(annotation)))
+def types_in(annotation: object) -> Iterator[object]:
+    """Yield every type that an annotation names, at any depth."""
+    yield annotation
+    for argument in get_args(annotation):
+        yield from types_in(argument)
 
 
 def _values_in(value: object) -> Iterator[object]:

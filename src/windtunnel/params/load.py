@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import TypeGuard, get_args
+from typing import TypeGuard
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from windtunnel.core.contracts import Norm
 from windtunnel.core.errors import UserError, shown, unknown_word
 from windtunnel.core.transformations import transformation_of
-from windtunnel.params.entry import Entry
+from windtunnel.params.entry import Entry, types_in
 from windtunnel.params.schema import Params, params_model
 from windtunnel.registry.plugins import families
 
@@ -78,27 +78,27 @@ def budget_names(params: Params) -> Mapping[tuple[Norm, float], str]:
 
 def _resolve_budget(raw: Mapping[str, object], where: str) -> dict[str, object]:
     """Replace `budget: ${budgets.tight}` (or `budget: tight`), the global one and those of entries, by the named budget."""
-    content, named = dict(raw), raw.get("budgets")
+    budgets = named if isinstance(named := raw.get("budgets"), dict) else {}
 
-    def named_budget(block: dict[str, object], key: str) -> None:
-        budget = block.get("budget")
-        if isinstance(budget, str):
-            match = _REFERENCE.fullmatch(budget.strip())
-            name = match.group(1) if match else budget.strip()
-            budgets = named if isinstance(named, dict) else {}
-            if name not in budgets:
-                raise UserError(unknown_word(f"{where}: {key}", name, map(str, budgets), what="one of budgets"))
-            block["budget"] = budgets[name]
+    def with_budget(block: object, key: str) -> object:
+        if not isinstance(block, Mapping) or not isinstance(budget := block.get("budget"), str):
+            return block
+        match = _REFERENCE.fullmatch(budget.strip())
+        name = match.group(1) if match else budget.strip()
+        if name not in budgets:
+            raise UserError(unknown_word(f"{where}: {key}", name, map(str, budgets), what="one of budgets"))
+        return {**block, "budget": budgets[name]}
 
-    named_budget(content, "budget")
-    for family in families():
-        of_family = content.get(family)
-        if isinstance(of_family, Mapping):
-            content[family] = {name: dict(e) if isinstance(e, Mapping) else e for name, e in of_family.items()}
-            for name, entry in content[family].items():  # type: ignore[attr-defined]  # the map just made
-                if isinstance(entry, dict):
-                    named_budget(entry, f"{family}.{name}.budget")
-    return content
+    blocks = {family: block for family in families() if isinstance(block := raw.get(family), Mapping)}
+    changed = with_budget(raw, "budget")
+    assert isinstance(changed, Mapping)
+    return {
+        **changed,
+        **{
+            family: {name: with_budget(entry, f"{family}.{name}.budget") for name, entry in block.items()}
+            for family, block in blocks.items()
+        },
+    }
 
 
 def _resolve_label(content: dict[str, object], where: str) -> dict[str, object]:
@@ -225,14 +225,10 @@ def _keys_at(location: list[int | str]) -> list[str]:
         field = model.model_fields.get(str(part))
         if field is None:  # the user's own name in a map of entries
             continue
-        models = [t for t in (field.annotation, *_arguments(field.annotation)) if _is_model(t)]
+        models = [t for t in types_in(field.annotation) if _is_model(t)]
         if models:
             model = models[0]
     return list(model.model_fields)
-
-
-def _arguments(annotation: object) -> list[object]:
-    return [inner for argument in get_args(annotation) for inner in (argument, *_arguments(argument))]
 
 
 def _is_model(annotation: object) -> TypeGuard[type[BaseModel]]:

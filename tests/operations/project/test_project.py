@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from windtunnel.boundary.discovery.samples import SampleFiles
 from windtunnel.boundary.discovery.weights import Weights
-from windtunnel.boundary.params_file import parse_params
+from windtunnel.boundary.text import parse_map
 from windtunnel.cli.project import init
 from windtunnel.cli.report import evidence, report
 from windtunnel.core.errors import UserError
@@ -89,7 +89,7 @@ def test_files_that_params_name_are_dependencies_of_what_reads_them_and_of_resol
 def test_the_first_params_are_valid_whatever_is_installed(choice, with_companions, monkeypatch):
     monkeypatch.setattr(plugins, "is_installed", lambda *modules: with_companions)
     text = params_text(choice, Path(".."))
-    raw = parse_params(text, "params.yaml")
+    raw = parse_map(text, "params.yaml")
     params = validate(raw, "params.yaml")
     check_whole(Path("params.yaml"), raw)
     assert params.tracking.experiment == choice.experiment

@@ -91,7 +91,7 @@ def test_a_changed_graph_stays_and_what_no_rule_knows_is_left_to_the_user(projec
 def test_the_params_of_this_repository_need_no_upgrade():
     text = (Path(__file__).parents[3] / "params.yaml").read_text()
     assert upgraded_params(text, "params.yaml") == (text, [])
-    validate_schema(upgrade.parse_params(text, "params.yaml"))
+    validate_schema(upgrade.parse_map(text, "params.yaml"))
 
 
 def test_stages_that_run_again_and_the_champion_are_named(project, monkeypatch):

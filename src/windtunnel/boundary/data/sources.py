@@ -194,18 +194,14 @@ def read_idx(path: Path) -> np.ndarray:
         with open_file(path, gunzip=True) as file:
             shape = idx_header(file, path)
             size, is_packed = math.prod(shape), path.suffix.lower() == ".gz"
-            n_bytes = size if is_packed else path.stat().st_size - file.tell()
-            if n_bytes == size and size and not is_packed:
+            if size and not is_packed and path.stat().st_size - file.tell() == size:
                 return np.memmap(path, np.uint8, "r", file.tell(), shape)
             _check_free(path, size)
-            # In parts, as the header may lie, and to one more than it should hold: gzip unpacks to a thousand times its size.
-            content = bytearray()
-            while n_bytes == size >= len(content) and (part := file.read(min(2**24, size + 1))):
-                content += part
+            content = file.read(size + 1)  # the header may lie, and gzip unpacks to a thousand times its size
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read ({error})") from error
-    if (n_bytes := len(content) if is_packed else n_bytes) != size:
-        amount = f"more than {size}" if n_bytes > size else str(n_bytes)
+    if len(content) != size:
+        amount = f"more than {size}" if len(content) > size else str(len(content))
         raise UserError(f"{path}: holds {amount} values, its header says {'x'.join(map(str, shape))}")
     return np.frombuffer(content, np.uint8).reshape(shape)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from windtunnel.boundary.files import read_text
-from windtunnel.boundary.params_file import params_text, parse_params
-from windtunnel.boundary.text import edit_yaml, yaml_text
+from windtunnel.boundary.params_file import params_text
+from windtunnel.boundary.text import edit_yaml, parse_map, yaml_text
 from windtunnel.core.errors import UserError
 from windtunnel.operations.project.graph import graph_text
 from windtunnel.operations.project.write import GRAPH, PARAMS, Plan, plan, read_record
@@ -39,7 +39,7 @@ def plan_upgrade(folder: Path) -> Upgrade:
     """Return the upgrade of the project in `folder`; nothing is written. Raises UserError where there is no project."""
     text = params_text(folder / PARAMS)
     new_text, changes = upgraded_params(text, PARAMS)
-    content = parse_params(new_text, PARAMS)
+    content = parse_map(new_text, PARAMS)
     todo: list[str] = []
     try:
         validate_schema(content, PARAMS)
@@ -67,7 +67,7 @@ def upgraded_params(text: str, where: str) -> tuple[str, list[str]]:
     if entry_changes := [*_entry_changes(document)]:
         changes += entry_changes
         text = yaml_text(document, preserve_quotes=True, width=160)
-    for key, line in absent_keys(parse_params(text, where)).items():
+    for key, line in absent_keys(parse_map(text, where)).items():
         text = f"{text.rstrip()}\n{line}\n"
         changes.append(f"{key}: added, since DVC needs every key")
     return text, changes
