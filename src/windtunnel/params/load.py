@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import TypeGuard
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -51,7 +50,7 @@ def validate_schema(raw: Mapping[str, object], where: str = "params") -> Params:
 
 def mistakes_of(error: ValidationError, where: str) -> str:
     """Return a line for each mistake of the user's, in the words of this project."""
-    return "\n".join(dict.fromkeys(_line(details, where) for details in _mistakes(error.errors())))
+    return "\n".join(dict.fromkeys(" ".join(_line(e, where).split()) for e in _mistakes(error.errors())))
 
 
 def entries(params: Params) -> Iterator[tuple[str, str, Entry]]:
@@ -153,45 +152,32 @@ def _unknown_names(params: Params) -> Iterator[str]:
 
 def _mistakes(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
     """Yield the errors without those of union branches that the user did not mean: one line per mistake."""
-    by_place: dict[tuple[int | str, ...], list[tuple[int | str, list[ErrorDetails]]]] = {}
+    by_place: dict[tuple[int | str, ...], dict[int | str, list[ErrorDetails]]] = {}
     of_named_budgets = {(e["loc"][2:], e["msg"]) for e in errors if e["loc"][:1] == ("budgets",)}
     for details in errors:
-        parts = details["loc"]
-        if "budget" in parts and (parts[parts.index("budget") + 1 :], details["msg"]) in of_named_budgets:
-            continue  # an entry that uses the named budget repeats its mistake
         location = details["loc"]
+        if "budget" in location and (location[location.index("budget") + 1 :], details["msg"]) in of_named_budgets:
+            continue  # an entry that uses the named budget repeats its mistake
         below = [e for e in errors if len(e["loc"]) > len(location) and e["loc"][: len(location)] == location]
         if details["type"] == "too_short" and below:
             continue  # pydantic counts what is left once the wrong items are gone
         at = next((i for i, part in enumerate(location) if _is_union_tag(part)), len(location))
-        branches = by_place.setdefault(location[:at], [])
-        tag = location[at] if at < len(location) else ""
-        inner = [inside for name, inside in branches if name == tag]
-        if inner:
-            inner[0].append(details)
-        else:
-            branches.append((tag, [details]))
+        branches = by_place.setdefault(location[:at], {})
+        branches.setdefault(location[at] if at < len(location) else "", []).append(details)
     for branches in by_place.values():
         # What is of another type than a branch wants was not meant for it.
         meant = [
-            inside for tag, inside in branches if not tag or inside[0]["loc"][-1] != tag or not _of_type(inside[0])
+            inside
+            for tag, inside in branches.items()
+            if not tag or inside[0]["loc"][-1] != tag or not inside[0]["type"].endswith("_type")
         ]
-        yield from (meant or [branches[0][1]])[0]
-
-
-def _of_type(details: ErrorDetails) -> bool:
-    return details["type"].endswith("_type")
+        yield from (meant or [*branches.values()])[0]
 
 
 def _line(details: ErrorDetails, where: str) -> str:
-    """One line for one of pydantic's errors, in the words of this project."""
-    return " ".join(_said(details, where).split())
-
-
-def _said(details: ErrorDetails, where: str) -> str:
-    last = (
-        len(details["loc"]) - 1 if details["type"] == "extra_forbidden" else None
-    )  # the user's own word, with any signs
+    """Return the line for one of pydantic's errors, in the words of this project."""
+    # An unknown key is the user's own word, with any signs.
+    last = len(details["loc"]) - 1 if details["type"] == "extra_forbidden" else None
     location = [part for at, part in enumerate(details["loc"]) if at == last or not _is_union_tag(part)]
     key = ".".join(map(str, location))
     value = details["input"]
@@ -225,11 +211,7 @@ def _keys_at(location: list[int | str]) -> list[str]:
         field = model.model_fields.get(str(part))
         if field is None:  # the user's own name in a map of entries
             continue
-        models = [t for t in types_in(field.annotation) if _is_model(t)]
+        models = [t for t in types_in(field.annotation) if isinstance(t, type) and issubclass(t, BaseModel)]
         if models:
             model = models[0]
     return list(model.model_fields)
-
-
-def _is_model(annotation: object) -> TypeGuard[type[BaseModel]]:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

@@ -6,7 +6,8 @@ does not fit is refused in one line.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
@@ -35,7 +36,7 @@ else:  # pydantic cannot read a recursive alias; its own type holds the same
 Metrics = dict[str, Value]
 _NOT_FINITE = ("inf", "-inf", "nan")  # as `plain_json` writes these numbers
 T = TypeVar("T")
-_ADAPTERS: dict[object, TypeAdapter[Any]] = {}
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)  # building one takes longer than validating
 
 
 class Record(BaseModel):
@@ -243,18 +244,12 @@ def parse_metadata(content: object, where: str) -> Metadata:
 def fitting(kind: type[T], content: object, where: str, what: str) -> T:
     """`content` as one of our types, a pydantic model or a dataclass. Raises UserError, in one line, where it does not fit."""
     try:
-        return _adapter(kind).validate_python(content)
+        value: T = _adapter(kind).validate_python(content)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"])) or "the file"
         raise UserError(f"{where}: not {what} ({key}: {first['msg'].lower()}); of another version?") from error
-
-
-def _adapter(kind: type[T]) -> TypeAdapter[T]:
-    """Build the validator of each type once: building takes longer than validating."""
-    if kind not in _ADAPTERS:
-        _ADAPTERS[kind] = TypeAdapter(kind)
-    return _ADAPTERS[kind]
+    return value
 
 
 def number(metrics: Mapping[str, object], key: str) -> float:
