@@ -88,13 +88,6 @@ def usual_torch() -> Iterator[None]:
             torch.set_default_dtype(dtype)
 
 
-def path_of(value: object, what: str) -> Path:
-    """Return a path that a caller gives as text or as a path object. Raises UserError for anything else."""
-    if not isinstance(value, str | Path) or "\0" in str(value):
-        raise UserError(f"{what}: {shown(value)} ({type(value).__name__}) is no path; a text or a pathlib.Path is")
-    return Path(value)
-
-
 @functools.cache
 def _kinds(function: Callable[..., object]) -> dict[str, type]:
     """Return, by parameter, Path or the class of ours that its annotation names."""
@@ -113,7 +106,9 @@ def _kinds(function: Callable[..., object]) -> dict[str, type]:
 
 def _fitting(value: object, kind: type, what: str) -> object:
     if kind is Path:
-        return path_of(value, what)
+        if not isinstance(value, str | Path) or "\0" in str(value):
+            raise UserError(f"{what}: {shown(value)} ({type(value).__name__}) is no path; a text or a pathlib.Path is")
+        return Path(value)
     if not isinstance(value, kind):
         description = "None" if value is None else f"a {type(value).__name__}"
         raise UserError(f"{what}: is {description}; a windtunnel {kind.__name__} is needed")

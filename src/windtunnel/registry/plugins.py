@@ -192,7 +192,7 @@ R = TypeVar("R", Family, Library, ModelSource)
 def families() -> dict[str, Family]:
     """Every family by name, in their order."""
     ours = [family_of(path.parent.name) for path in sorted(_ROOT.glob("*/family.py"))]
-    records = _joined("family", ours, _of_entry_points("windtunnel.families", Family))
+    records = _joined("family", ours, "windtunnel.families", Family)
     stages = [family.stage for family in records]
     if twice := next((family for family in records if stages.count(family.stage) > 1), None):
         raise UserError(f"plug-in: stage '{twice.stage}': two families have it; a stage is of one family")
@@ -202,15 +202,10 @@ def families() -> dict[str, Family]:
 @functools.cache
 def libraries(family: str) -> dict[str, Library]:
     """Return the libraries of a family by name: ours first, then those of other packages."""
-    records: list[Library] = []
-    for name in library_records(family):
-        records += load_object(f"{name}:LIBRARIES")
-    theirs = [
-        (point, record)
-        for point, record in _of_entry_points("windtunnel.libraries", Library)
-        if record.family == family
-    ]
-    return {library.name: library for library in _joined(f"library of {family}", records, theirs)}
+    ours = [record for name in library_records(family) for record in load_object(f"{name}:LIBRARIES")]
+    what = f"library of {family}"
+    records = _joined(what, ours, "windtunnel.libraries", Library, lambda library: library.family == family)
+    return {library.name: library for library in records}
 
 
 def rows_of(family: str) -> list[Any]:
@@ -322,10 +317,20 @@ def _taken(what: str, name: str, owner: str, point: EntryPoint) -> UserError:
     )
 
 
-def _joined(what: str, ours: Sequence[R], theirs: Iterable[tuple[EntryPoint, R]]) -> list[R]:
-    """Return records of ours and of plug-ins. Raises UserError for a name that is there twice."""
+def _joined(
+    what: str, ours: Sequence[R], group: str, kind: type[R], is_wanted: Callable[[R], bool] = lambda record: True
+) -> list[R]:
+    """Return records of ours and those of plug-ins that are wanted. Raises UserError for another type, or a name that is there twice."""
     records, owners = list(ours), {record.name: "windtunnel" for record in ours}
-    for point, record in theirs:
+    for point in plugins(group).values():
+        record = _loaded(point)
+        if not isinstance(record, kind):
+            raise UserError(
+                f"plug-in {point.name} ({point.value}): is a {type(record).__name__}, not a {kind.__name__}"
+            )
+        _check_record(point, record)
+        if not is_wanted(record):
+            continue
         if record.name in owners:
             raise _taken(what, record.name, owners[record.name], point)
         owners[record.name] = _distribution(point)
@@ -345,17 +350,6 @@ def load_modules(group: str) -> None:
     """Import the modules of a group, which register their records. Raises UserError for one that fails to import."""
     for point in plugins(group).values():
         _loaded(point)
-
-
-def _of_entry_points(group: str, kind: type[R]) -> Iterator[tuple[EntryPoint, R]]:
-    for point in plugins(group).values():
-        record = _loaded(point)
-        if not isinstance(record, kind):
-            raise UserError(
-                f"plug-in {point.name} ({point.value}): is a {type(record).__name__}, not a {kind.__name__}"
-            )
-        _check_record(point, record)
-        yield point, record
 
 
 def _check_record(point: EntryPoint, record: Family | Library | ModelSource) -> None:

@@ -266,13 +266,13 @@ def read_corrupted(file: Path, shape: tuple[int, ...], prepared: Mapping[str, Js
     Raises UserError for what is no image, and for another size where the samples were not resized.
     """
     height, width, channels = shape
-    image = ImageFiles([file], channels)[np.array([0])][0]
+    image = _image(file, channels, None, crop=False)
     if image.shape[1:] != (height, width):
         if "resize" not in prepared and "crop" not in prepared:
             raise UserError(
                 f"{path_text(file)}: is {image.shape[1]}x{image.shape[2]}, and the assessed images are {height}x{width}"
             )
-        image = ImageFiles([file], channels, (height, width), crop="crop" in prepared)[np.array([0])][0]
+        image = _image(file, channels, (height, width), crop="crop" in prepared)
     return np.ascontiguousarray(image.transpose(1, 2, 0))
 
 
