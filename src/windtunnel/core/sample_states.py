@@ -66,10 +66,10 @@ def sample_states(misclassified: Tensor, broken: Tensor, certified: Tensor, draw
     import torch
 
     states = torch.full(misclassified.shape, SampleState.NOT_ATTACKED.code)
-    masks = (drawn, certified, broken, misclassified)  # the last assignment wins
-    order = (SampleState.SURVIVED, SampleState.CERTIFIED, SampleState.BROKEN, SampleState.MISCLASSIFIED)
-    for mask, state in zip(masks, order, strict=True):
-        states[mask] = state.code
+    states[drawn] = SampleState.SURVIVED.code
+    states[certified] = SampleState.CERTIFIED.code
+    states[broken] = SampleState.BROKEN.code
+    states[misclassified] = SampleState.MISCLASSIFIED.code  # the last assignment wins
     return states
 
 
@@ -80,12 +80,9 @@ def states_of(data: Mapping[str, object], clean_predictions: Tensor, targets: Te
     """
     if STATES in data:
         return cast("Tensor", data[STATES])
-    wrong, certified = (
-        cast("Tensor", data["verdicts"]) == Verdict.ATTACK_SUCCEEDED,
-        cast("Tensor", data["certified_verdicts"]),
-    )
-    misclassified = clean_predictions != targets
-    return sample_states(misclassified, wrong, certified == Verdict.VERIFIED, wrong | ~wrong)
+    broken = cast("Tensor", data["verdicts"]) == Verdict.ATTACK_SUCCEEDED
+    certified = cast("Tensor", data["certified_verdicts"]) == Verdict.VERIFIED
+    return sample_states(clean_predictions != targets, broken, certified, broken | ~broken)
 
 
 def state_counts(states: Tensor) -> dict[str, int]:

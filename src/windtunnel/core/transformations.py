@@ -117,13 +117,10 @@ class Transformation:
 
     def words(self, epsilon: float = 1.0) -> str:
         """Return the region shrunk to `epsilon` for people: `rotation ≤ 10°, brightness ≤ 0.1`."""
-        return ", ".join(self._words_of(KINDS[name], size, epsilon) for name, size in self.ranges)
-
-    @staticmethod
-    def _words_of(kind: Kind, size: float, epsilon: float) -> str:
-        if kind.is_square:
-            return f"{kind.name} {size:g}x{size:g}{kind.unit}"
-        return f"{kind.name}\N{NO-BREAK SPACE}≤\N{NO-BREAK SPACE}{epsilon_text(size * epsilon)}{kind.unit}"
+        if self.is_square:
+            ((name, size),) = self.ranges
+            return f"{name} {size:g}x{size:g}{KINDS[name].unit}"
+        return ", ".join(f"{_at_most(name, size * epsilon)}{KINDS[name].unit}" for name, size in self.ranges)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -207,7 +204,11 @@ def budget_text(norm: str, epsilon: float) -> str:
     """`Linf ≤ 0.06` or `rotation ≤ 10°`, on one line."""
     if transformation := transformation_of(norm):
         return transformation.words(epsilon)
-    return f"{norm}\N{NO-BREAK SPACE}≤\N{NO-BREAK SPACE}{epsilon_text(epsilon)}"
+    return _at_most(norm, epsilon)
+
+
+def _at_most(name: str, value: float) -> str:
+    return f"{name}\N{NO-BREAK SPACE}≤\N{NO-BREAK SPACE}{epsilon_text(value)}"
 
 
 def place_text(norm: str, epsilon: float) -> str:
