@@ -35,9 +35,10 @@ def named(path: Path, where: str = "") -> str:
     return f"{where}: {path_text(path)}" if where else path_text(path)
 
 
-def check_file(path: Path, *, max_bytes: int | None = None) -> None:
-    """Raise UserError as `open_file` unless `path` is a regular file that can be opened."""
-    open_file(path, max_bytes=max_bytes).close()
+def check_file(path: Path, *, where: str = "", max_bytes: int | None = None) -> Path:
+    """Return `path` if it is a regular file that can be opened. Raises UserError as `open_file`."""
+    open_file(path, where=where, max_bytes=max_bytes).close()
+    return path
 
 
 def open_file(path: Path, *, where: str = "", max_bytes: int | None = None, gunzip: bool = False) -> IO[bytes]:

@@ -18,24 +18,15 @@ class NetworkRefusedError(UserError):
 
 
 @contextmanager
-def no_network(what: str, key: str = "") -> Iterator[None]:
+def no_network(what: str) -> Iterator[None]:
     """Refuse connections to other machines inside the block; sockets of this machine (AF_UNIX) stay.
 
-    Args:
-        what: what is loaded, for the message.
-        key: the key of params.yaml that would allow the network; empty where none does.
-
-    Raises:
-        NetworkRefusedError: in one line, where code in the block looks up a host or connects.
-
+    Raises NetworkRefusedError, in one line that begins with `what`, where code in the block looks up a host or connects.
     """
-    hint = f"; {key} allows it" if key else ""
     refused: list[NetworkRefusedError] = []
 
     def refuse(host: object) -> NetworkRefusedError:
-        refused.append(
-            NetworkRefusedError(f"{what}: wants to connect to {str(host)[:100]}, which is not allowed{hint}")
-        )
+        refused.append(NetworkRefusedError(f"{what}: wants to connect to {str(host)[:100]}, which is not allowed"))
         return refused[-1]
 
     def lookup(host: object, *_: Any, **__: Any) -> Any:

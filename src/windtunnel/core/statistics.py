@@ -91,16 +91,16 @@ def binomial_rate(successes: int, n: int, level: float = 0.95, method: IntervalM
     return BinomialRate(successes, n, low, high)
 
 
-def bootstrap_means(values: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> np.ndarray:
-    """Means of each of P series over images drawn with replacement, the same draw for all: (P, N) -> (resamples, P) float64.
+def bootstrap_means(values: np.ndarray) -> np.ndarray:
+    """Means of each of P series over images drawn with replacement, the same draw for all: (P, N) -> (RESAMPLES, P) float64.
 
     Correlated series (one image under several corruptions, two models on one image) stay correlated. The seed is fixed:
     it is no part of the evidence, and a metric is the same whoever computes it again.
     Source: Efron, Tibshirani 1993, An Introduction to the Bootstrap.
     """
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     n = values.shape[1]
-    draws = (np.bincount(generator.integers(0, n, n), minlength=n) for _ in range(resamples))
+    draws = (np.bincount(generator.integers(0, n, n), minlength=n) for _ in range(RESAMPLES))
     means: np.ndarray = np.stack([values @ counts for counts in draws]) / n
     return means
 

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from windtunnel.core.errors import UserError
 from windtunnel.records.files import DATA_FILE, RUNTIME_FILE, file_digest, read_json, write_json
-from windtunnel.records.layout import HERE, Layout
+from windtunnel.records.layout import HERE
 from windtunnel.records.metadata import Record, fitting
 
 RUN_TIMES = "runtime_per_sample"
@@ -56,10 +56,10 @@ def read_runtime(directory: Path) -> Runtime | None:
         return None
 
 
-def write_stage_runtime(stage: str, started: float, layout: Layout = HERE) -> None:
+def write_stage_runtime(stage: str, started: float) -> None:
     """Note how long a stage took that leaves no assessment; `started`: time.time() at its start."""
     seconds = round(time.time() - started, 3)
-    Runtime(started=started, seconds=seconds).write(layout.runtime / stage)
+    Runtime(started=started, seconds=seconds).write(HERE.runtime / stage)
 
 
 def measured_run_times(directory: Path, data_digest: str | None = None) -> list[float] | None:

@@ -115,9 +115,9 @@ class _Sandwich(Record):
     sandwich: tuple[Layer, ...]
 
 
-def layers_of(metrics: Mapping[str, Value], where: str = "the summary") -> tuple[Layer, ...]:
+def layers_of(metrics: Mapping[str, Value]) -> tuple[Layer, ...]:
     """Return the layers among the metrics of the summary, the global budget first. Raises UserError where they do not fit."""
-    return fitting(_Sandwich, metrics, where, "a sandwich").sandwich
+    return fitting(_Sandwich, metrics, "the summary", "a sandwich").sandwich
 
 
 def layers_in(metrics: Mapping[str, Value]) -> tuple[Layer, ...]:

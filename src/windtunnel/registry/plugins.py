@@ -239,13 +239,13 @@ def record_of(family: str) -> list[str]:
     return [f"{ASSESSMENTS}.{family}.family"] if (_ROOT / family / "family.py").is_file() else []
 
 
-def family_of(name: str, where: str = "family") -> Family:
+def family_of(name: str) -> Family:
     """Return the family of this name; no record of another one is read. Raises UserError, with the nearest match, for none."""
     for module in record_of(name):
         record: Family = load_object(f"{module}:FAMILY")
         return record
     if name not in families():
-        raise UserError(unknown_word(where, name, families(), what="a family of assessments"))
+        raise UserError(unknown_word("family", name, families(), what="a family of assessments"))
     return families()[name]
 
 

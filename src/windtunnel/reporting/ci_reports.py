@@ -19,7 +19,7 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.repository import repository
 from windtunnel.evaluation.gate.table import NO_CONDITION
 from windtunnel.records.artifacts import package_version
-from windtunnel.records.files import write_json
+from windtunnel.records.files import replacing, write_json
 from windtunnel.records.findings import FindingRecord, Severity, Status
 from windtunnel.records.gate import ConditionStatus, GateResult
 from windtunnel.records.layout import Layout
@@ -98,7 +98,7 @@ def write_junit(name: str, cases: Iterable[JUnitCase], path: Path) -> None:
         elif case.result == "skipped":
             ElementTree.SubElement(element, "skipped", message=reason)
     ElementTree.indent(suites)
-    with writing(path, where="--junit", suffixes=(".xml",)) as temporary:
+    with replacing(check_output(path, where="--junit", suffixes=(".xml",))) as temporary:
         ElementTree.ElementTree(suites).write(temporary, encoding="utf-8", xml_declaration=True)
 
 

@@ -11,8 +11,7 @@ from torch import Tensor
 from windtunnel.assessments.queries.search import NONE, State, below, pixel_values, uniforms
 from windtunnel.core.errors import UserError
 from windtunnel.core.references import resolve
-from windtunnel.params.entry import Block
-from windtunnel.params.numbers import Number
+from windtunnel.params.entry import Block, Number
 
 
 class EvoBAParams(Block):

@@ -29,13 +29,13 @@ from windtunnel.assessments.figures.pictures import (
     shrunk,
     tile_of,
 )
-from windtunnel.boundary.writing import writing
+from windtunnel.boundary.writing import check_output
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.core.errors import UserError
 from windtunnel.core.sample_states import SampleState, states_of
 from windtunnel.core.transformations import budget_text
 from windtunnel.records.artifacts import load_tensors, with_run_times
-from windtunnel.records.files import DATA_FILE, read_own
+from windtunnel.records.files import DATA_FILE, read_own, replacing
 from windtunnel.records.metadata import Metadata, Region, read_metadata
 from windtunnel.records.result import Tensors, tensor_in
 from windtunnel.records.sandwich import layers_in
