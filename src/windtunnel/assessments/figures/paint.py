@@ -66,13 +66,13 @@ def plot(title: str, drawings: Sequence[Scene | PictureGrid], empty: str = "") -
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
     axes.add_artist(_artist(Label(_MARGIN, 17, title, "ink", 11, bold=True)))
-    for (scene, pictures), place in zip(scenes, places, strict=True):
+    for (scene, pictures), corner in zip(scenes, places, strict=True):
         for order, mark in enumerate(scene.marks):
-            shape = _artist(moved(mark, *place))
+            shape = _artist(moved(mark, *corner))
             shape.set_zorder(order)  # as laid out: matplotlib would draw every line above every shape
             axes.add_artist(shape)
         for x, y, picture in pictures:
-            axes.add_artist(_image(AxesImage(axes, interpolation="nearest"), place[0] + x, place[1] + y, picture))
+            axes.add_artist(_image(AxesImage(axes, interpolation="nearest"), corner[0] + x, corner[1] + y, picture))
     return figure
 
 

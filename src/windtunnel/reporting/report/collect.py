@@ -229,9 +229,9 @@ def _children(directory: Path, name: str, problems: list[str]) -> dict[str, Meta
 def findings_in(directory: Path, problems: list[str]) -> tuple[FindingRecord, ...] | None:
     """Return the outcome of every sanity check, None where none ran; why not is added to `problems`."""
     damaged = "The sanity checks are missing from this report: their metadata is damaged or of another version"
-    known = len(problems)
+    n_problems = len(problems)
     recorded = _attempt(lambda: read_sanity(directory), damaged, problems)
-    if recorded is None and len(problems) == known:
+    if recorded is None and len(problems) == n_problems:
         problems.append("No sanity checks ran: the evaluation itself is not checked.")
     return recorded.checks if recorded else None
 

@@ -264,17 +264,17 @@ def _section(section: Section, number: str, heading: object, full: bool) -> Iter
 
 def _blocks(blocks: Sequence[Block]) -> Iterator[Flowable]:
     """Yield the blocks in their order; narrow charts that follow each other stand side by side."""
-    place = 0
-    while place < len(blocks):
-        narrow = list(_narrow(blocks[place : place + 2]))
+    index = 0
+    while index < len(blocks):
+        narrow = list(_narrow(blocks[index : index + 2]))
         if narrow:
             yield from _beside(narrow)
         else:
-            block, *after = blocks[place : place + 2]
+            block, *after = blocks[index : index + 2]
             if not isinstance(block, PictureGrid) and any(isinstance(b, PictureGrid) for b in after):
                 yield CondPageBreak(60 * mm)  # words stay with the pictures that they announce
             yield from block_parts(block)
-        place += len(narrow) or 1
+        index += len(narrow) or 1
 
 
 def _narrow(blocks: Sequence[Block]) -> Iterator[Chart]:
@@ -344,8 +344,8 @@ def block_parts(block: Block) -> list[Flowable]:
 def _highlight(finding: Highlight) -> Flowable:
     """Return a sentence in a box with a coloured edge."""
     text = markup(finding.text)
-    words = Paragraph(f"<b>{text}</b>" if finding.severity == "invalid" else text, BODY)
-    box = PdfTable([[words]], colWidths=[WIDTH], spaceAfter=3, splitInRow=1)
+    sentence = Paragraph(f"<b>{text}</b>" if finding.severity == "invalid" else text, BODY)
+    box = PdfTable([[sentence]], colWidths=[WIDTH], spaceAfter=3, splitInRow=1)
     edge = ("LINEBEFORE", (0, 0), (0, -1), 3, colour(_EDGE[finding.severity]))
     box.setStyle(cells(2.5, 0, 8, edge, ("BACKGROUND", *ALL, colour("card"))))
     return box

@@ -130,8 +130,8 @@ def _caveats(inputs: ReportInputs) -> tuple[Highlight, ...]:
     named = [a for _, a in list(_damage(inputs))[:FINDINGS] if a]
     checks = {row.id for row in inputs.checks or ()}  # their caveats stand here under their own name
     # What one assessment says of its own draws, the summary says of all of them.
-    seen = {c.code for c in inputs.summary.caveats} if inputs.summary else set()
-    repeated = {"one_random_run"} if "reproducibility" in seen else set()
+    codes = {c.code for c in inputs.summary.caveats} if inputs.summary else set()
+    repeated = {"one_random_run"} if "reproducibility" in codes else set()
     own_caveats: dict[str, list[str]] = {}
     for a in (*([inputs.clean] if inputs.clean else []), *named):
         for c in a.caveats:

@@ -125,5 +125,5 @@ def _map(artifacts: Artifacts, pictures: Pictures, i: int, scale: float) -> Pict
         text = f"{region(artifacts).norm or ''} {float(distances[row]):.3g}"
     if isinstance(parameters := artifacts.data.get(PARAMETERS), dict):
         text = parameter_words({name: float(values[row]) for name, values in parameters.items()})
-    png = map_png(signed_map(image - pictures.clean[i]), scale, LARGE)
-    return Picture(png, f"perturbation of {pictures.names[i]} by {artifacts.name}", text)
+    change, alt = signed_map(image - pictures.clean[i]), f"perturbation of {pictures.names[i]} by {artifacts.name}"
+    return Picture(map_png(change, scale, LARGE), alt, text)
