@@ -108,7 +108,7 @@ def test_distances_are_those_of_the_images_that_were_dropped(runs):
 
 def test_report_comparison_and_sample_browser_show_what_was_kept(runs):
     found = collect(runs[1].reports)
-    assert found.problems == ()
+    assert not found.problems
     assert found.pictures is not None
     kept = set(read_artifacts(runs[1].summary).kept.tolist())
     assert set(found.pictures.thumbnails) <= kept
