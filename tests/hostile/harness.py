@@ -25,7 +25,7 @@ from ruamel.yaml import YAML
 
 import windtunnel.assessments.attacks.assess
 import windtunnel.assessments.verification.assess
-import windtunnel.assessments.verification.vnnlib.instance
+import windtunnel.assessments.verification.vnnlib
 import windtunnel.boundary.data.load
 import windtunnel.boundary.models.load
 import windtunnel.evaluation.sanity.run

@@ -63,7 +63,7 @@ def verify(
     if audit is not None:
         _audit(audit, verdicts)
         return
-    from windtunnel.assessments.verification.vnnlib.instance import decide_instance
+    from windtunnel.assessments.verification.vnnlib import decide_instance
     from windtunnel.params.verification import VerificationEntry
 
     assert specification is not None
@@ -135,7 +135,7 @@ def export(*, name: str, folder: Path | None) -> None:
       windtunnel vnnlib export proof --to /tmp/proof
     """  # noqa: D301
     from windtunnel.assessments.clean.subject import current_subject
-    from windtunnel.assessments.verification.vnnlib.export import export_instances
+    from windtunnel.assessments.verification.vnnlib import export_instances
 
     params = load_params()
     entry = params.verification.get(name)

@@ -14,8 +14,7 @@ from windtunnel.assessments.verification.branch_and_bound import intermediate, m
 from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network, improve_network
 from windtunnel.assessments.verification.branch_and_bound.maxpool_bounds import best_weights, value_of
 from windtunnel.assessments.verification.branch_and_bound.network import Network
-from windtunnel.assessments.verification.branch_and_bound.optimise import improved, optimise
-from windtunnel.assessments.verification.branch_and_bound.planes import with_planes
+from windtunnel.assessments.verification.branch_and_bound.optimise import improved, optimise, with_planes
 from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.contracts import Norm
 

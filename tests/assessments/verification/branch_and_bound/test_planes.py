@@ -6,8 +6,7 @@ from exact import improved, inputs_of_activations, network
 
 from windtunnel.assessments.verification.branch_and_bound.intermediate import TighteningBudget, tighten
 from windtunnel.assessments.verification.branch_and_bound.network import Network
-from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
-from windtunnel.assessments.verification.branch_and_bound.planes import with_planes
+from windtunnel.assessments.verification.branch_and_bound.optimise import optimise, with_planes
 from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.contracts import Norm
 

@@ -13,10 +13,9 @@ import torch
 from click.testing import CliRunner
 from onnx import helper, numpy_helper
 
+from windtunnel.assessments.verification import vnnlib as instance
 from windtunnel.assessments.verification.assess import assess
-from windtunnel.assessments.verification.vnnlib import instance
-from windtunnel.assessments.verification.vnnlib.export import export_instances
-from windtunnel.assessments.verification.vnnlib.instance import InstanceResult, decide_instance
+from windtunnel.assessments.verification.vnnlib import InstanceResult, decide_instance, export_instances
 from windtunnel.boundary.models.backends import OnnxModule
 from windtunnel.boundary.vnnlib_text import read_specifications
 from windtunnel.cli.verify import verify
@@ -91,7 +90,7 @@ def test_seconds_that_are_given_are_the_only_limit(column, tmp_path, monkeypatch
     """By its default branch and bound would end after 20,000 subdomains: a quarter of a minute on two layers of 256."""
     asked = []
     monkeypatch.setattr(
-        "windtunnel.assessments.verification.vnnlib.instance.decide_instance",
+        "windtunnel.assessments.verification.vnnlib.decide_instance",
         lambda *given, deadline: asked.append((given[2], deadline - time.monotonic())) or InstanceResult("unknown"),
     )
     monkeypatch.setattr("windtunnel.cli.verify._process_start", lambda: time.monotonic() - 10)

@@ -17,8 +17,7 @@ from windtunnel.assessments.verification.branch_and_bound.activations import Obs
 from windtunnel.assessments.verification.branch_and_bound.grouped_crown import bound_together, groups_of, rows_of
 from windtunnel.assessments.verification.branch_and_bound.maxpool_bounds import difference_bounds, largest
 from windtunnel.assessments.verification.branch_and_bound.network import Network
-from windtunnel.assessments.verification.branch_and_bound.optimise import improved, optimise
-from windtunnel.assessments.verification.branch_and_bound.planes import with_planes
+from windtunnel.assessments.verification.branch_and_bound.optimise import improved, optimise, with_planes
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, LinearSpecs
 from windtunnel.assessments.verification.branch_and_bound.search import children, slope_gain
 from windtunnel.assessments.verification.regions import BallRegions

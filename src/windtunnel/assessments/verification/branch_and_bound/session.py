@@ -20,8 +20,7 @@ from windtunnel.assessments.verification.branch_and_bound.intermediate import (
     tighten,
 )
 from windtunnel.assessments.verification.branch_and_bound.network import Network
-from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
-from windtunnel.assessments.verification.branch_and_bound.planes import with_planes
+from windtunnel.assessments.verification.branch_and_bound.optimise import optimise, with_planes
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, LinearSpecs
 from windtunnel.assessments.verification.branch_and_bound.search import BranchAndBoundSearch, Limits
 from windtunnel.assessments.verification.deadline import Deadline

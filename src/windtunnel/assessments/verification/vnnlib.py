@@ -1,6 +1,7 @@
-"""One instance, an ONNX graph and a specification, decided by the steps that verifications are made of."""
+"""Single instances in the format of the verification competition, VNN-LIB and ONNX: decided by the steps of verifications, or written."""
 
 import math
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ from windtunnel.assessments.verification.falsifier import (
 from windtunnel.boundary.files import check_file, read_bytes
 from windtunnel.boundary.models.backends import OnnxModule
 from windtunnel.boundary.models.onnx_network import OnnxNetwork
-from windtunnel.boundary.vnnlib_text import Specification, counter_example, read_specifications
+from windtunnel.boundary.vnnlib_text import Specification, counter_example, read_specifications, robustness
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.dataset import Dataset
@@ -241,3 +242,52 @@ def _decide_hard(subject: Subject, entry: VerificationEntry) -> tuple[str, Tenso
     if verdict == Verdict.VERIFIED:
         return "unsat", None
     return ("timeout" if bool(tensor_in(data, "timed_out")[0]) else "unknown"), None
+
+
+_TIMEOUT = 60.0  # seconds, where the entry sets none
+
+
+def export_instances(
+    name: str, subject: Subject, norm: Norm, epsilon: float, timeout: float | None, folder: Path
+) -> list[Path]:
+    """Write model.onnx, a specification for each sample and instances.csv into `folder`, which is new or empty.
+
+    timeout: seconds for one sample, of the entry. Raises UserError for a folder with files, IncompatibleError for a norm that
+    is no box and for a model that has no graph.
+    """
+    from windtunnel.assessments.verification.marabou.queries import check_equivalence
+    from windtunnel.boundary.models.load import export_onnx
+
+    where = f"verification.{name}"
+    subject.classifier.criterion.require_top_1(where, "VNN-LIB instances here say that the label is the largest logit")
+    if norm is not Norm.LINF:
+        raise IncompatibleError(f"{where}: VNN-LIB describes boxes; the budget is {norm}, set norm: Linf")
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder}: is not empty; name another folder")
+    (folder / "vnnlib").mkdir(parents=True, exist_ok=True)
+    graph, classifier, data = folder / "model.onnx", subject.classifier, subject.dataset
+    if classifier.onnx_path:
+        shutil.copyfile(classifier.onnx_path, graph)
+    else:
+        try:
+            export_onnx(classifier, graph)
+        except Exception as error:  # the exporter raises many kinds for what it cannot trace
+            reason = " ".join(str(error).split())[:200]
+            raise IncompatibleError(
+                f"{where}: {classifier.source} has no ONNX graph ({type(error).__name__}: {reason})"
+            ) from error
+    check_equivalence(classifier, graph, data.inputs)
+    written = []
+    for inputs, target, sample in zip(data.inputs.flatten(1).double(), data.targets.tolist(), data.ids, strict=True):
+        path = folder / "vnnlib" / f"{_as_file_name(sample)}.vnnlib"
+        low, high = ((inputs + side * epsilon).clamp(0, 1) for side in (-1, 1))
+        title = f"{name}: sample {sample} of class {target}, Linf {epsilon:g}, cut off at [0, 1]"
+        path.write_text("\n".join(robustness(low, high, target, classifier.num_classes, title)) + "\n")
+        written.append(path)
+    lines = [f"model.onnx,vnnlib/{path.name},{timeout or _TIMEOUT:g}" for path in written]
+    (folder / "instances.csv").write_text("\n".join(lines) + "\n")
+    return written
+
+
+def _as_file_name(sample: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in sample)

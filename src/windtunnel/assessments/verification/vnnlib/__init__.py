@@ -1,1 +1,0 @@
-"""Single instances in the format of the verification competition: VNN-LIB and ONNX."""
