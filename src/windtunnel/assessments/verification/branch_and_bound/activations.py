@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -322,10 +322,6 @@ class Jumps:
     error: Tensor
     which: Tensor
 
-    def at(self, rows: Tensor) -> Jumps:
-        """Select `rows`."""
-        return self if len(self.low_offset) == 1 else replace(self, low_offset=self.low_offset[rows])
-
 
 @dataclass(frozen=True, slots=True)
 class Kinks:
@@ -342,13 +338,6 @@ class Kinks:
     rise: Tensor
     open: Tensor
     jumps: Jumps | None = None
-
-    def at(self, rows: Tensor) -> Kinks:
-        """Select `rows`."""
-        up, offset, base, rise, open_ = (
-            t if len(t) == 1 else t[rows] for t in (self.up, self.offset, self.base, self.rise, self.open)
-        )
-        return Kinks(up, offset, base, rise, open_, self.jumps and self.jumps.at(rows))
 
 
 def kinks(low: Tensor, up: Tensor, least: Tensor) -> Kinks:

@@ -256,18 +256,14 @@ class Bounded(LayerBounds):
         None where that is not so, where the layer is no ReLU or has none that is open, or where w has more than 2^20 numbers.
         """
         if j not in self._affine:
-            self._affine[j] = self._find_affine(j)
+            layer, units = self.network.layers[j], self.units[j]
+            is_relu = isinstance(layer.activation, Kink) and not bool(layer.activation.slope.any())
+            is_small = 0 < len(units) * self.network.inputs <= _LARGEST
+            # Planes take the place of single chords, which the kinks before those that decide windows have not.
+            is_single = j + 1 == len(self.network.layers) or not self.network.layers[j + 1].decides_windows
+            has_map = is_relu and layer.direct and is_small and is_single
+            self._affine[j] = self.network.maps(j, units) if has_map else None
         return self._affine[j]
-
-    def _find_affine(self, j: int) -> tuple[Tensor, Tensor] | None:
-        layer, units = self.network.layers[j], self.units[j]
-        if not isinstance(layer.activation, Kink) or bool(layer.activation.slope.any()) or not len(units):
-            return None
-        if not layer.direct or len(units) * self.network.inputs > _LARGEST:
-            return None
-        if j + 1 < len(self.network.layers) and self.network.layers[j + 1].decides_windows:
-            return None  # planes take the place of single chords
-        return self.network.maps(j, units)
 
     def pieces(self, j: int) -> Pieces | None:
         """Return the starting point of planes above layer j's columns.

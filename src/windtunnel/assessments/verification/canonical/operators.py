@@ -291,16 +291,12 @@ def _fitting(call: Call, scale: Tensor, shift: Tensor) -> nn.Module:
 # Arithmetic of the input's values with constants; of two values it stays what it is.
 ARITHMETIC: dict[object, Row] = {
     aten.add.Tensor: _add,
-    aten.sub.Tensor: lambda call: _add(call, -1.0) if isinstance(call.given["self"], fx.Node) else _reversed(call),
+    aten.sub.Tensor: lambda call: _add(call, -1.0),
     aten.rsub.Scalar: lambda call: _fitting(call, torch.tensor(-call.number("alpha")), _constant(call.given["other"])),
     aten.mul.Tensor: _multiply,
     aten.div.Tensor: _divide,
     aten.neg.default: lambda call: _fitting(call, torch.tensor(-1.0), torch.zeros(())),
 }
-
-
-def _reversed(call: Call) -> nn.Module:
-    return _fitting(call, torch.tensor(-call.number("alpha")), _constant(call.given["self"]))
 
 
 # These give their indices too, which a module in their place does not.
