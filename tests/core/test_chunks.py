@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windtunnel.core import chunks, scratch
+from windtunnel.core import scratch
 from windtunnel.records.storage import evenly
 
 SHAPES = st.tuples(st.integers(0, 40), st.integers(1, 5), st.integers(1, 4))
@@ -20,7 +20,7 @@ def _drawn(shape: tuple[int, ...], seed: int) -> torch.Tensor:
 @given(SHAPES, st.integers(1, 200), st.integers(0, 100))
 def test_parts_are_all_rows_once_and_in_order_and_no_larger_than_asked_for(shape, values, seed):
     tensor = _drawn(shape, seed)
-    parts = [tensor[part] for part in chunks.sample_parts(tensor, values)]
+    parts = [tensor[part] for part in scratch.sample_parts(tensor, values)]
     assert torch.equal(torch.cat([*parts, tensor[:0]]), tensor)
     assert all(len(part) == 1 or part.numel() <= values for part in parts)
 
@@ -33,11 +33,11 @@ def test_what_is_measured_by_parts_is_what_is_measured_at_once(shape, values, se
         return (a - b).abs().flatten(1).amax(1)
 
     if len(one):
-        assert torch.equal(chunks.by_samples(measure, one, other, values=values), measure(one, other))
+        assert torch.equal(scratch.by_samples(measure, one, other, values=values), measure(one, other))
     holes = one.masked_fill(other > 0.9, torch.nan)
-    assert torch.equal(chunks.finite_samples(holes), holes.flatten(1).isfinite().all(1))
-    assert chunks.same_values(one, one.clone())
-    assert chunks.same_values(one, other) == torch.equal(one, other)
+    assert torch.equal(scratch.finite_samples(holes), holes.flatten(1).isfinite().all(1))
+    assert scratch.same_values(one, one.clone())
+    assert scratch.same_values(one, other) == torch.equal(one, other)
 
 
 @given(SHAPES, st.integers(0, 100))
@@ -46,7 +46,7 @@ def test_rows_taken_and_put_are_those_of_an_index(shape, seed):
     rows = torch.randperm(len(source), generator=torch.Generator().manual_seed(seed))[: len(source) // 2]
     assert torch.equal(scratch.samples_at(source, rows), source[rows])
     into, wanted = _drawn(shape, seed + 1), _drawn(shape, seed + 1)
-    chunks.put_samples(into, rows, source, rows)
+    scratch.put_samples(into, rows, source, rows)
     wanted[rows] = source[rows]
     assert torch.equal(into, wanted)
 
@@ -87,7 +87,7 @@ def test_a_large_tensor_lies_in_a_file_that_has_no_name_and_holds_what_is_writte
 
 def test_the_shape_of_all_samples_needs_the_memory_of_one():
     one = torch.rand(1, 3, 4)
-    found = chunks.of_shape_for(1000, one)
+    found = scratch.of_shape_for(1000, one)
     assert (found.shape, found.dtype, found.untyped_storage().nbytes()) == ((1000, 3, 4), torch.float32, 48)
-    assert [chunks.of_shape_for(5, value) for value in (0.1, "crown", None)] == [0.1, "crown", None]
-    assert chunks.of_shape_for(5, torch.zeros(2, 3)).shape == (2, 3)
+    assert [scratch.of_shape_for(5, value) for value in (0.1, "crown", None)] == [0.1, "crown", None]
+    assert scratch.of_shape_for(5, torch.zeros(2, 3)).shape == (2, 3)

@@ -6,8 +6,7 @@ import sys
 import pytest
 
 from windtunnel.boundary.mlflow_server import main_root
-from windtunnel.core.references import resolve
-from windtunnel.core.repository import asking_project, code_folders, dvc_root, repository
+from windtunnel.core.references import asking_project, code_folders, dvc_root, repository, resolve
 from windtunnel.operations.dvc_files import damaged_files
 from windtunnel.operations.resolve.closure import Code, Memory
 

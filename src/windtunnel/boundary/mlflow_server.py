@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock
 
 from windtunnel.core.errors import InfrastructureError, UserError
-from windtunnel.core.repository import asked_by
+from windtunnel.core.references import asked_by
 from windtunnel.runtime.credentials import reason_of
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from windtunnel.core import scratch
-from windtunnel.core.chunks import sample_parts
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError, shown
+from windtunnel.core.scratch import sample_parts
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from windtunnel.core.chunks import by_samples
 from windtunnel.core.contracts import Norm
+from windtunnel.core.scratch import by_samples
 
 # Attacks work in float32: a sample projected on the ball can lie this much beyond it by rounding alone.
 RELATIVE_TOLERANCE = 1e-5

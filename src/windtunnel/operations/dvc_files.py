@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from windtunnel.boundary.files import is_file, open_file, path_text, read_text
 from windtunnel.boundary.text import parse_yaml, read_json_map
 from windtunnel.core.errors import UserError
-from windtunnel.core.repository import dvc_root
+from windtunnel.core.references import dvc_root
 from windtunnel.records.files import RUNTIME_FILE, file_digest
 from windtunnel.records.layout import LOCK, REPORTS
 

@@ -14,7 +14,7 @@ from windtunnel.boundary.params_file import params_text
 from windtunnel.boundary.text import edit_yaml, parse_map, yaml_text
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import UserError
-from windtunnel.core.repository import dvc_root
+from windtunnel.core.references import dvc_root
 from windtunnel.records.artifacts import read_artifacts
 from windtunnel.records.files import parse_own_json, replacing
 from windtunnel.records.layout import PARAMS_FILE, ROBUSTNESS

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from windtunnel.core import scratch
-from windtunnel.core.chunks import same_values
 from windtunnel.core.contracts import (
     VERDICT_CODES,
     AssessmentKind,
@@ -31,6 +30,7 @@ from windtunnel.core.contracts import (
 )
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
+from windtunnel.core.scratch import same_values
 from windtunnel.core.seeds import random_runs
 from windtunnel.core.subject import Subject
 from windtunnel.core.transformations import budget_text

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from windtunnel.core import scratch
-from windtunnel.core.chunks import put_samples
 from windtunnel.core.contracts import AssessmentKind, Caveat, Norm, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import DISTANCE, within
 from windtunnel.core.errors import UnsoundError
+from windtunnel.core.scratch import put_samples
 from windtunnel.core.transformations import PARAMETERS, transformation_of
 from windtunnel.core.transformed import parameter_distances
 from windtunnel.records.result import AssessmentResult, Tensors, plain_tensors, tensor_in

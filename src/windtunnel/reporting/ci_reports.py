@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 from windtunnel.boundary.params_file import entry_names, lines_of, read_params
 from windtunnel.boundary.writing import check_output
 from windtunnel.core.contracts import Json
-from windtunnel.core.repository import repository
+from windtunnel.core.references import repository
 from windtunnel.evaluation.gate.table import NO_CONDITION
 from windtunnel.records.artifacts import package_version
 from windtunnel.records.files import replacing, write_json

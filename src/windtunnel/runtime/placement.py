@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from windtunnel.core.errors import UserError, shown, unknown_word
-from windtunnel.core.repository import asking_project
+from windtunnel.core.references import asking_project
 
 VARIABLE, LOCAL_FILE, KEY = "WINDTUNNEL_EXECUTOR", Path("windtunnel.local.yaml"), "executor"
 PROGRESS_FILE = "WINDTUNNEL_PROGRESS"  # a variable that names the file to which a stage writes how far it is

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from windtunnel.core import scratch
-from windtunnel.core.chunks import put_samples, sample_parts
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.distances import DISTANCE, within
 from windtunnel.core.errors import InfrastructureError, PrerequisiteError, UserError
+from windtunnel.core.scratch import put_samples, sample_parts
 from windtunnel.core.subject import Subject
 from windtunnel.core.transformations import PARAMETERS, transformation_of
 from windtunnel.params.attacks import AttackEntry

@@ -21,8 +21,8 @@ from windtunnel.assessments.corruptions.table import corruptions_of
 from windtunnel.assessments.task import Task
 from windtunnel.core import scratch
 from windtunnel.core.batches import Batch, Incidents, rows_of_table
-from windtunnel.core.chunks import put_samples, sample_parts
 from windtunnel.core.contracts import Caveat, Json, PerturbationDistribution, Semantics, Verdict
+from windtunnel.core.scratch import put_samples, sample_parts
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
 from windtunnel.params.corruptions import CorruptionEntry

@@ -33,9 +33,9 @@ from windtunnel.assessments.verification.falsifier import known_examples, read_e
 from windtunnel.assessments.verification.rates import bounds_metrics, verdict_rates
 from windtunnel.assessments.verification.table import ROWS
 from windtunnel.core import scratch
-from windtunnel.core.chunks import finite_samples
 from windtunnel.core.contracts import Algorithm, Caveat, Json, Norm, PerturbationBudget, Randomness, Semantics, Verdict
 from windtunnel.core.distances import distance
+from windtunnel.core.scratch import finite_samples
 from windtunnel.core.statistics import binomial_rate
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget

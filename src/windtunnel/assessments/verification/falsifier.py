@@ -15,11 +15,11 @@ from torch import Tensor
 
 from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core import scratch
-from windtunnel.core.chunks import finite_samples, put_samples
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Caveat, Norm
 from windtunnel.core.distances import distance, within
 from windtunnel.core.errors import PrerequisiteError
+from windtunnel.core.scratch import finite_samples, put_samples
 from windtunnel.core.subject import Subject
 from windtunnel.records.artifacts import Artifacts, read_artifacts
 from windtunnel.records.files import METADATA_FILE

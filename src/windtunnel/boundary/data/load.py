@@ -15,10 +15,10 @@ from torch import Tensor
 from windtunnel.boundary.data.record import DATASET_JSON, DatasetRecord, read_record
 from windtunnel.boundary.data.sources import ImageFiles, Raw, middle, source_of
 from windtunnel.core import scratch
-from windtunnel.core.chunks import AT_A_TIME, finite_samples
 from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset, select
 from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.scratch import AT_A_TIME, finite_samples
 from windtunnel.params.data import MOST_CLASSES, Data
 from windtunnel.records.artifacts import load_tensors, save_tensors
 from windtunnel.records.files import write_json

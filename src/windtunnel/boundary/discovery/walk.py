@@ -13,8 +13,7 @@ from typing import TypeVar
 from windtunnel.boundary.files import IMAGE_SUFFIXES, is_file, path_text
 from windtunnel.boundary.text import read_yaml
 from windtunnel.core.errors import UserError
-from windtunnel.core.references import first_line
-from windtunnel.core.repository import repository
+from windtunnel.core.references import first_line, repository
 
 WEIGHTS = {
     ".pt": "state_dict",

@@ -8,9 +8,9 @@ import torch
 from scipy.stats import norm as normal
 from torch import Tensor
 
-from windtunnel.core.chunks import finite_samples, sample_parts
 from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.distances import within
+from windtunnel.core.scratch import finite_samples, sample_parts
 from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.sanity.attack import perturbing
 from windtunnel.evaluation.sanity.check import CheckResult, Severity, listing, our_check

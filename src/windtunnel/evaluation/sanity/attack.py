@@ -7,9 +7,9 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from windtunnel.core import scratch
-from windtunnel.core.chunks import by_samples, finite_samples
 from windtunnel.core.contracts import AssessmentKind, Norm, Objective, Verdict
 from windtunnel.core.distances import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, within
+from windtunnel.core.scratch import by_samples, finite_samples
 from windtunnel.evaluation.sanity.check import CheckResult, Severity, largest, listing, our_check
 from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Assessment, Evidence, NotApplicable, numbers
 from windtunnel.evaluation.sanity.model import is_random

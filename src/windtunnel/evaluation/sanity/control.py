@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from windtunnel.core.chunks import by_samples
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.dataset import Dataset
+from windtunnel.core.scratch import by_samples
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.sanity import CONTROL_LIBRARY

@@ -14,10 +14,10 @@ from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.assessments.verification.cascade.step import asks_exported_graph
 from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.core import scratch
-from windtunnel.core.chunks import by_samples, same_values
 from windtunnel.core.contracts import AssessmentKind, Json, Norm, Objective, ThreatModel, Verdict
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
+from windtunnel.core.scratch import by_samples, same_values
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.summary.evidence import (
     PerturbationBall,

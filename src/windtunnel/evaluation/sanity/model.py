@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from windtunnel.boundary.models.backends import Program
 from windtunnel.core import scratch
-from windtunnel.core.chunks import by_samples, finite_samples, sample_parts
 from windtunnel.core.contracts import AssessmentKind, Capability, Norm
 from windtunnel.core.dataset import Dataset
+from windtunnel.core.scratch import by_samples, finite_samples, sample_parts
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.statistics import binomial_interval, median
 from windtunnel.core.transformations import KINDS

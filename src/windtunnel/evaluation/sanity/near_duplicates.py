@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from windtunnel.core.chunks import by_samples
+from windtunnel.core.scratch import by_samples
 
 FINE, COARSE = 32, 8  # pixels a side: of images that are compared, and of those that candidates are searched by
 SHIFTS = tuple((down, right) for down in (-1, 0, 1) for right in (-1, 0, 1))

@@ -7,7 +7,7 @@ import torch
 from scipy.stats import fisher_exact, mannwhitneyu
 from torch import Tensor
 
-from windtunnel.core.chunks import sample_parts
+from windtunnel.core.scratch import sample_parts
 from windtunnel.evaluation.sanity.check import CheckResult, Severity, our_check
 from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence, NotApplicable
 from windtunnel.evaluation.sanity.near_duplicates import copies, fine_images

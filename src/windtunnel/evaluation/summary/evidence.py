@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from windtunnel.core import scratch
-from windtunnel.core.chunks import finite_samples, put_samples
 from windtunnel.core.contracts import SMOOTHED_MODEL, AssessmentKind, Norm, Verdict
 from windtunnel.core.distances import DISTANCE, within
 from windtunnel.core.errors import UserError
 from windtunnel.core.sample_states import sample_states
+from windtunnel.core.scratch import finite_samples, put_samples
 from windtunnel.core.subject import Subject
 from windtunnel.core.transformations import Transformation, transformation_of
 from windtunnel.records.artifacts import Artifacts

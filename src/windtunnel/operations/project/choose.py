@@ -17,7 +17,7 @@ from windtunnel.boundary.discovery.weights import Weights
 from windtunnel.boundary.files import is_file, path_text
 from windtunnel.boundary.text import read_yaml, yaml_text
 from windtunnel.core.errors import UserError
-from windtunnel.core.repository import repository
+from windtunnel.core.references import repository
 from windtunnel.params.data import MAX_SIDE
 from windtunnel.registry.plugins import library_of
 

@@ -20,7 +20,7 @@ from windtunnel.boundary.files import is_file, read_text
 from windtunnel.boundary.text import parse_json
 from windtunnel.boundary.writing import check_output, remove_inside
 from windtunnel.core.errors import InfrastructureError, UserError
-from windtunnel.core.repository import dvc_root, repository
+from windtunnel.core.references import dvc_root, repository
 from windtunnel.records.files import replacing
 
 PARAMS, GRAPH, RECORD = "params.yaml", "dvc.yaml", ".windtunnel.json"

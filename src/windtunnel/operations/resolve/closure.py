@@ -22,7 +22,7 @@ from pydantic import BaseModel, ValidationError
 
 import windtunnel
 from windtunnel.core.errors import UserError
-from windtunnel.core.repository import code_folders
+from windtunnel.core.references import code_folders
 from windtunnel.records.files import file_digest, read_json, read_own, write_json
 
 PACKAGE = "windtunnel"

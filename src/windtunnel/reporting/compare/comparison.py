@@ -17,9 +17,9 @@ from statsmodels.stats.multitest import multipletests
 from torch import Tensor
 
 from windtunnel.core import scratch
-from windtunnel.core.chunks import same_values
 from windtunnel.core.contracts import AssessmentKind, Json, Verdict
 from windtunnel.core.errors import UserError
+from windtunnel.core.scratch import same_values
 from windtunnel.core.statistics import binomial_interval
 from windtunnel.evaluation.gate.non_inferiority import Paired, paired_interval
 from windtunnel.evaluation.summary.slices import MEMBERS, slices_of

@@ -10,7 +10,7 @@ from windtunnel.assessments.verification.bound_propagation.lirpa import call_of_
 from windtunnel.assessments.verification.cascade.step import Step, Trial
 from windtunnel.assessments.verification.cascade.task import UNDECIDED, Ledger, VerificationTask
 from windtunnel.assessments.verification.falsifier import ROUNDING
-from windtunnel.core.chunks import of_shape_for
+from windtunnel.core.scratch import of_shape_for
 
 PROBE = 20
 

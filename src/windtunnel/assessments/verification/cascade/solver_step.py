@@ -22,11 +22,11 @@ from windtunnel.assessments.verification.marabou.queries import (
 )
 from windtunnel.assessments.verification.marabou.worker import Query, SolverAnswer
 from windtunnel.boundary.models.load import export_onnx
-from windtunnel.core.chunks import of_shape_for
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Caveat, Verdict
 from windtunnel.core.errors import IncompatibleError, OutOfTimeError
 from windtunnel.core.machine import time_limit
+from windtunnel.core.scratch import of_shape_for
 from windtunnel.core.subject import Subject
 
 LATE = frozenset({"time-out", "time budget"})

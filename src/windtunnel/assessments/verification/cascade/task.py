@@ -11,8 +11,8 @@ from torch import Tensor
 from windtunnel.assessments.verification.bound_propagation.bounder import Bounder
 from windtunnel.assessments.verification.canonical.subject import Canonical
 from windtunnel.core import scratch
-from windtunnel.core.chunks import put_samples
 from windtunnel.core.contracts import Caveat, Norm, Verdict
+from windtunnel.core.scratch import put_samples
 from windtunnel.core.subject import Subject
 from windtunnel.params.verification import VerificationEntry
 from windtunnel.runtime.batch_runner import Checkpoint
