@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import mmap
-import multiprocessing as mp
 import os
 import signal
 import sys
@@ -21,13 +20,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from types import FrameType
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from windtunnel.core.errors import USER_ERROR, InfrastructureError, UserError
 from windtunnel.runtime.console import warn
 from windtunnel.runtime.shutdown import as_user_error, deaf_children, end_refused, handle_signals, is_working
+
+# multiprocessing is imported where it is used: until a stage handles signals, each import is time in which Ctrl-C is a traceback.
+if TYPE_CHECKING:
+    import multiprocessing as mp
+    from multiprocessing.connection import Connection
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -179,6 +182,8 @@ def run_watched(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
 
     What it prints appears as if it were called. Raises UserError too where a call inside `limited` takes too long.
     """
+    import multiprocessing as mp
+
     # fork starts at once; where it is not safe (macOS, Windows), a new interpreter imports everything again.
     context: mp.context.DefaultContext = mp.get_context("fork" if sys.platform == "linux" else "spawn")  # type: ignore[assignment]  # typeshed: a choice of literals
     ours, theirs = context.Pipe()
@@ -250,7 +255,9 @@ def _watched(
 
 def end_with_parent(end: Callable[[], None]) -> None:
     """Call `end` in a thread once the process that started this one by multiprocessing has died: nobody waits for it."""
-    parent = mp.parent_process()
+    from multiprocessing import parent_process
+
+    parent = parent_process()
     if parent is None:
         return
 
