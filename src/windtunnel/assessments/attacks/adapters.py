@@ -9,6 +9,7 @@ from typing import TypeAlias
 from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.calls import Invoke, LibraryCall
+from windtunnel.assessments.attacks.gradients import ModelWrapper
 from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.assessments.attacks.settings import Settings
 from windtunnel.core.contracts import PerturbationBudget
@@ -80,14 +81,12 @@ class Passes:
         return self
 
 
-class CountedModel(nn.Module):
+class CountedModel(ModelWrapper):
     """A model that counts the samples that go forward through it and the gradients that come back."""
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
+        super().__init__(model)
         self.passes = Passes()
-        self.eval()
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits, (N, K)."""
@@ -101,16 +100,11 @@ class CountedModel(nn.Module):
         self.passes.backwards += len(gradient)
 
 
-class GreyAsThree(nn.Module):
+class GreyAsThree(ModelWrapper):
     """A one-channel model that takes three equal channels: for attacks whose kernels are built for colour.
 
     Equal channels get equal gradients, so the result is three times the same grey image.
     """
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.eval()
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Logits of the mean of the three channels."""

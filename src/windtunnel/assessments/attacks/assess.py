@@ -32,16 +32,7 @@ from windtunnel.boundary.models.load import named_classifier
 from windtunnel.boundary.params_file import configured_server
 from windtunnel.core.batches import Batch, batches_of, rows_of_table
 from windtunnel.core.classifier import Classifier
-from windtunnel.core.contracts import (
-    Capability,
-    Json,
-    Norm,
-    Objective,
-    PerturbationBudget,
-    Semantics,
-    ThreatModel,
-    Verdict,
-)
+from windtunnel.core.contracts import Capability, Json, Objective, PerturbationBudget, Semantics, ThreatModel, Verdict
 from windtunnel.core.distances import DISTANCE
 from windtunnel.core.seeds import seeded
 from windtunnel.core.subject import Subject
@@ -85,9 +76,10 @@ def assess(
     state = BestResults.start(subject, attack.aims, attack.before, attack.budget.norm)
     calls = attack.search(state)
     fresh = fresh_metrics(subject, state.perturbed, state.attacked)
+    transformation = transformation_of(attack.budget.norm)
     data = {
         **_data(subject, state, attack.aims),
-        **_parameters(attack.budget.norm, state),
+        **({PARAMETERS: transformation.table(state.parameters)} if transformation else {}),
         **_without_images(subject, state, attack.before),
         **_tried_on(others or {}, subject, state),
     }
@@ -309,11 +301,6 @@ def _data(subject: Subject, state: BestResults, aims: Tensor | None) -> Tensors:
     if aims is not None:
         data["target_classes"] = aims
     return data
-
-
-def _parameters(norm: Norm, state: BestResults) -> Tensors:
-    transformation = transformation_of(norm)
-    return {PARAMETERS: transformation.table(state.parameters)} if transformation else {}
 
 
 def _without_images(subject: Subject, state: BestResults, before: Prior) -> Tensors:

@@ -9,7 +9,7 @@ from windtunnel.assessments.attacks.rows import Invoker
 from windtunnel.assessments.attacks.survivors import Prior
 from windtunnel.core.contracts import Caveat, PerturbationBudget
 from windtunnel.core.subject import Subject
-from windtunnel.records.result import Tensors
+from windtunnel.records.result import Tensors, tensor_in
 
 
 def caveats_of(
@@ -25,8 +25,6 @@ def caveats_of(
     invokers = {run.row.invoker for run in runs}
     is_bounded = any(run.row.epsilon and not run.row.algorithm.minimum_norm for run in runs)
     finds = any(not run.row.epsilon or run.row.algorithm.minimum_norm for run in runs)
-    attacked = data["attacked"]
-    assert isinstance(attacked, Tensor)
     if beyond.any():
         fate = "projected back and evaluated" if is_bounded and not finds else "counted as failures"
         yield Caveat(
@@ -41,21 +39,14 @@ def caveats_of(
             f"The library returned values that are not finite for {int(repaired.sum())} samples: failures.",
             _names(repaired, subject),
         )
-    if not attacked.any():
-        yield Caveat("nothing_attacked", "No sample was left to attack: the rates over attacked samples are empty.")
+    yield from nothing_attacked(data)
     if before.by:
         yield Caveat(
             "survivors_only",
             f"Attacked only the samples that survived {', '.join(before.by)}: attack_success_rate is over these samples, "
             f"adversarial_accuracy is the worst case over all these attacks together.",
         )
-    aims = data.get("target_classes")
-    if isinstance(aims, Tensor):
-        same = aims == subject.dataset.targets
-        if same.any():
-            yield Caveat(
-                "target_is_label", f"{int(same.sum())} samples have the target as their label; they were not attacked."
-            )
+    yield from target_is_label(data)
     if subject.dataset.inputs.shape[1] == 1 and any(run.row.three_channels for run in runs):
         yield Caveat(
             "grey_as_three_channels", "The attack needs three channels: the grey image was repeated three times."
@@ -78,6 +69,18 @@ _INVOKER_CAVEATS = {
         "within it.",
     ),
 }
+
+
+def nothing_attacked(data: Tensors) -> Iterator[Caveat]:
+    """Yield that no sample was attacked, where it is so."""
+    if not tensor_in(data, "attacked").any():
+        yield Caveat("nothing_attacked", "No sample was left to attack: the rates over attacked samples are empty.")
+
+
+def target_is_label(data: Tensors) -> Iterator[Caveat]:
+    """Yield how many samples have their label as the target class, where there are any."""
+    if "target_classes" in data and (n := int((tensor_in(data, "target_classes") == tensor_in(data, "targets")).sum())):
+        yield Caveat("target_is_label", f"{n} samples have the target as their label; they were not attacked.")
 
 
 def _names(mask: Tensor, subject: Subject) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.distances import distance, within
-from windtunnel.core.transformations import Transformation, transformation_of
+from windtunnel.core.transformations import transformation_of
 from windtunnel.core.transformed import clipped, parameter_distances, transform
 
 # An attack that takes no epsilon but lands this near outside the ball is pulled in: rounding, not another budget.
@@ -50,56 +50,37 @@ def evaluate(
 
     A value that is not finite makes the sample the clean one again; values outside [0, 1] are clipped. An attack that
     takes an epsilon is held to it by projection, and evaluated; one that finds its own distance is not, and
-    fails where it is further away than the budget. A transformation is measured by its `parameters` (n, P), from which its image is
-    made again.
+    fails where it is further away than the budget. A transformation is measured by its `parameters` (n, P), as they are
+    stored, from which its image is made again; of a patch its content is taken from `returned`.
     """
-    transformation = transformation_of(budget.norm)
+    transformation, epsilon = transformation_of(budget.norm), budget.epsilon
+    beyond = repaired = torch.zeros(len(clean), dtype=torch.bool)
+    stored = torch.zeros(len(clean), 0, dtype=torch.float64)
     if transformation is not None:
         assert parameters is not None
-        return _evaluate_transformed(classifier, transformation, budget, clean, returned, labels, aims, parameters)
-    finite = returned.flatten(1).isfinite().all(1)
-    image = torch.where(_rows(finite, returned), returned, clean).clamp(0, 1)
-    distances = distance(budget.norm, image, clean)
-    beyond = torch.zeros_like(finite)
-    if budget.epsilon is not None:
-        inside = within(distances, budget.epsilon)
-        beyond = ~within(distances, budget.epsilon * (1 + ROUNDING))
-        pulled = ~inside & (~beyond if row.epsilon is None or row.algorithm.minimum_norm else torch.ones_like(inside))
-        if pulled.any():
-            image = torch.where(_rows(pulled, image), project(budget.norm, budget.epsilon, image, clean), image)
-            distances = distance(budget.norm, image, clean)
+        assert epsilon is not None
+        stored = clipped(transformation, parameters.float(), epsilon)
+        content = returned.clamp(0, 1) if transformation.is_patch else None
+        image = transform(transformation, clean, stored.double(), content)
+        distances = parameter_distances(transformation, transformation.table(stored))
+    else:
+        finds_distance = row.epsilon is None or row.algorithm.minimum_norm
+        repaired = ~returned.flatten(1).isfinite().all(1)
+        image = torch.where(_rows(repaired, returned), clean, returned).clamp(0, 1)
+        distances = distance(budget.norm, image, clean)
+        if epsilon is not None:
+            is_near = within(distances, epsilon * (1 + ROUNDING))
+            pulled = ~within(distances, epsilon) & (is_near if finds_distance else torch.ones_like(is_near))
+            if pulled.any():
+                image = torch.where(_rows(pulled, image), project(budget.norm, epsilon, image, clean), image)
+                distances = distance(budget.norm, image, clean)
+            if not row.algorithm.minimum_norm:  # at any distance is what it is for
+                beyond = ~is_near
     logits = classifier.logits(image)
     predictions = classifier.criterion.predict(logits, labels)
     reached = predictions != labels if aims is None else predictions == aims
-    allowed = torch.ones_like(reached) if budget.epsilon is None else within(distances, budget.epsilon)
-    if row.algorithm.minimum_norm:  # at any distance is what it is for
-        beyond = torch.zeros_like(finite)
-    no_parameters = torch.zeros(len(image), 0, dtype=torch.float64)
-    return Evaluation(no_parameters, image, logits, predictions, distances, reached, reached & allowed, beyond, ~finite)
-
-
-def _evaluate_transformed(
-    classifier: Classifier,
-    transformation: Transformation,
-    budget: PerturbationBudget,
-    clean: Tensor,
-    returned: Tensor,
-    labels: Tensor,
-    aims: Tensor | None,
-    parameters: Tensor,
-) -> Evaluation:
-    """Evaluate images made from float32 parameters, as these are stored; of a patch its content is taken from `returned`."""
-    assert budget.epsilon is not None
-    stored = clipped(transformation, parameters.float(), budget.epsilon)
-    content = returned.clamp(0, 1) if transformation.is_patch else None
-    image = transform(transformation, clean, stored.double(), content)
-    distances = parameter_distances(transformation, transformation.table(stored))
-    logits = classifier.logits(image)
-    predictions = classifier.criterion.predict(logits, labels)
-    reached = predictions != labels if aims is None else predictions == aims
-    none = torch.zeros_like(reached)
-    allowed = within(distances, budget.epsilon)
-    return Evaluation(stored, image, logits, predictions, distances, reached, reached & allowed, none, none)
+    allowed = torch.ones_like(reached) if epsilon is None else within(distances, epsilon)
+    return Evaluation(stored, image, logits, predictions, distances, reached, reached & allowed, beyond, repaired)
 
 
 def project(norm: Norm, epsilon: float, perturbed: Tensor, clean: Tensor) -> Tensor:

@@ -18,13 +18,21 @@ from windtunnel.core.references import resolve, users_code
 Surrogate = Callable[[nn.Module], Callable[[Tensor], Tensor]]
 
 
-class StraightThrough(nn.Module):
+class ModelWrapper(nn.Module):
+    """A module around a model, in eval mode."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.eval()
+
+
+class StraightThrough(ModelWrapper):
     """The model's logits with a stand-in's derivative: backward pass differentiable approximation (BPDA)."""
 
     def __init__(self, model: nn.Module, surrogate: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.model, self.surrogate = model, surrogate
-        self.eval()
+        super().__init__(model)
+        self.surrogate = surrogate
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits, (n, K)."""
@@ -34,13 +42,12 @@ class StraightThrough(nn.Module):
         return smooth + (true - smooth).detach()
 
 
-class MeanOverDraws(nn.Module):
+class MeanOverDraws(ModelWrapper):
     """The mean logits of `draws` calls of a randomised model, and so the mean of their gradients (EOT)."""
 
     def __init__(self, model: nn.Module, draws: int) -> None:
-        super().__init__()
-        self.model, self.draws = model, draws
-        self.eval()
+        super().__init__(model)
+        self.draws = draws
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits, (n, K)."""
@@ -50,13 +57,8 @@ class MeanOverDraws(nn.Module):
         return total / self.draws
 
 
-class InBfloat16(nn.Module):
+class InBfloat16(ModelWrapper):
     """The model's logits, computed in bfloat16 where that is safe (autocast): half of the memory, and faster on an accelerator."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits, float32 (n, K)."""

@@ -29,14 +29,9 @@ def attack_metrics(
     targets, attacked = table["targets"], table["attacked"]
     predictions, aims = table["perturbed_predictions"], table.get("target_classes")
     n, succeeded = len(targets), table["verdicts"] == Verdict.ATTACK_SUCCEEDED
-    right = table["clean_predictions"] == targets
-    wins = succeeded & attacked
-    # A targeted attack that misses its target may still have left the sample right.
-    robust = right & (table["verdicts"] == Verdict.ATTACK_FAILED)
+    wins, robust = succeeded & attacked, is_robust(table)
     metrics: dict[str, Json] = {
-        **binomial_rate(int(right.sum()), n).metrics("clean_accuracy"),
-        **binomial_rate(int(robust.sum()), n).metrics("adversarial_accuracy"),
-        **binomial_rate(int(wins.sum()), int(attacked.sum())).metrics("attack_success_rate"),
+        **attack_rates(table),
         "success_rate_all_samples": float(succeeded.double().mean()) if n else 0.0,
         "n_samples": n,
         "n_attacked": int(attacked.sum()),
@@ -45,7 +40,7 @@ def attack_metrics(
     for name in DISTANCE:
         metrics |= _spread(f"distance_{name.value}", distances_of(data, name)[wins])
     declared = table["perturbation_distance"]
-    metrics |= {f"{key}_distance": value for key, value in _summary(declared[wins]).items()}
+    metrics |= {f"{key}_distance": value for key, value in summary(declared[wins]).items()}
     if algorithm.minimum_norm:
         reached = attacked & (predictions != targets if aims is None else predictions == aims)
         metrics |= binomial_rate(int(reached.sum()), int(attacked.sum())).metrics("success_rate_any_distance")
@@ -66,7 +61,25 @@ def attack_metrics(
     return metrics
 
 
-def _summary(values: Tensor) -> dict[str, float | str]:
+def is_robust(table: Mapping[str, Tensor]) -> Tensor:
+    """Return bool (N,): right on the clean input, and not broken by a finished attack."""
+    # A targeted attack that misses its target may still have left the sample right.
+    return (table["clean_predictions"] == table["targets"]) & (table["verdicts"] == Verdict.ATTACK_FAILED)
+
+
+def attack_rates(table: Mapping[str, Tensor]) -> dict[str, Json]:
+    """Return clean and adversarial accuracy and the success rate, with their intervals."""
+    right, attacked, robust = table["clean_predictions"] == table["targets"], table["attacked"], is_robust(table)
+    wins = attacked & (table["verdicts"] == Verdict.ATTACK_SUCCEEDED)
+    return {
+        **binomial_rate(int(right.sum()), len(right)).metrics("clean_accuracy"),
+        **binomial_rate(int(robust.sum()), len(right)).metrics("adversarial_accuracy"),
+        **binomial_rate(int(wins.sum()), int(attacked.sum())).metrics("attack_success_rate"),
+    }
+
+
+def summary(values: Tensor) -> dict[str, float | str]:
+    """Return mean, median and maximum of some values (n,); nothing of none."""
     if not len(values):
         return {}
     exact = values.double()
@@ -74,7 +87,7 @@ def _summary(values: Tensor) -> dict[str, float | str]:
 
 
 def _spread(name: str, values: Tensor) -> dict[str, Json]:
-    return {f"{name}_{key}": value for key, value in _summary(values).items()}
+    return {f"{name}_{key}": value for key, value in summary(values).items()}
 
 
 def transfer_metrics(data: Mapping[str, Tensor | dict[str, Tensor]], names: Sequence[str]) -> dict[str, Json]:

@@ -8,6 +8,7 @@ from windtunnel.assessments.attacks.gradients import adapted, surrogate_of
 from windtunnel.assessments.attacks.plan import plan_of
 from windtunnel.assessments.attacks.profiles import DLR_CLASSES, PROFILES
 from windtunnel.assessments.attacks.rows import FUNCTION_ARGUMENTS, AttackRow, Invoker, Targeting
+from windtunnel.assessments.attacks.settings import check_epsilon
 from windtunnel.assessments.attacks.table import ROWS, row_of
 from windtunnel.assessments.attacks.targets import check_chosen_targets
 from windtunnel.assessments.catalogue import find_algorithm
@@ -136,16 +137,7 @@ def _check_budget(where: str, entry: AttackEntry, row: AttackRow, budget: Budget
         )
     if lack := entry.budget.lack(where, budget):
         raise UserError(lack)
-    epsilon = effective.epsilon
-    if epsilon is not None and effective.norm is Norm.LINF and epsilon > 1:
-        raise UserError(
-            f"{where}.budget.epsilon: {epsilon:g} is larger than the range of [0, 1] pixels; did you mean "
-            f"{epsilon:g}/255?"
-        )
-    if epsilon is not None and effective.norm is Norm.L0 and epsilon < 1:
-        raise UserError(
-            f"{where}.budget.epsilon: under L0 it is a number of changed values, at least 1; got {epsilon:g}"
-        )
+    check_epsilon(where, effective)
 
 
 def check_transformation(where: str, what: str, norm: Norm, *, transforms: bool) -> None:

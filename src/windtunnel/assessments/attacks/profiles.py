@@ -36,41 +36,38 @@ def _standard(steps: int, queries: int, restarts: int = 1) -> tuple[Member, ...]
 
 
 _STANDARD = _standard(100, 5000)
-_DLR = Member("torchattacks", "APGD", {"steps": 100, "n_restarts": 5, "loss": "dlr"}, "APGD-DLR")
+_QUICK = (
+    Member("torchattacks", "APGD", {"steps": 20, "loss": "ce"}, "APGD-CE"),
+    Member("torchattacks", "APGDT", {"steps": 10}, "APGD-T"),
+)
+_RESTARTED = (
+    *_STANDARD,
+    Member("torchattacks", "APGD", {"steps": 100, "n_restarts": 5, "loss": "dlr"}, "APGD-DLR"),
+    *_standard(200, 10_000, restarts=3),
+)
+_DECISION = Member("foolbox", "HopSkipJumpAttack", {"steps": 32, "max_gradient_eval_steps": 1000})
 
 # Cheap members first: each attacks only what those before it left.
 PROFILES: dict[str, dict[Norm, tuple[Member, ...]]] = {
     "quick": {
-        LINF: (
-            Member("torchattacks", "FGSM"),
-            Member("torchattacks", "APGD", {"steps": 20, "loss": "ce"}, "APGD-CE"),
-            Member("torchattacks", "APGDT", {"steps": 10}, "APGD-T"),
-        ),
-        L2: (
-            Member("foolbox", "L2FastGradientAttack"),
-            Member("torchattacks", "APGD", {"steps": 20, "loss": "ce"}, "APGD-CE"),
-            Member("torchattacks", "APGDT", {"steps": 10}, "APGD-T"),
-        ),
+        LINF: (Member("torchattacks", "FGSM"), *_QUICK),
+        L2: (Member("foolbox", "L2FastGradientAttack"), *_QUICK),
     },
     "standard": {LINF: _STANDARD, L2: _STANDARD},
     "adaptive": {LINF: _STANDARD, L2: _STANDARD},  # and what answers the model's obstacles
     "exhaustive": {
         LINF: (
-            *_STANDARD,
-            _DLR,
-            *_standard(200, 10_000, restarts=3),
+            *_RESTARTED,
             Member("foolbox", "LInfFMNAttack", {"steps": 500}),
             Member("foolbox", "LinfDeepFoolAttack"),
-            Member("foolbox", "HopSkipJumpAttack", {"steps": 32, "max_gradient_eval_steps": 1000}),
+            _DECISION,
         ),
         L2: (
-            *_STANDARD,
-            _DLR,
-            *_standard(200, 10_000, restarts=3),
+            *_RESTARTED,
             Member("foolbox", "DDNAttack", {"steps": 500}),
             Member("foolbox", "L2FMNAttack", {"steps": 500}),
             Member("torchattacks", "CW", {"steps": 500}),
-            Member("foolbox", "HopSkipJumpAttack", {"steps": 32, "max_gradient_eval_steps": 1000}),
+            _DECISION,
         ),
     },
 }

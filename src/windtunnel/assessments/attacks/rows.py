@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Norm, Randomness, ThreatModel
 
@@ -124,6 +125,27 @@ def algorithm(
         requires=frozenset(needs),
         minimum_norm=minimum_norm,
         summary=summary,
+    )
+
+
+def attack_row(
+    library: str,
+    name: str,
+    threat_model: ThreatModel,
+    norm: Norm | None,
+    categories: str,
+    randomness: Randomness,
+    *,
+    minimum_norm: bool = False,
+    summary: str = "",
+    **facts: Any,
+) -> AttackRow:
+    """Return a registry row with the facts of its call, fields of `AttackRow`; the rest is as for `algorithm`."""
+    return AttackRow(
+        algorithm(
+            library, name, threat_model, norm, categories, randomness, minimum_norm=minimum_norm, summary=summary
+        ),
+        **facts,
     )
 
 

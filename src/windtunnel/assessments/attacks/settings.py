@@ -13,18 +13,7 @@ from windtunnel.params.entry import parse_number
 from windtunnel.registry.plugins import library_of
 
 # What a user never gives: the model is ours, and these print or write log files.
-_OURS = {
-    "self",
-    "problem",
-    "args",
-    "kwargs",
-    "model",
-    "verbose",
-    "tensorboard",
-    "init_attack",
-    "trainloader",
-    "attack_class",
-}
+_OURS = frozenset("self problem args kwargs model verbose tensorboard init_attack trainloader attack_class".split())
 _EPSILON_WORDS = {"eps", "epsilon", "epsilons", "max_epsilon"}
 # Parameters that our invokers add to the library's own.
 _EXTRA: dict[Invoker, dict[str, object]] = {
@@ -90,6 +79,15 @@ def settle(
         values[parameter] = budgeted
     effective = {**defaults, **values}
     return Settings(values, effective, _search(row, effective, budget))
+
+
+def check_epsilon(where: str, budget: PerturbationBudget) -> None:
+    """Raise UserError, in one line, for an epsilon that cannot be meant under its norm."""
+    epsilon, key = budget.epsilon, f"{where}.budget.epsilon"
+    if epsilon is not None and budget.norm is Norm.LINF and epsilon > 1:
+        raise UserError(f"{key}: {epsilon:g} is larger than the range of [0, 1] pixels; did you mean {epsilon:g}/255?")
+    if epsilon is not None and budget.norm is Norm.L0 and epsilon < 1:
+        raise UserError(f"{key}: under L0 it is a number of changed values, at least 1; got {epsilon:g}")
 
 
 def _value(where: str, key: str, row: AttackRow, defaults: Mapping[str, object], name: str, value: object) -> object:

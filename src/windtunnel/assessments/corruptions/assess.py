@@ -81,12 +81,13 @@ def assess_suite(
     rows = corruptions_of(entry, where)
     pairs = [(corruption, severity) for corruption in rows for severity in entry.severities]
     reference = reference_of(where, entry, pairs, subject.dataset)
-    units = _CorruptedBatches.of(entry, rows, pairs, subject)
+    unchanged = [(corruption, 0) for corruption in ((_ROUNDED, _RESIZED) if entry.upsample else (_ROUNDED,))]
+    units = _CorruptedBatches(entry, rows, [*unchanged, *pairs], _eight_bits(subject.dataset.inputs), subject)
     mildest = Mildest.of(subject)
     checkpoint = Checkpoint.of(name, subject, units.pairs, entry.upsample, entry.batch_size)
     incidents = Incidents()
     severity_0: dict[str, Tensor] = {}
-    for corrupted in _corrupt_all(name, units, checkpoint, incidents):
+    for corrupted in units.corrupt_all(name, checkpoint, incidents):
         mildest.lost |= corrupted.lost
         if corrupted.severity == 0:
             severity_0[corrupted.corruption] = corrupted.predictions
@@ -163,14 +164,6 @@ class _CorruptedBatches:
     pixels: np.ndarray
     subject: Subject
 
-    @classmethod
-    def of(
-        cls, entry: CorruptionEntry, rows: Mapping[str, CorruptionRow], pairs: Sequence[Pair], subject: Subject
-    ) -> _CorruptedBatches:
-        """Build the units of work of a suite of `pairs`."""
-        unchanged = [(name, 0) for name in ((_ROUNDED, _RESIZED) if entry.upsample else (_ROUNDED,))]
-        return cls(entry, rows, [*unchanged, *pairs], _eight_bits(subject.dataset.inputs), subject)
-
     @property
     def batches(self) -> list[Batch]:
         """All of them, numbered through."""
@@ -211,28 +204,30 @@ class _CorruptedBatches:
         """The clean samples without predictions: the result of a batch that no worker finished."""
         return {"pixels": torch.from_numpy(self.pixels), "predictions": torch.full((len(self.pixels),), _NOTHING)}
 
-
-def _corrupt_all(
-    name: str, units: _CorruptedBatches, checkpoint: Checkpoint, incidents: Incidents
-) -> Iterator[Corrupted]:
-    n, side = len(units.pixels), units.entry.upsample or max(units.pixels.shape[1:3])
-    # Allocated once: blocks of this size, freed and asked for again, leave holes that add up to gigabytes.
-    inputs = scratch.empty(units.subject.dataset.inputs.shape)
-    predictions, filled = torch.empty(n, dtype=torch.int64), 0
-    processes = DEFAULT_WORKERS if len(units.pairs) * n * side**2 > WORTH_PROCESSES else 1
-    batches, without = units.batches, rows_of_table(units.untouched)
-    results = each_batch(
-        batches, units, name=name, checkpoint=checkpoint, without=without, incidents=incidents, processes=processes
-    )
-    for batch, part in results:
-        indices = slice(filled, filled + len(batch.indices))
-        _floats(part["pixels"].numpy(), inputs[indices])
-        predictions[indices], filled = part["predictions"], indices.stop
-        if filled == n:
-            lost = predictions == _NOTHING
-            predictions[lost] = -1  # a prediction of nothing, as of a model that gives NaN
-            yield Corrupted(*units.pairs[units.pair(batch)], inputs, predictions, lost)
-            predictions, filled = torch.empty(n, dtype=torch.int64), 0
+    def corrupt_all(self, name: str, checkpoint: Checkpoint, incidents: Incidents) -> Iterator[Corrupted]:
+        """Yield the samples under each of the pairs, in their order."""
+        n, side = len(self.pixels), self.entry.upsample or max(self.pixels.shape[1:3])
+        # Allocated once: blocks of this size, freed and asked for again, leave holes that add up to gigabytes.
+        inputs = scratch.empty(self.subject.dataset.inputs.shape)
+        predictions, filled = torch.empty(n, dtype=torch.int64), 0
+        results = each_batch(
+            self.batches,
+            self,
+            name=name,
+            checkpoint=checkpoint,
+            without=rows_of_table(self.untouched),
+            incidents=incidents,
+            processes=DEFAULT_WORKERS if len(self.pairs) * n * side**2 > WORTH_PROCESSES else 1,
+        )
+        for batch, part in results:
+            indices = slice(filled, filled + len(batch.indices))
+            _floats(part["pixels"].numpy(), inputs[indices])
+            predictions[indices], filled = part["predictions"], indices.stop
+            if filled == n:
+                lost = predictions == _NOTHING
+                predictions[lost] = -1  # a prediction of nothing, as of a model that gives NaN
+                yield Corrupted(*self.pairs[self.pair(batch)], inputs, predictions, lost)
+                predictions, filled = torch.empty(n, dtype=torch.int64), 0
 
 
 def _child(corrupted: Corrupted, row: CorruptionRow, entry: CorruptionEntry, subject: Subject) -> AssessmentResult:

@@ -99,21 +99,17 @@ def alexnet(pairs: Sequence[Pair]) -> Reference:
 
 
 def _check_alexnet(where: str, entry: CorruptionEntry, pairs: Sequence[Pair], dataset: Dataset) -> None:
-    have = (dataset.num_classes, tuple(dataset.inputs.shape[1:]))
-    if have != _IMAGENET or entry.upsample:
-        shape = "x".join(map(str, have[1]))
-        raise UserError(
-            _unfit(
-                where, ALEXNET, f"it is of ImageNet, 1000 classes at 3x224x224; these are {have[0]} classes at {shape}"
-            )
-        )
-    if entry.library not in (IMAGECORRUPTIONS, FOLDER):
-        raise UserError(_unfit(where, ALEXNET, f"it is of ImageNet-C, these corruptions are of {entry.library}"))
-    unpublished = sorted({c for c, _ in pairs} - set(_ALEXNET_ERRORS))
-    if unpublished:
-        raise UserError(
-            _unfit(where, ALEXNET, f"it has no {', '.join(unpublished)}, which mCE leaves out: drop them here")
-        )
+    classes, size = dataset.num_classes, tuple(dataset.inputs.shape[1:])
+    reason = ""
+    if (classes, size) != _IMAGENET or entry.upsample:
+        shape = "x".join(map(str, size))
+        reason = f"it is of ImageNet, 1000 classes at 3x224x224; these are {classes} classes at {shape}"
+    elif entry.library not in (IMAGECORRUPTIONS, FOLDER):
+        reason = f"it is of ImageNet-C, these corruptions are of {entry.library}"
+    elif unpublished := sorted({c for c, _ in pairs} - set(_ALEXNET_ERRORS)):
+        reason = f"it has no {', '.join(unpublished)}, which mCE leaves out: drop them here"
+    if reason:
+        raise UserError(_unfit(where, ALEXNET, reason))
 
 
 def _read_suite(where: str, directory: str) -> Artifacts:

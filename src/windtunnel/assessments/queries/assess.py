@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.attacks.adapters import Request, adapter_of, call_of
+from windtunnel.assessments.attacks.caveats import nothing_attacked, target_is_label
 from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.assessments.attacks.settings import Settings, settle
 from windtunnel.assessments.attacks.targets import has_aim, reached_without_attack, target_summary, targets_for
@@ -211,8 +212,6 @@ def _data(
 
 
 def _caveats(algorithm: Algorithm, region: PerturbationBudget, entry: QueryEntry, data: Tensors) -> Iterator[Caveat]:
-    attacked = data["attacked"]
-    assert isinstance(attacked, Tensor)
     if region.epsilon is None:
         what = "the number of changed values" if region.norm is Norm.L0 else f"the {region.norm} distance"
         yield Caveat(
@@ -220,20 +219,14 @@ def _caveats(algorithm: Algorithm, region: PerturbationBudget, entry: QueryEntry
             f"{algorithm.name} limits queries, not {what}. A success counts towards a budget only if its example lies "
             f"within it.",
         )
-    if not attacked.any():
-        yield Caveat("nothing_attacked", "No sample was left to attack: the rates over attacked samples are empty.")
+    yield from nothing_attacked(data)
     if entry.library != "windtunnel":
         yield Caveat(
             "stopped_at_first_success",
             "Each image was attacked alone, up to the first query that succeeded within the budget: distances are of "
             "that example, not of the best one that the library would find with more queries.",
         )
-    aims = data.get("target_classes")
-    targets = data["targets"]
-    if isinstance(aims, Tensor) and isinstance(targets, Tensor) and (same := aims == targets).any():
-        yield Caveat(
-            "target_is_label", f"{int(same.sum())} samples have the target as their label; they were not attacked."
-        )
+    yield from target_is_label(data)
 
 
 def run(task: Task[QueryEntry]) -> AssessmentResult:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.adapters import Adapter, Request, perturb_by_label
 from windtunnel.assessments.attacks.evaluate import project
+from windtunnel.assessments.attacks.gradients import ModelWrapper
 from windtunnel.assessments.queries.search import QueryTask, State
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.distances import distance, within
@@ -20,7 +21,7 @@ class _Stop(Exception):
     """Ends a library's attack from inside its call of the model."""
 
 
-class Metered(nn.Module):
+class Metered(ModelWrapper):
     """The model as one image's attack sees it.
 
     queries: made so far, the clean check among them. image, logits: the success, or else the attempt of the least
@@ -28,14 +29,12 @@ class Metered(nn.Module):
     """
 
     def __init__(self, model: nn.Module, task: QueryTask, index: int) -> None:
-        super().__init__()
-        self.model = model
+        super().__init__(model)
         self._task, self._index = task, torch.tensor([index])
         self._clean = task.images[index : index + 1]
         self.image, self.logits = self._clean, task.logits[index : index + 1]
         self._loss = float(task.goal.loss(self.logits[:, None], self._index))
         self.queries, self.succeeded = 1, False
-        self.eval()
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits, (n, K)."""

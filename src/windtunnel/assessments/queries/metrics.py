@@ -6,8 +6,9 @@ from math import prod
 import numpy as np
 from torch import Tensor
 
+from windtunnel.assessments.attacks.metrics import attack_rates, summary
 from windtunnel.core.contracts import Json, Norm, Verdict
-from windtunnel.core.statistics import binomial_interval, binomial_rate, median_metric
+from windtunnel.core.statistics import binomial_interval, median_metric
 from windtunnel.records.storage import distances_of
 
 CURVE_POINTS = 100
@@ -25,7 +26,6 @@ def query_metrics(data: Mapping[str, Tensor | dict[str, Tensor]]) -> dict[str, J
     """
     table = {key: value for key, value in data.items() if isinstance(value, Tensor)}
     clean, attacked, queries = table["clean_inputs"], table["attacked"], table["queries"]
-    right, n = table["clean_predictions"] == table["targets"], len(queries)
     succeeded = table["verdicts"] == Verdict.ATTACK_SUCCEEDED
     wins, fails = attacked & succeeded, attacked & ~succeeded
     lists = {
@@ -34,18 +34,14 @@ def query_metrics(data: Mapping[str, Tensor | dict[str, Tensor]]) -> dict[str, J
         "l2_dists": distances_of(data, Norm.L2)[wins],
     }
     metrics: dict[str, Json] = {
-        **binomial_rate(int(right.sum()), n).metrics("clean_accuracy"),
-        **binomial_rate(int((right & (table["verdicts"] == Verdict.ATTACK_FAILED)).sum()), n).metrics(
-            "adversarial_accuracy"
-        ),
-        **binomial_rate(int(wins.sum()), int(attacked.sum())).metrics("attack_success_rate"),
-        "n_samples": n,
+        **attack_rates(table),
+        "n_samples": len(queries),
         "n_attacked": int(attacked.sum()),
         "count_succ": int(wins.sum()),
         "count_fail": int(fails.sum()),
     }
     for name, values in lists.items():
-        metrics |= {f"{name}_succ_{key}": value for key, value in _summary(values).items()}
+        metrics |= {f"{name}_succ_{key}": value for key, value in summary(values).items()}
     if wins.any():
         metrics["l2_dists_succ_mean_pp"] = float(lists["l2_dists"].double().mean()) / prod(clean.shape[1:])
     metrics["queries_total"] = int(queries.sum())
@@ -76,10 +72,3 @@ def success_curve(queries: Tensor, succeeded: Tensor) -> dict[str, Json]:
         "success_rate_curve_ci_low": [low for low, _ in intervals],
         "success_rate_curve_ci_high": [high for _, high in intervals],
     }
-
-
-def _summary(values: Tensor) -> dict[str, float | str]:
-    if not len(values):
-        return {}
-    exact = values.double()
-    return {"mean": float(exact.mean()), **median_metric("median", exact.tolist()), "max": float(exact.max())}

@@ -3,10 +3,11 @@
 from pydantic import ValidationError
 
 from windtunnel.assessments.attacks.rows import AttackRow
+from windtunnel.assessments.attacks.settings import check_epsilon
 from windtunnel.assessments.queries.algorithms import EpsGreedy, EpsGreedyParams, EvoBA, EvoBAParams, SimBA, SimBAParams
 from windtunnel.assessments.queries.search import SearchAlgorithm
 from windtunnel.assessments.queries.table import LIBRARY, OWN
-from windtunnel.core.contracts import Norm, PerturbationBudget
+from windtunnel.core.contracts import PerturbationBudget
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.params.attacks import AttackEntry, QueryEntry
 from windtunnel.params.entry import Block
@@ -86,17 +87,10 @@ def region_of(where: str, entry: QueryEntry, search: SearchAlgorithm) -> Perturb
             raise UserError(f"{where}.budget.{key}: {entry.algorithm} takes it as {where}.params.{name}, if at all")
     norm = parameters.norm or row.norm
     assert norm is not None
-    if parameters.epsilon is not None and norm is Norm.L0 and parameters.epsilon < 1:
-        raise UserError(
-            f"{where}.budget.epsilon: under L0 it is a number of changed values, at least 1; got {parameters.epsilon:g}"
-        )
-    if parameters.epsilon is not None and norm is Norm.LINF and parameters.epsilon > 1:
-        raise UserError(
-            f"{where}.budget.epsilon: {parameters.epsilon:g} is larger than the range of [0, 1] pixels; did you mean "
-            f"{parameters.epsilon:g}/255?"
-        )
     step = params.step_size if isinstance(params, SimBAParams) else None
-    return PerturbationBudget(norm, parameters.epsilon, step, search.steps)
+    region = PerturbationBudget(norm, parameters.epsilon, step, search.steps)
+    check_epsilon(where, region)
+    return region
 
 
 def library_row(entry: QueryEntry) -> AttackRow | None:

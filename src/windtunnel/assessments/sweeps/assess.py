@@ -111,17 +111,17 @@ class _OverTheGrid:
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         """Return inputs (n, ...), predictions int64 (n, E), critical epsilons (n,)."""
-        subject, entry, grid = self.subject.subset(batch.indices), self.entry, list(self.grid)
+        subject, entry = self.subject.subset(batch.indices), self.entry
         before = module_digest(subject.classifier.module)
         engine: Engine = (
             OneGradientFGSM(subject, clip=entry.clip)
             if self.one_gradient
             else AttackAtEpsilon(f"{self.name}.{batch.number}", entry, self.norm, subject)
         )
-        inputs, parameters, predictions = _run_grid(engine, grid, self.norm, subject)
-        critical = critical_epsilon(torch.tensor(grid, dtype=torch.float32), predictions)
+        inputs, parameters, predictions = self._run_grid(engine, subject)
+        critical = critical_epsilon(torch.tensor(self.grid, dtype=torch.float32), predictions)
         if entry.refine:
-            critical = _bisect(critical, engine, grid, self.norm, subject, entry.refine)
+            critical = self._bisect(critical, engine, subject, entry.refine)
         if module_digest(subject.classifier.module) != before:
             raise UnsoundError(
                 f"sweeps.{self.name}: the sweep changed the model's weights or buffers; is it in eval mode?"
@@ -142,59 +142,55 @@ class _OverTheGrid:
             "critical": torch.full((n,), self.grid[1]),
         }
 
+    def _predictions_at(
+        self, engine: Engine, subject: Subject, indices: Tensor, epsilon: float
+    ) -> tuple[Tensor, Tensor]:
+        """(perturbed inputs (n, ...), predictions int64 (n,)) of samples at an epsilon.
 
-def _predictions_at(
-    engine: Engine, indices: Tensor, epsilon: float, norm: Norm, subject: Subject
-) -> tuple[Tensor, Tensor]:
-    """(perturbed inputs (n, ...), predictions int64 (n,)) of samples at an epsilon.
-
-    A sample that was moved beyond it counts as unchanged: clipping moves values that are outside the data's range further.
-    """
-    perturbed, data = engine.perturb(indices, epsilon), subject.dataset
-    clean = data.inputs if len(indices) == len(data) else data.inputs[indices]
-    if transformation_of(norm):  # whose parameters the attack holds to the epsilon
+        A sample that was moved beyond it counts as unchanged: clipping moves values that are outside the data's range further.
+        """
+        perturbed, data = engine.perturb(indices, epsilon), subject.dataset
+        if not transformation_of(self.norm):  # whose parameters the attack holds to the epsilon
+            clean = data.inputs if len(indices) == len(data) else data.inputs[indices]
+            outside = ~within(distance(self.norm, perturbed, clean), epsilon)
+            if outside.any():
+                perturbed = perturbed.clone()
+                perturbed[outside] = clean[outside]
         return perturbed, subject.classifier.predict(perturbed, data.targets[indices])
-    outside = ~within(distance(norm, perturbed, clean), epsilon)
-    if outside.any():
-        perturbed = perturbed.clone()
-        perturbed[outside] = clean[outside]
-    return perturbed, subject.classifier.predict(perturbed, data.targets[indices])
 
+    def _run_grid(self, engine: Engine, subject: Subject) -> tuple[Tensor, Tensor, Tensor]:
+        """(perturbed inputs (N, ...), their parameters (N, P), predictions (E, N)); the first is the clean evaluation itself."""
+        targets, all_indices = subject.dataset.targets, torch.arange(len(subject.dataset))
+        all_predictions, inputs = [subject.clean_predictions], subject.dataset.inputs.clone()
+        still_right, parameters = subject.clean_correct, engine.parameters
+        for epsilon in self.grid[1:]:
+            perturbed, predictions = self._predictions_at(engine, subject, all_indices, epsilon)
+            if parameters.shape != engine.parameters.shape:  # known once something was transformed
+                parameters = engine.parameters.clone()
+            broken = still_right & (predictions != targets)
+            inputs[broken], parameters[broken] = perturbed[broken], engine.parameters[broken]
+            still_right = still_right & ~broken
+            all_predictions.append(predictions)
+        inputs[still_right], parameters[still_right] = perturbed[still_right], engine.parameters[still_right]
+        return inputs, parameters, torch.stack(all_predictions)
 
-def _run_grid(engine: Engine, grid: list[float], norm: Norm, subject: Subject) -> tuple[Tensor, Tensor, Tensor]:
-    """(perturbed inputs (N, ...), their parameters (N, P), predictions (E, N)); the first is the clean evaluation itself."""
-    targets, all_indices = subject.dataset.targets, torch.arange(len(subject.dataset))
-    all_predictions, inputs = [subject.clean_predictions], subject.dataset.inputs.clone()
-    still_right, parameters = subject.clean_correct, engine.parameters
-    for epsilon in grid[1:]:
-        perturbed, predictions = _predictions_at(engine, all_indices, epsilon, norm, subject)
-        if parameters.shape != engine.parameters.shape:  # known once something was transformed
-            parameters = engine.parameters.clone()
-        broken = still_right & (predictions != targets)
-        inputs[broken], parameters[broken] = perturbed[broken], engine.parameters[broken]
-        still_right = still_right & ~broken
-        all_predictions.append(predictions)
-    inputs[still_right], parameters[still_right] = perturbed[still_right], engine.parameters[still_right]
-    return inputs, parameters, torch.stack(all_predictions)
-
-
-def _bisect(critical: Tensor, engine: Engine, grid: list[float], norm: Norm, subject: Subject, rounds: int) -> Tensor:
-    """Halve the bracket between the last grid epsilon that keeps the prediction and the first that flips it."""
-    high = critical.double()
-    points = torch.tensor(grid, dtype=torch.float64)
-    finite = high.isfinite()
-    # Values of the grid pass through float32 on the way; the nearest point is the one that was meant.
-    nearest = (high[:, None] - points[None]).abs().nan_to_num(torch.inf).argmin(1)
-    low = torch.where(finite, points[(nearest - 1).clamp(min=0)], 0.0)
-    for _ in range(rounds):
-        middle = (low + high) / 2
-        for epsilon in middle[finite].unique().tolist():
-            members = (finite & (middle == epsilon)).nonzero().flatten()
-            _, predictions = _predictions_at(engine, members, epsilon, norm, subject)
-            flipped = predictions != subject.clean_predictions[members]
-            high[members[flipped]] = epsilon
-            low[members[~flipped]] = epsilon
-    return high.float()
+    def _bisect(self, critical: Tensor, engine: Engine, subject: Subject, rounds: int) -> Tensor:
+        """Halve the bracket between the last grid epsilon that keeps the prediction and the first that flips it."""
+        high = critical.double()
+        points = torch.tensor(self.grid, dtype=torch.float64)
+        finite = high.isfinite()
+        # Values of the grid pass through float32 on the way; the nearest point is the one that was meant.
+        nearest = (high[:, None] - points[None]).abs().nan_to_num(torch.inf).argmin(1)
+        low = torch.where(finite, points[(nearest - 1).clamp(min=0)], 0.0)
+        for _ in range(rounds):
+            middle = (low + high) / 2
+            for epsilon in middle[finite].unique().tolist():
+                members = (finite & (middle == epsilon)).nonzero().flatten()
+                _, predictions = self._predictions_at(engine, subject, members, epsilon)
+                flipped = predictions != subject.clean_predictions[members]
+                high[members[flipped]] = epsilon
+                low[members[~flipped]] = epsilon
+        return high.float()
 
 
 def _caveats(sweep: Sweep, *, zero_added: bool, one_step: bool) -> Iterator[Caveat]:

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from windtunnel.assessments.attacks.adaptive.operations import (
     LEAVING,
     OUTSIDE,
+    Call,
     ForwardTrace,
     Operation,
     is_near_copy,
+    place,
     trace_of,
 )
 from windtunnel.assessments.attacks.adaptive.surrogates import REMAINDERS, SATURATING, FreshCopies
@@ -109,23 +111,17 @@ class Diagnosis:
         return any(obstacle.kind in kinds for obstacle in self.obstacles)
 
 
-_OPERATIONS = {
-    **dict.fromkeys(
-        (
-            *("round", "floor", "ceil", "trunc", "floor_divide", "remainder", "fmod", "frac"),
-            *("quantize_per_tensor", "quantize_per_channel"),
-            *("fake_quantize_per_tensor_affine", "fake_quantize_per_channel_affine"),
-        ),
-        ObstacleKind.ROUNDING,
-    ),
-    "sign": ObstacleKind.SIGN,
-    "heaviside": ObstacleKind.SIGN,
-    **dict.fromkeys(("gt", "ge", "lt", "le", "eq", "ne", "bucketize", "searchsorted"), ObstacleKind.COMPARISON),
-    **dict.fromkeys(("argmax", "argmin", "one_hot", "topk", "kthvalue", "argsort"), ObstacleKind.SELECTION),
-    **dict.fromkeys(("long", "int", "short", "byte", "char", "bool"), ObstacleKind.INTEGER_CAST),
-    **dict.fromkeys(("detach", "data"), ObstacleKind.DETACHED),
-    **dict.fromkeys((OUTSIDE, *LEAVING), ObstacleKind.OUTSIDE_THE_GRAPH),
+_NAMES = {
+    ObstacleKind.ROUNDING: "round floor ceil trunc floor_divide remainder fmod frac quantize_per_tensor quantize_per_channel "
+    "fake_quantize_per_tensor_affine fake_quantize_per_channel_affine",
+    ObstacleKind.SIGN: "sign heaviside",
+    ObstacleKind.COMPARISON: "gt ge lt le eq ne bucketize searchsorted",
+    ObstacleKind.SELECTION: "argmax argmin one_hot topk kthvalue argsort",
+    ObstacleKind.INTEGER_CAST: "long int short byte char bool",
+    ObstacleKind.DETACHED: "detach data",
+    ObstacleKind.OUTSIDE_THE_GRAPH: " ".join((OUTSIDE, *LEAVING)),
 }
+_OPERATIONS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 _EFFECTS = {
     ObstacleKind.SIGN: "takes the sign: zero gradient",
     ObstacleKind.COMPARISON: "compares with thresholds: no gradient",
@@ -179,7 +175,10 @@ class _Diagnosing:
         if operations and not is_random and self._follows_its_gradient(noisy):
             operations = []
         obstacles = [*operations, *_of_steps(trace), *_of_hooks(self.module, trace)]
-        obstacles += [_saturation(trace, operation) for operation in saturated]
+        for operation in saturated:
+            effect = f"is saturated: most values of its {operation.name} are at an end, with no gradient"
+            sentence = f"{operation.place} {effect}"
+            obstacles.append(Obstacle(ObstacleKind.SATURATION, sentence, operation.layer, operation.name))
         obstacles += [*_named(changes, trace), *self._seeding(), *self._logit_scale(logits)]
         obstacles += self._gradients(trace, is_random=is_random)
         if not is_random:
@@ -323,8 +322,9 @@ class _Diagnosing:
         others = torch.cat([dim, torch.ones_like(dim[:1]), torch.zeros_like(dim[:1])])
         apart = differs(self._logits(self.inputs[:1]), logits[:1], 1e-3)
         if apart or differs(self._logits(others)[:-2], self._logits(dim), 1e-3):
-            _, layer, layer_class = next(iter(trace.batch_norms), ("", "", ""))
-            because = f": {_place(layer, layer_class)} is in training mode" if layer_class else ""
+            call = next(iter(trace.batch_norms), None)
+            because = f": {call.place} is in training mode" if call else ""
+            layer = call.layer if call else ""
             yield Obstacle(ObstacleKind.BATCH, f"the answer to a sample depends on the batch{because}", layer)
         elif differs(self._logits(self.inputs.flip(0)).flip(0), logits, 1e-3):
             yield Obstacle(ObstacleKind.BATCH, "the order of the samples changes their logits")
@@ -396,44 +396,36 @@ def _median_margin(criterion: Criterion, logits: Tensor, labels: Tensor) -> floa
     return median(criterion.margin(logits, labels).abs().nan_to_num(0.0, 1e30, 0.0).tolist()) or 0.0
 
 
-def _place(layer: str, layer_class: str) -> str:
-    return f"layer {layer} ({layer_class})" if layer else f"the forward pass of {layer_class}"
-
-
 def _named(changes: list[Obstacle], trace: ForwardTrace) -> Iterator[Obstacle]:
     """Yield obstacles; randomness is named by its operations if the trace has them."""
-    name, layer, layer_class = next(iter(trace.draws), ("", "", ""))
     for obstacle in changes:
         if obstacle.kind is ObstacleKind.RANDOM:
-            where, drawn = (_place(layer, layer_class), f" ({name})") if name else ("the forward pass", "")
-            obstacle = Obstacle(obstacle.kind, f"{where} draws at random{drawn}: two calls differ", layer, name)
+            call = next(iter(trace.draws), Call("", "", ""))
+            where, drawn = (call.place, f" ({call.name})") if call.name else ("the forward pass", "")
+            sentence = f"{where} draws at random{drawn}: two calls differ"
+            obstacle = Obstacle(obstacle.kind, sentence, call.layer, call.name)
         yield obstacle
 
 
 def _of_steps(trace: ForwardTrace) -> Iterator[Obstacle]:
     """Yield optimisation at inference."""
-    for name, layer, layer_class in trace.steps[:1]:
-        sentence = f"{_place(layer, layer_class)} takes gradient steps of its own at inference"
-        yield Obstacle(ObstacleKind.ITERATION, sentence, layer, name)
+    for call in trace.steps[:1]:
+        sentence = f"{call.place} takes gradient steps of its own at inference"
+        yield Obstacle(ObstacleKind.ITERATION, sentence, call.layer, call.name)
 
 
 def _of_operations(trace: ForwardTrace) -> Iterator[Obstacle]:
     """Yield operations between input and output that have no derivative, or another than their own."""
     for operation in trace.operations:
-        where = _place(operation.layer, operation.layer_class)
-        if operation.function is not None:
-            if _is_wrong(operation, trace):
-                name = operation.function.__name__
-                yield Obstacle(
-                    ObstacleKind.CUSTOM_BACKWARD,
-                    f"{where} calls {name}, whose backward pass is not the derivative of its forward pass",
-                    operation.layer,
-                    name,
-                )
+        name, kind, function = operation.name, _kind_of(operation, trace), operation.function
+        if function is None and kind is not None:
+            effect = _effect(kind, operation, trace)
+        elif function is not None and _is_wrong(operation, trace):
+            name, kind = function.__name__, ObstacleKind.CUSTOM_BACKWARD
+            effect = f"calls {name}, whose backward pass is not the derivative of its forward pass"
+        else:
             continue
-        kind = _kind_of(operation, trace)
-        if kind is not None:
-            yield Obstacle(kind, f"{where} {_effect(kind, operation, trace)}", operation.layer, operation.name)
+        yield Obstacle(kind, f"{operation.place} {effect}", operation.layer, name)
 
 
 def _kind_of(operation: Operation, trace: ForwardTrace) -> ObstacleKind | None:
@@ -519,15 +511,13 @@ def _is_wrong(operation: Operation, trace: ForwardTrace) -> bool:
 
 def _of_hooks(module: nn.Module, trace: ForwardTrace) -> Iterator[Obstacle]:
     """Yield modules and tensors that change gradients by hooks."""
-    for operation, layer, layer_class in trace.hooks[:1]:
-        sentence = f"{_place(layer, layer_class)} registers a hook that may change a gradient"
-        yield Obstacle(ObstacleKind.GRADIENT_HOOK, sentence, layer, operation)
+    for call in trace.hooks[:1]:
+        sentence = f"{call.place} registers a hook that may change a gradient"
+        yield Obstacle(ObstacleKind.GRADIENT_HOOK, sentence, call.layer, call.name)
     for name, part in module.named_modules():
         if part._backward_hooks or part._backward_pre_hooks:
-            where = _place(name, type(part).__name__)
-            yield Obstacle(
-                ObstacleKind.GRADIENT_HOOK, f"{where} has a hook that may change its gradient", name, "backward hook"
-            )
+            sentence = f"{place(name, type(part).__name__)} has a hook that may change its gradient"
+            yield Obstacle(ObstacleKind.GRADIENT_HOOK, sentence, name, "backward hook")
 
 
 def _saturated(trace: ForwardTrace) -> list[Operation]:
@@ -554,16 +544,6 @@ def _saturated(trace: ForwardTrace) -> list[Operation]:
         if float(flat.float().mean()) > MANY:
             saturated.append(operation)
     return saturated
-
-
-def _saturation(trace: ForwardTrace, operation: Operation) -> Obstacle:
-    where = _place(operation.layer, operation.layer_class)
-    return Obstacle(
-        ObstacleKind.SATURATION,
-        f"{where} is saturated: most values of its {operation.name} are at an end, with no gradient",
-        operation.layer,
-        operation.name,
-    )
 
 
 def _near_copy(trace: ForwardTrace) -> int | None:

@@ -22,9 +22,8 @@ CUSTOM = "custom function"
 OUTSIDE = "outside"  # a copy of the input that no recorded operation computed
 LEAVING = frozenset({"numpy", "__array__", "item", "tolist"})
 NEAR_COPY = 0.5  # correlation with the input above which a tensor of its shape is a copy of it
-_CALLED: Any = Function.__mro__[
-    1
-]  # class whose `apply` every custom function ends in, also one that a model has bound to a name
+# The class whose `apply` every custom function ends in, also one that a model has bound to a name.
+_CALLED: Any = Function.__mro__[1]
 _ALIASES = {
     "__and__": "bitwise_and",
     "__or__": "bitwise_or",
@@ -68,18 +67,33 @@ def tensors_in(values: object) -> list[Tensor]:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
-    """One call of the forward pass.
+class Call:
+    """One call of the forward pass: its name, the qualified name of the innermost module (empty for the model itself), its class."""
 
-    position: its index among the calls of the pass that concern the whole batch. layer: qualified name of the innermost
-    module, empty for the model itself; layer_class: its class. sources, results: positions in `ForwardTrace.tensors`.
-    function: class of a custom autograd function, else None. arguments: those of the call.
-    """
-
-    position: int
     name: str
     layer: str
     layer_class: str
+
+    @property
+    def place(self) -> str:
+        """Where it is, in words."""
+        return place(self.layer, self.layer_class)
+
+
+def place(layer: str, layer_class: str) -> str:
+    """Return a module by its qualified name and its class, in words."""
+    return f"layer {layer} ({layer_class})" if layer else f"the forward pass of {layer_class}"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation(Call):
+    """One call that depends on the input.
+
+    position: its index among the calls of the pass that concern the whole batch. sources, results: positions in
+    `ForwardTrace.tensors`. function: class of a custom autograd function, else None. arguments: those of the call.
+    """
+
+    position: int
     sources: tuple[int, ...]
     results: tuple[int, ...]
     function: type[Function] | None
@@ -90,16 +104,16 @@ class Operation:
 class ForwardTrace:
     """Operations of a pass that depend on the input and that the output depends on.
 
-    draws, hooks, steps, batch_norms: (name, layer, class) of those that draw at random, that register a hook on a gradient,
-    that take gradients at inference, and that normalise by the batch.
+    draws, hooks, steps, batch_norms: the calls that draw at random, that register a hook on a gradient, that take gradients at
+    inference, and that normalise by the batch.
     """
 
     tensors: list[Tensor] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
-    draws: list[tuple[str, str, str]] = field(default_factory=list)
-    hooks: list[tuple[str, str, str]] = field(default_factory=list)
-    steps: list[tuple[str, str, str]] = field(default_factory=list)
-    batch_norms: list[tuple[str, str, str]] = field(default_factory=list)
+    draws: list[Call] = field(default_factory=list)
+    hooks: list[Call] = field(default_factory=list)
+    steps: list[Call] = field(default_factory=list)
+    batch_norms: list[Call] = field(default_factory=list)
     output: Tensor | None = None
 
     def values(self, operation: Operation) -> tuple[list[Tensor], list[Tensor]]:
@@ -199,10 +213,10 @@ class _Recorder(CountingMode):
         if name in ("div", "divide") and kwargs.get("rounding_mode"):
             name = "floor_divide"
         if name == "batch_norm" and (kwargs.get("training") or args[5:6] == (True,)):
-            self.trace.batch_norms.append((name, *self.layers[-1]))
+            self.trace.batch_norms.append(Call(name, *self.layers[-1]))
         for events, names in ((self.trace.draws, RANDOM), (self.trace.hooks, _HOOKS), (self.trace.steps, _STEPS)):
             if name in names:
-                events.append((name, *self.layers[-1]))
+                events.append(Call(name, *self.layers[-1]))
         if not self.is_nested:
             changed = args[0] if result is None and args else result  # an assignment to a part of a tensor
             self._record(name, (args, kwargs), changed, None, args)
@@ -221,10 +235,9 @@ class _Recorder(CountingMode):
         for tensor in tensors_in(inputs):
             is_known = id(tensor) in self.places or id(tensor) in self.stored
             if not is_known and is_near_copy(tensor, self.trace.tensors[0]):
-                self._add(OUTSIDE, (0,), (self._place(tensor),), None, ())
-        sources = [self.places[id(t)] for t in tensors_in(inputs) if id(t) in self.places]
-        if sources:
-            self._add(name, tuple(sources), tuple(map(self._place, tensors_in(result))), function, arguments)
+                self._add(OUTSIDE, (0,), tensor, None, ())
+        if sources := tuple(self.places[id(t)] for t in tensors_in(inputs) if id(t) in self.places):
+            self._add(name, sources, result, function, arguments)
 
     def _place(self, tensor: Tensor) -> int:
         """Return the position of a tensor in the trace."""
@@ -237,41 +250,19 @@ class _Recorder(CountingMode):
         self,
         name: str,
         sources: tuple[int, ...],
-        results: tuple[int, ...],
+        result: object,
         function: type[Function] | None,
         arguments: tuple[object, ...],
     ) -> None:
-        self.trace.operations.append(
-            Operation(self.position, name, *self.layers[-1], sources, results, function, arguments)
-        )
+        results = tuple(map(self._place, tensors_in(result)))
+        operation = Operation(name, *self.layers[-1], self.position, sources, results, function, arguments)
+        self.trace.operations.append(operation)
 
 
 _HOOKS, _STEPS = frozenset({"register_hook"}), frozenset({"grad", "backward"})
 RANDOM = frozenset(
-    {
-        "randn",
-        "rand",
-        "randint",
-        "randperm",
-        "randn_like",
-        "rand_like",
-        "randint_like",
-        "bernoulli",
-        "normal",
-        "uniform",
-        "multinomial",
-        "poisson",
-        "exponential",
-        "dropout",
-        "feature_dropout",
-        "alpha_dropout",
-        "gumbel_softmax",
-        "random",
-        "rrelu",
-        "dropout2d",
-        "dropout3d",
-        "native_dropout",
-    }
+    "randn rand randint randperm randn_like rand_like randint_like bernoulli normal uniform multinomial poisson exponential dropout "
+    "feature_dropout alpha_dropout gumbel_softmax random rrelu dropout2d dropout3d native_dropout".split()
 )
 
 

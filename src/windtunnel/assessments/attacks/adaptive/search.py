@@ -25,14 +25,14 @@ DEEPER_STEPS = 40
 _BOUNDARY, _QUERIES = "HopSkipJumpAttack", 150  # queries at most for one estimate of a direction
 
 _OPERATIONS = (
-    ObstacleKind.ROUNDING,
-    ObstacleKind.SIGN,
-    ObstacleKind.COMPARISON,
-    ObstacleKind.SELECTION,
-    ObstacleKind.INTEGER_CAST,
-    ObstacleKind.DETACHED,
-    ObstacleKind.ITERATION,
-    ObstacleKind.OUTSIDE_THE_GRAPH,
+    *(
+        ObstacleKind.ROUNDING,
+        ObstacleKind.SIGN,
+        ObstacleKind.COMPARISON,
+        ObstacleKind.SELECTION,
+        ObstacleKind.INTEGER_CAST,
+    ),
+    *(ObstacleKind.DETACHED, ObstacleKind.ITERATION, ObstacleKind.OUTSIDE_THE_GRAPH),
 )
 _STEPS_OF_KIND = (ObstacleKind.SIGN, ObstacleKind.COMPARISON, ObstacleKind.SELECTION)
 _MISLEADING = (

@@ -26,29 +26,11 @@ _ROUNDING = frozenset({"round", "floor", "ceil", "trunc", "fake_quantize_per_ten
 REMAINDERS = frozenset({"remainder", "fmod", "frac"})  # what rounding takes away: no slope
 _COMPARISONS = {"gt": 1.0, "ge": 1.0, "lt": -1.0, "le": -1.0}
 _CASTS = frozenset(
-    {
-        "to",
-        "type",
-        "type_as",
-        "float",
-        "double",
-        "half",
-        "bfloat16",
-        "long",
-        "int",
-        "short",
-        "byte",
-        "char",
-        "bool",
-        "dequantize",
-        "_to_copy",
-        "quantize_per_tensor",
-        "quantize_per_channel",
-    }
+    "to type type_as float double half bfloat16 long int short byte char bool dequantize _to_copy quantize_per_tensor "
+    "quantize_per_channel".split()
 )
 _LEAVING = LEAVING.union({"__bool__", "__float__", "__int__", "__index__", "__len__", "__repr__"})
 SATURATING = frozenset({"clamp", "hardtanh", "softmax", "sigmoid", "tanh", "relu6", "log_softmax"})
-HARDLY_SATURATED = 1e-12
 
 
 class _Attach(Function):
@@ -401,10 +383,10 @@ class Surrogates(CountingMode):
     ) -> None:
         if not first.requires_grad or len(result) != 2:
             return
-        dim = kwargs.get(
-            "dim", args[1 if name in ("max", "min") else 2] if len(args) > (1 if name in ("max", "min") else 2) else -1
-        )
-        if name in ("max", "min"):
+        is_extreme = name in ("max", "min")
+        at = 1 if is_extreme else 2
+        dim = kwargs.get("dim", args[at] if len(args) > at else -1)
+        if is_extreme:
             self._remember_choice(first if name == "max" else -first, result[1], (first, dim), {})
         elif name == "topk":
             bar = result[0].detach().amin(dim, keepdim=True)

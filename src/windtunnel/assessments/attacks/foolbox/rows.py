@@ -1,9 +1,8 @@
 """Registry rows of foolbox 3.3.4. tests/assessments/attacks/test_catalogue.py measures their claims."""
 
-from dataclasses import replace
 from typing import Any
 
-from windtunnel.assessments.attacks.rows import AT_CALL, DISTANCE_NORMS, AttackRow, Invoker, Targeting, algorithm
+from windtunnel.assessments.attacks.rows import AT_CALL, DISTANCE_NORMS, AttackRow, Invoker, Targeting, attack_row
 from windtunnel.core.contracts import Norm, Randomness, ThreatModel
 
 WHITE, SCORE, DECISION = ThreatModel.WHITE_BOX, ThreatModel.BLACK_BOX_SCORE, ThreatModel.BLACK_BOX_DECISION
@@ -17,7 +16,7 @@ def _budgeted(
     name: str, threat: ThreatModel, norm: Norm, categories: str, randomness: Randomness, **facts: Any
 ) -> AttackRow:
     """Return an attack that is given its epsilon at the call. facts: further fields of its row."""
-    return AttackRow(algorithm("foolbox", name, threat, norm, categories, randomness), AT_CALL, **facts)
+    return attack_row("foolbox", name, threat, norm, categories, randomness, epsilon=AT_CALL, **facts)
 
 
 def _gradient(suffix: str, categories: str, randomness: Randomness) -> tuple[AttackRow, ...]:
@@ -27,18 +26,17 @@ def _gradient(suffix: str, categories: str, randomness: Randomness) -> tuple[Att
     return tuple(_budgeted(f"{prefix}{suffix}", WHITE, norm, categories, randomness, **facts) for norm, prefix in LP)
 
 
-def _noise(name: str, norm: Norm, categories: str = "noise") -> AttackRow:
+def _noise(name: str, norm: Norm) -> AttackRow:
     """Random noise scaled to epsilon; its repeated forms need only the decision."""
-    return replace(_budgeted(name, DECISION, norm, categories, GLOBAL), keeps_clean="Repeated" in name)
+    return _budgeted(name, DECISION, norm, "noise", GLOBAL, keeps_clean="Repeated" in name)
 
 
 def _minimal(
-    name: str, threat: ThreatModel, norm: Norm, categories: str, randomness: Randomness, summary: str = "", **facts: Any
+    name: str, threat: ThreatModel, norm: Norm, categories: str, randomness: Randomness, **facts: Any
 ) -> AttackRow:
     """Return an attack that looks for the smallest perturbation and takes no epsilon. facts: further fields of its row."""
-    row = algorithm("foolbox", name, threat, norm, categories, randomness, minimum_norm=True, summary=summary)
     fields: dict[str, Any] = {"steps": "steps", "targeting": Targeting.YES, **facts}
-    return AttackRow(row, **fields)
+    return attack_row("foolbox", name, threat, norm, categories, randomness, minimum_norm=True, **fields)
 
 
 def _any_norm(
@@ -50,6 +48,7 @@ def _any_norm(
 
 
 START = Invoker.STARTING_POINTS
+_BOUNDARY = "decision_boundary query_efficient"
 
 ROWS: tuple[AttackRow, ...] = (
     *_gradient("PGD", ITERATIVE, GLOBAL),
@@ -88,33 +87,27 @@ ROWS: tuple[AttackRow, ...] = (
     _noise("L2RepeatedAdditiveGaussianNoiseAttack", L2),
     _noise("L2RepeatedAdditiveUniformNoiseAttack", L2),
     _noise("LinfRepeatedAdditiveUniformNoiseAttack", LINF),
-    _noise("L2ClippingAwareAdditiveGaussianNoiseAttack", L2),
-    _noise("L2ClippingAwareAdditiveUniformNoiseAttack", L2),
-    _noise("L2ClippingAwareRepeatedAdditiveGaussianNoiseAttack", L2),
-    _noise("L2ClippingAwareRepeatedAdditiveUniformNoiseAttack", L2),
+    *(
+        _noise(f"L2ClippingAware{repeated}Additive{kind}NoiseAttack", L2)
+        for repeated in ("", "Repeated")
+        for kind in ("Gaussian", "Uniform")
+    ),
     _budgeted("L2ContrastReductionAttack", DECISION, L2, "contrast noise", FIXED),
     _any_norm("BinarySearchContrastReductionAttack", "contrast noise", FIXED, "binary_search_steps"),
     _any_norm("LinearSearchContrastReductionAttack", "contrast noise", FIXED, "steps"),
     _any_norm("GaussianBlurAttack", "blur noise", FIXED, "steps"),
     _any_norm("InversionAttack", "inversion noise", FIXED, None),
     _any_norm("LinearSearchBlendedUniformNoiseAttack", "blended noise", GLOBAL, "steps"),
-    replace(_minimal("BoundaryAttack", DECISION, L2, "decision_boundary query_efficient", GLOBAL, invoker=START),
-            counted=True),
-    replace(
-        _minimal("HopSkipJumpAttack", DECISION, L2, "decision_boundary query_efficient", GLOBAL, invoker=START,
-                 norm_key="constraint", norms=(L2, LINF)),
-        counted=True,
-    ),
+    _minimal("BoundaryAttack", DECISION, L2, _BOUNDARY, GLOBAL, invoker=START, counted=True),
+    _minimal("HopSkipJumpAttack", DECISION, L2, _BOUNDARY, GLOBAL, invoker=START, counted=True, norm_key="constraint",
+             norms=(L2, LINF)),
     _minimal("SaltAndPepperNoiseAttack", DECISION, L2, "decision_boundary noise", GLOBAL, targeting=Targeting.NO),
-    replace(_budgeted("GenAttack", SCORE, LINF, "genetic score_based", GLOBAL, steps="steps", targeting=Targeting.REQUIRED),
-            counted=True),
+    _budgeted("GenAttack", SCORE, LINF, "genetic score_based", GLOBAL, steps="steps", targeting=Targeting.REQUIRED,
+              counted=True),
     _any_norm("DatasetAttack", "dataset decision_boundary", GLOBAL, None, targeting=Targeting.YES, invoker=Invoker.POOL,
               summary="other assessed samples of a wrong class"),
-    AttackRow(
-        algorithm("foolbox", "SpatialAttack", DECISION, None, "spatial", FIXED,
-                  summary="rotations and translations; bounded by its own params, not by a norm"),
-        invoker=Invoker.UNBOUNDED,
-    ),
+    attack_row("foolbox", "SpatialAttack", DECISION, None, "spatial", FIXED, invoker=Invoker.UNBOUNDED,
+               summary="rotations and translations; bounded by its own params, not by a norm"),
     _minimal("PointwiseAttack", DECISION, L0, "decision_boundary refinement", GLOBAL, steps=None, invoker=START,
              norms=DISTANCE_NORMS, summary="undoes changes one by one, from salt and pepper noise"),
     _any_norm("BinarizationRefinementAttack", "refinement", GLOBAL, None, norm=LINF, invoker=START,
