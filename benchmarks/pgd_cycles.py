@@ -15,7 +15,7 @@ import torch
 import torchattacks
 
 from benchmarks.attacks import subjects
-from windtunnel.assessments.attacks.cycle_pgd import CyclePGD
+from windtunnel.assessments.attacks.torchattacks.adapter import CyclePGD
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ import torch
 import torchattacks
 from torch import nn
 
-from windtunnel.assessments.attacks.cycle_pgd import CyclePGD
+from windtunnel.assessments.attacks.torchattacks.adapter import CyclePGD
 
 
 class Independent(nn.Module):

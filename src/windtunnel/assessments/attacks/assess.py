@@ -83,6 +83,15 @@ def assess(
         **_without_images(subject, state, attack.before),
         **_tried_on(others or {}, subject, state),
     }
+    options = {  # as far as they were used
+        "invoker": entry.invoker,
+        "adapt": entry.adapt,
+        "eot": entry.eot if entry.eot > 1 else None,
+        "search_precision": entry.search_precision if entry.search_precision != "float32" else None,
+        "adaptive": attack.outcome[0].record() if attack.outcome else None,
+        "transfer_to": {key: other.digest for key, other in (others or {}).items()},
+        "survivors_of": {key: prior[key].digest() for key in attack.before.by} if prior else None,
+    }
     return AssessmentResult(
         name=name,
         semantics=attack.semantics,
@@ -102,17 +111,7 @@ def assess(
             "batch_size": entry.batch_size,
             "runs": [run.name for run in attack.runs],
             "restarts": entry.restarts,
-            **({"invoker": entry.invoker} if entry.invoker else {}),
-            **({"adapt": entry.adapt} if entry.adapt else {}),
-            **({"eot": entry.eot} if entry.eot > 1 else {}),
-            **({"search_precision": entry.search_precision} if entry.search_precision != "float32" else {}),
-            **({"adaptive": attack.outcome[0].record()} if attack.outcome else {}),
-            **({"transfer_to": {key: other.digest for key, other in others.items()}} if others else {}),
-            **(
-                {"survivors_of": {key: prior[key].digest() for key in attack.before.by}}
-                if prior and attack.before.by
-                else {}
-            ),
+            **{key: value for key, value in options.items() if value},
         },
         call_kwargs=_calls(attack.runs, calls),
         library_package=library_of(entry.library, "attacks").package,

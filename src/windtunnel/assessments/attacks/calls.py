@@ -29,14 +29,9 @@ class LibraryCall:
 
     def recorded(self, effective: Mapping[str, object]) -> dict[str, object]:
         """`call_kwargs` of metadata.json: `effective`, the arguments with the library's defaults, and our additions."""
-        tensors = {"inputs": self.inputs, "labels": self.labels}
-        return {
-            **effective,
-            **self.built,
-            **self.options,
-            **tensors,
-            **({"targets": self.targets} if self.targets is not None else {}),
-        }
+        batch = {"inputs": self.inputs, "labels": self.labels, "targets": self.targets}
+        tensors = {key: value for key, value in batch.items() if value is not None}
+        return {**effective, **self.built, **self.options, **tensors}
 
 
 # The user's own way from a call and the model to the perturbed inputs, float32 (B, C, H, W).

@@ -1,6 +1,7 @@
 """Check a sweep before anything is computed."""
 
 from windtunnel.assessments.attacks.preflight import check_transformation
+from windtunnel.assessments.attacks.preflight import preflight as attack_preflight
 from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.sweeps.curve import epsilon_grid
@@ -46,12 +47,6 @@ def preflight(where: str, entry: SweepEntry, budget: Budget, classifier: Classif
         raise UserError(
             f"{where}: {entry.library} attacks images; use library: windtunnel, algorithm: FGSM for tabular data"
         )
-    from windtunnel.assessments.attacks.preflight import preflight as attack_preflight
-
-    attack = AttackEntry(
-        library=entry.library,
-        algorithm=entry.algorithm,
-        params=entry.params,
-        budget=BudgetOverride(steps=entry.budget.steps),
-    )
+    settings = entry.model_dump(include={"library", "algorithm", "params"})
+    attack = AttackEntry(**settings, budget=BudgetOverride(steps=entry.budget.steps))
     attack_preflight(where, attack, Budget(norm=measure_of(algorithm, entry), epsilon=grid[-1]), classifier, dataset)

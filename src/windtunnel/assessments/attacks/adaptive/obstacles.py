@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from windtunnel.assessments.attacks.adaptive.operations import (
     LEAVING,
     OUTSIDE,
-    Call,
     ForwardTrace,
     Operation,
+    TracedCall,
     is_near_copy,
     place,
     trace_of,
@@ -235,25 +235,19 @@ class _Diagnosing:
 
     def _gradients(self, trace: ForwardTrace, *, is_random: bool) -> Iterator[Obstacle]:
         """Yield obstacles measured on the gradient, with both losses and numerical differences."""
-        gradients = {
-            name: self._gradient(self.inputs, margin=name == "the margin") for name in ("the margin", "cross entropy")
-        }
+        losses = ("the margin", "cross entropy")
+        gradients = {name: self._gradient(self.inputs, margin=name == "the margin") for name in losses}
         if all(gradient is None for gradient in gradients.values()):
-            blind = (
-                ""
-                if trace.operations
-                else ", and torch does not compute the logits: queries and a distilled student remain"
-            )
-            yield Obstacle(ObstacleKind.ZERO_GRADIENT, _CUT + blind)
+            outside = ", and torch does not compute the logits: queries and a distilled student remain"
+            yield Obstacle(ObstacleKind.ZERO_GRADIENT, _CUT if trace.operations else _CUT + outside)
             return
         for name, gradient in gradients.items():
             if gradient is None:
                 continue
             rows, of = gradient.flatten(1), f"of {len(gradient)} samples"
             if n := int((~rows.isfinite()).any(1).sum()):
-                yield Obstacle(
-                    ObstacleKind.GRADIENT_NOT_FINITE, f"the gradient of {name} is NaN or infinite at {n} {of}"
-                )
+                sentence = f"the gradient of {name} is NaN or infinite at {n} {of}"
+                yield Obstacle(ObstacleKind.GRADIENT_NOT_FINITE, sentence)
             elif n := int((rows == 0).all(1).sum()):
                 yield Obstacle(ObstacleKind.ZERO_GRADIENT, f"the gradient of {name} is zero at {n} {of}")
         gradient = gradients["the margin"]
@@ -291,11 +285,8 @@ class _Diagnosing:
             self._logits(self.inputs[:1])
             states.append(torch.get_rng_state())
         if torch.equal(*states):
-            yield Obstacle(
-                ObstacleKind.RESEEDED,
-                "the forward pass seeds torch's generator: every search draws the same",
-                operation="manual_seed",
-            )
+            sentence = "the forward pass seeds torch's generator: every search draws the same"
+            yield Obstacle(ObstacleKind.RESEEDED, sentence, operation="manual_seed")
 
     def _state(self) -> Iterator[Obstacle]:
         """Yield state that calls leave behind: the same call, or one after many others, gets another answer."""
@@ -309,10 +300,8 @@ class _Diagnosing:
         if changed is None and differs(self._logits(other, fresh), self._logits(other, used), 1e-5):
             changed = CALLS
         if changed is not None:
-            yield Obstacle(
-                ObstacleKind.STATE,
-                f"answers change after {changed} call{'s' * (changed > 1)}: the model keeps state between calls",
-            )
+            calls = f"{changed} call{'s' * (changed > 1)}"
+            yield Obstacle(ObstacleKind.STATE, f"answers change after {calls}: the model keeps state between calls")
 
     def _batch(self, logits: Tensor, trace: ForwardTrace) -> Iterator[Obstacle]:
         """Yield dependence of a prediction on the other samples of its batch, or on their order."""
@@ -335,36 +324,29 @@ class _Diagnosing:
         scale = logits.abs().amax(1).clamp(min=1e-12)
         change = ((moved - logits).abs().amax(1) / scale).mean()
         if float(change) > 0.05:
-            yield Obstacle(
-                ObstacleKind.DISCONTINUOUS,
-                f"a change of {TINY:g} of the input changes the logits by {float(change):.0%}",
-            )
+            sentence = f"a change of {TINY:g} of the input changes the logits by {float(change):.0%}"
+            yield Obstacle(ObstacleKind.DISCONTINUOUS, sentence)
 
     def _logit_scale(self, logits: Tensor) -> Iterator[Obstacle]:
         """Yield logits on which losses saturate or are flat."""
-        margin = _median_margin(self.criterion, logits, self.labels)
+        margin, operation, sentence = _median_margin(self.criterion, logits, self.labels), "", ""
         if bool(((logits >= 0).all() & ((logits.sum(1) - 1).abs() < 1e-4)).all()):
-            yield Obstacle(
-                ObstacleKind.PROBABILITIES,
-                "the outputs are probabilities: the loss applies a second softmax",
-                operation="softmax",
-            )
+            kind, operation = ObstacleKind.PROBABILITIES, "softmax"
+            sentence = "the outputs are probabilities: the loss applies a second softmax"
         elif margin > LARGE_MARGIN:
-            yield Obstacle(
-                ObstacleKind.LARGE_LOGITS,
-                f"the median margin of the logits is {margin:.3g}: the softmax is 0 or 1, and cross entropy has no gradient",
-            )
+            kind, why = ObstacleKind.LARGE_LOGITS, "the softmax is 0 or 1, and cross entropy has no gradient"
+            sentence = f"the median margin of the logits is {margin:.3g}: {why}"
         elif margin < SMALL_MARGIN:
-            yield Obstacle(
-                ObstacleKind.TINY_LOGITS, f"the median margin of the logits is {margin:.1g}: cross entropy is flat"
-            )
+            kind = ObstacleKind.TINY_LOGITS
+            sentence = f"the median margin of the logits is {margin:.1g}: cross entropy is flat"
+        if sentence:
+            yield Obstacle(kind, sentence, operation=operation)
 
     def _draws(self) -> int:
         """Return how many gradients to average: enough that the mean's error is about half of its size."""
         few = self.inputs[:FEW]
-        gradients = [
-            g.flatten(1) for _ in range(6) if (g := self._gradient(few)) is not None and bool(g.isfinite().all())
-        ]
+        measured = [self._gradient(few) for _ in range(6)]
+        gradients = [g.flatten(1) for g in measured if g is not None and bool(g.isfinite().all())]
         if len(gradients) < 2:
             return 8
         stacked = torch.stack(gradients)
@@ -400,7 +382,7 @@ def _named(changes: list[Obstacle], trace: ForwardTrace) -> Iterator[Obstacle]:
     """Yield obstacles; randomness is named by its operations if the trace has them."""
     for obstacle in changes:
         if obstacle.kind is ObstacleKind.RANDOM:
-            call = next(iter(trace.draws), Call("", "", ""))
+            call = next(iter(trace.draws), TracedCall("", "", ""))
             where, drawn = (call.place, f" ({call.name})") if call.name else ("the forward pass", "")
             sentence = f"{where} draws at random{drawn}: two calls differ"
             obstacle = Obstacle(obstacle.kind, sentence, call.layer, call.name)
@@ -432,16 +414,10 @@ def _kind_of(operation: Operation, trace: ForwardTrace) -> ObstacleKind | None:
     """Return the kind of obstacle that an operation is, or None."""
     sources, results = trace.values(operation)
     kind = _OPERATIONS.get(operation.name)
-    if (
-        operation.name in ("to", "type", "_to_copy")
-        and sources[0].is_floating_point()
-        and not results[0].is_floating_point()
-    ):
+    takes_floats = sources[0].is_floating_point()
+    if operation.name in ("to", "type", "_to_copy") and takes_floats and not results[0].is_floating_point():
         return ObstacleKind.INTEGER_CAST
-    if (
-        kind in (ObstacleKind.ROUNDING, ObstacleKind.INTEGER_CAST, ObstacleKind.DETACHED)
-        and not sources[0].is_floating_point()
-    ):
+    if kind in (ObstacleKind.ROUNDING, ObstacleKind.INTEGER_CAST, ObstacleKind.DETACHED) and not takes_floats:
         return None
     return ObstacleKind.DETACHED if kind is None and _is_without_graph(operation, results) else kind
 
@@ -480,11 +456,8 @@ def _is_wrong(operation: Operation, trace: ForwardTrace) -> bool:
     assert operation.function is not None
     if point is None or not results or not results[0].is_floating_point():
         return True
-    argument_at = next(
-        i
-        for i, argument in enumerate(operation.arguments)
-        if isinstance(argument, Tensor) and argument.shape == point.shape
-    )
+    is_point = [isinstance(value, Tensor) and value.shape == point.shape for value in operation.arguments]
+    argument_at = is_point.index(True)
 
     def call(value: Tensor) -> Tensor:
         arguments = tuple(value if i == argument_at else a for i, a in enumerate(operation.arguments))
@@ -548,13 +521,11 @@ def _saturated(trace: ForwardTrace) -> list[Operation]:
 
 def _near_copy(trace: ForwardTrace) -> int | None:
     """Return the position of the last operation whose result looks like the input; None where only the input does."""
-    copies = (
-        operation.position
-        for operation in trace.operations
-        if operation.name != OUTSIDE
-        and any(is_near_copy(result, trace.tensors[0]) for result in trace.values(operation)[1])
-    )
-    return max(copies, default=None)
+    for operation in reversed(trace.operations):
+        results = trace.values(operation)[1]
+        if operation.name != OUTSIDE and any(is_near_copy(result, trace.tensors[0]) for result in results):
+            return operation.position
+    return None
 
 
 def _inner_logits(trace: ForwardTrace) -> int | None:

@@ -67,7 +67,7 @@ def tensors_in(values: object) -> list[Tensor]:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TracedCall:
     """One call of the forward pass: its name, the qualified name of the innermost module (empty for the model itself), its class."""
 
     name: str
@@ -76,7 +76,7 @@ class Call:
 
     @property
     def place(self) -> str:
-        """Where it is, in words."""
+        """The layer it is in, in words."""
         return place(self.layer, self.layer_class)
 
 
@@ -86,7 +86,7 @@ def place(layer: str, layer_class: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation(Call):
+class Operation(TracedCall):
     """One call that depends on the input.
 
     position: its index among the calls of the pass that concern the whole batch. sources, results: positions in
@@ -110,10 +110,10 @@ class ForwardTrace:
 
     tensors: list[Tensor] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
-    draws: list[Call] = field(default_factory=list)
-    hooks: list[Call] = field(default_factory=list)
-    steps: list[Call] = field(default_factory=list)
-    batch_norms: list[Call] = field(default_factory=list)
+    draws: list[TracedCall] = field(default_factory=list)
+    hooks: list[TracedCall] = field(default_factory=list)
+    steps: list[TracedCall] = field(default_factory=list)
+    batch_norms: list[TracedCall] = field(default_factory=list)
     output: Tensor | None = None
 
     def values(self, operation: Operation) -> tuple[list[Tensor], list[Tensor]]:
@@ -213,10 +213,10 @@ class _Recorder(CountingMode):
         if name in ("div", "divide") and kwargs.get("rounding_mode"):
             name = "floor_divide"
         if name == "batch_norm" and (kwargs.get("training") or args[5:6] == (True,)):
-            self.trace.batch_norms.append(Call(name, *self.layers[-1]))
+            self.trace.batch_norms.append(TracedCall(name, *self.layers[-1]))
         for events, names in ((self.trace.draws, RANDOM), (self.trace.hooks, _HOOKS), (self.trace.steps, _STEPS)):
             if name in names:
-                events.append(Call(name, *self.layers[-1]))
+                events.append(TracedCall(name, *self.layers[-1]))
         if not self.is_nested:
             changed = args[0] if result is None and args else result  # an assignment to a part of a tensor
             self._record(name, (args, kwargs), changed, None, args)

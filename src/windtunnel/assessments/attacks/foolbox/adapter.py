@@ -31,12 +31,13 @@ def call_of(request: Request) -> LibraryCall:
     """Return the library call: epsilon and criterion go into the call, the rest into the constructor."""
     row = request.row
     built = {**row.defaults, **_norm_argument(request), **request.arguments}
-    options = {} if row.invoker is Invoker.UNBOUNDED else {"epsilons": _epsilon(request)}
-    return LibraryCall(library_class(row), built, request.inputs, request.labels, request.aims, options)
+    return LibraryCall(library_class(row), built, request.inputs, request.labels, request.aims, _options(request))
 
 
-def _epsilon(request: Request) -> float | None:
-    return request.budget.epsilon if request.row.epsilon == AT_CALL else None
+def _options(request: Request) -> dict[str, object]:
+    """Return the arguments of the attack's call beside batch and criterion."""
+    epsilon = request.budget.epsilon if request.row.epsilon == AT_CALL else None
+    return {} if request.row.invoker is Invoker.UNBOUNDED else {"epsilons": epsilon}
 
 
 def _norm_argument(request: Request) -> dict[str, object]:
@@ -52,14 +53,8 @@ def _criterion(labels: Tensor, aims: Tensor | None) -> Criterion:
 
 def _call(request: Request, model: foolbox.Model, attack: foolbox.Attack) -> Tensor:
     criterion = _criterion(request.labels, request.aims)
-    _, clipped, _ = attack(model, request.inputs, criterion, epsilons=_epsilon(request))
-    perturbed: Tensor = clipped
-    return perturbed
-
-
-def _spatial(request: Request, model: foolbox.Model, attack: foolbox.Attack) -> Tensor:
-    perturbed: Tensor = attack(model, request.inputs, _criterion(request.labels, request.aims))[0]
-    return perturbed
+    clipped: Tensor = attack(model, request.inputs, criterion, **_options(request))[1]
+    return clipped
 
 
 def _from_pool(request: Request, model: foolbox.Model, attack: DatasetAttack) -> Tensor:
@@ -131,7 +126,7 @@ def _with_pool(request: Request, model: foolbox.Model, start: Tensor) -> tuple[T
 
 _INVOKERS: dict[Invoker, Callable[[Request, foolbox.Model, foolbox.Attack], Tensor]] = {
     Invoker.PLAIN: _call,
-    Invoker.UNBOUNDED: _spatial,
+    Invoker.UNBOUNDED: _call,
     Invoker.POOL: _from_pool,
     Invoker.STARTING_POINTS: _from_start,
 }

@@ -115,32 +115,33 @@ class ParameterSearch:
     def ascend(self, rows: Tensor, units: Tensor, steps: int) -> None:
         """Climb from the points `units` (m, P) of the samples `rows` (m,) by signed steps that shrink."""
         for step in torch.linspace(_FIRST_STEP, _LAST_STEP, steps).tolist():
-            with torch.enable_grad():
-                leaf = units.detach().clone().requires_grad_()
-                losses = self.losses(rows, leaf)
-                (gradient,) = torch.autograd.grad(losses.sum(), leaf)
-            self.note(rows, units, losses.detach())
+            losses, gradient = _with_gradient(lambda units: self.losses(rows, units), units)
+            self.note(rows, units, losses)
             units = (units + step * gradient.sign()).clamp(-1, 1)
         self.evaluate(rows, units[:, None])
 
     def paint(self, rows: Tensor, units: Tensor, content: Tensor, steps: int) -> None:
         """Climb in the content (m, C, H, W) of the patches at `units` (m, 3)."""
         for change in torch.linspace(_FIRST_CHANGE, _LAST_CHANGE, steps).tolist():
-            with torch.enable_grad():
-                leaf = content.detach().clone().requires_grad_()
-                losses = self.losses(rows, units, leaf)
-                (gradient,) = torch.autograd.grad(losses.sum(), leaf)
-            self.note(rows, units, losses.detach(), content)
+            losses, gradient = _with_gradient(lambda content: self.losses(rows, units, content), content)
+            self.note(rows, units, losses, content)
             content = (content + change * gradient.sign()).clamp(0, 1)
         self.evaluate(rows, units[:, None], content)
 
     def slopes(self, rows: Tensor) -> Tensor:
         """Gradient of the loss at the clean samples `rows`, (m, C, H, W)."""
-        with torch.enable_grad():
-            leaf = self.inputs[rows].clone().requires_grad_()
-            losses = self.criterion.margin_loss(self.model(leaf), self.labels[rows])
-            (gradient,) = torch.autograd.grad(losses.sum(), leaf)
-        return gradient
+        return _with_gradient(
+            lambda inputs: self.criterion.margin_loss(self.model(inputs), self.labels[rows]), self.inputs[rows]
+        )[1]
+
+
+def _with_gradient(function: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the values (m,) of a function at a point, and the gradient of their sum, shaped as the point."""
+    with torch.enable_grad():
+        leaf = point.detach().clone().requires_grad_()
+        values = function(leaf)
+        (gradient,) = torch.autograd.grad(values.sum(), leaf)
+    return values.detach(), gradient
 
 
 def places_of(side: int, images: Tensor) -> Tensor:
