@@ -4,7 +4,7 @@ import pytest
 
 from windtunnel.boundary.params_file import read_params
 from windtunnel.core.errors import UserError
-from windtunnel.operations.strengthen import rewrite
+from windtunnel.operations.strengthen import add_to
 
 TEXT = """\
 data: {source: digits}
@@ -16,6 +16,7 @@ attacks:
     library: 'torchattacks'
     algorithm: PGD
 """
+ADDED = {"again": {"library": "torchattacks", "algorithm": "PGD", "on": {"survivors_of": ["pgd"]}}}
 
 
 @pytest.fixture
@@ -25,38 +26,24 @@ def params_file(tmp_path):
     return path
 
 
-def _set_batch_sizes(**sizes):
-    return lambda content: [content["attacks"][name].update(batch_size=size) for name, size in sizes.items()]
-
-
 def test_comments_order_and_quotes_stay(params_file):
-    rewrite(params_file, _set_batch_sizes(fgsm=64, pgd=32))
-    lines = params_file.read_text().splitlines()
-    assert "  fgsm: {library: torchattacks, algorithm: FGSM, batch_size: 64} # plain" in lines
-    assert [line for line in lines if "batch_size" not in line] == [
-        line for line in TEXT.splitlines() if "fgsm" not in line
-    ]
-    assert read_params(params_file)["attacks"]["pgd"]["batch_size"] == 32
+    add_to(params_file, ADDED)
+    assert params_file.read_text().startswith(TEXT)
+    assert read_params(params_file)["attacks"]["again"] == ADDED["again"]
 
 
 def test_an_alias_cannot_be_changed_alone(params_file):
-    shared = TEXT.replace("fgsm: {", "fgsm: &one {") + "  again: *one\n"
+    shared = TEXT.replace("attacks:\n", "attacks: &one\n") + "queries: *one\n"
     params_file.write_text(shared)
     with pytest.raises(UserError, match=r"alias \(\*\) of another cannot be changed alone"):
-        rewrite(params_file, _set_batch_sizes(fgsm=64, again=32))
+        add_to(params_file, ADDED)
     assert params_file.read_text() == shared
 
 
-def test_aliases_that_change_alike_are_written(params_file):
-    params_file.write_text(TEXT.replace("fgsm: {", "fgsm: &one {") + "  again: *one\n")
-    rewrite(params_file, _set_batch_sizes(fgsm=64, again=64))
-    attacks = read_params(params_file)["attacks"]
-    assert (attacks["fgsm"]["batch_size"], attacks["again"]["batch_size"]) == (64, 64)
-
-
-def test_an_entry_with_a_merge_key_gets_its_own_value(params_file):
-    params_file.write_text(TEXT.replace("fgsm: {", "fgsm: &one {") + "  again: {<<: *one, restarts: 2}\n")
-    rewrite(params_file, _set_batch_sizes(again=32))
-    attacks = read_params(params_file)["attacks"]
-    assert attacks["again"]["batch_size"] == 32
-    assert "batch_size" not in attacks["fgsm"]
+@pytest.mark.parametrize("entry", ["*one", "{<<: *one, restarts: 2}"])
+def test_entries_that_refer_to_each_other_stay_as_they_are(params_file, entry):
+    params_file.write_text(TEXT.replace("fgsm: {", "fgsm: &one {") + f"  other: {entry}\n")
+    before = read_params(params_file)["attacks"]
+    add_to(params_file, ADDED)
+    assert read_params(params_file)["attacks"] == {**before, **ADDED}
+    assert f"other: {entry}" in params_file.read_text()

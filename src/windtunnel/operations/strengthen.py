@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,18 +30,31 @@ class Strengthened:
 
 def lines_of(entries: Mapping[str, Mapping[str, object]]) -> str:
     """Return the block to add under `attacks` of params.yaml."""
-    return as_yaml({"attacks": {name: dict(entry) for name, entry in entries.items()}})
+    return _as_yaml({"attacks": {name: dict(entry) for name, entry in entries.items()}})
 
 
 def add_to(path: Path, entries: Mapping[str, Mapping[str, object]]) -> None:
-    """Add the entries under `attacks`, keeping the file's comments and order."""
+    """Add the entries under `attacks`, keeping the file's comments and order.
 
-    def add(content: dict[str, Any]) -> None:
-        if content.get("attacks") is None:
-            content["attacks"] = {}
-        content["attacks"].update({name: dict(entry) for name, entry in entries.items()})
-
-    rewrite(path, add)
+    Raises UserError, and writes nothing, where the text would say more than that: a block that is an alias (*) of `attacks`
+    changes with it.
+    """
+    before = params_text(path)
+    # Without aliases, each block changes alone.
+    settings: Any = _plain(parse_map(before, str(path)))
+    content = edit_yaml(before, str(path))
+    for blocks in (settings, content):
+        if blocks.get("attacks") is None:
+            blocks["attacks"] = {}
+        blocks["attacks"].update({name: dict(entry) for name, entry in entries.items()})
+    text = _as_yaml(content)
+    if _plain(parse_map(text, str(path))) != _plain(settings):
+        raise UserError(
+            f"{path}: an entry that is written as an alias (*) of another cannot be changed alone; write it out, or "
+            f"take the other's keys over with <<"
+        )
+    with replacing(path) as beside:
+        beside.write_text(text, encoding="utf-8")
 
 
 _STAGE = ("-m", "windtunnel", "stage")
@@ -81,31 +94,9 @@ def _run(command: list[str], where: str) -> None:
         raise UserError(f"{where}: {(why or ['no output'])[-1].removeprefix('windtunnel: ')}")
 
 
-def as_yaml(content: object) -> str:
+def _as_yaml(content: object) -> str:
     """Short maps and lists on a line; what was read from a file stays as it was there."""
     return yaml_text(content, default_flow_style=None, width=140)
-
-
-def rewrite(path: Path, change: Callable[[Any], None]) -> None:
-    """Make `change` to the content of `path`, which it is given as nested maps.
-
-    Raises UserError, and writes nothing, where the text would say more than that: entries that are an alias (*) of one another
-    change together.
-    """
-    before = params_text(path)
-    # Without aliases, each entry changes alone.
-    settings: Any = _plain(parse_map(before, str(path)))
-    change(settings)
-    content = edit_yaml(before, str(path))
-    change(content)
-    text = as_yaml(content)
-    if _plain(parse_map(text, str(path))) != settings:
-        raise UserError(
-            f"{path}: an entry that is written as an alias (*) of another cannot be changed alone; write it out, or "
-            f"take the other's keys over with <<"
-        )
-    with replacing(path) as beside:
-        beside.write_text(text, encoding="utf-8")
 
 
 def _plain(content: object) -> object:
