@@ -73,7 +73,7 @@ def first(evidence: Evidence, n: int) -> Evidence:
     assessments = []
     for assessment in evidence.assessments:
         kept = (assessment.indices < n).nonzero().flatten()
-        total, names = len(assessment.indices), assessment.ids
+        total, names = len(assessment.indices), assessment.artifacts.sample_names
         data: Tensors = {
             key: cut(value, total, kept)
             if isinstance(value, torch.Tensor)

@@ -20,12 +20,13 @@ from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.sanity.check import Severity, Status
 from windtunnel.evaluation.sanity.evidence import Evidence, collect
-from windtunnel.evaluation.sanity.run import Finding, run_checks
+from windtunnel.evaluation.sanity.run import run_checks
 from windtunnel.evaluation.validate import validate
 from windtunnel.params.entry import Entry
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 from windtunnel.records.artifacts import Artifacts, read_artifacts, write_artifacts
+from windtunnel.records.findings import FindingRecord
 from windtunnel.records.result import AssessmentResult
 
 EPSILON = 0.1
@@ -176,9 +177,9 @@ def outcome_of(name: str, evidence: Evidence, profile: str, run_seconds: float) 
     )
 
 
-def _ids(findings: list[Finding], severity: Severity) -> tuple[str, ...]:
+def _ids(findings: list[FindingRecord], severity: Severity) -> tuple[str, ...]:
     flagged = (Status.FAIL, Status.WARN)
-    return tuple(f.check.id for f in findings if f.status in flagged and f.severity is severity)
+    return tuple(f.id for f in findings if f.status in flagged and f.severity is severity)
 
 
 def changed(name: str, change: Callable[[dict[str, Tensor]], None]) -> Callable[[Evidence], Evidence]:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from windtunnel.core.dataset import Dataset
     from windtunnel.core.errors import UserError
     from windtunnel.core.statistics import binomial_rate
-    from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check
-    from windtunnel.evaluation.sanity.evidence import Evidence, NotApplicable, NotRun
+    from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
+    from windtunnel.evaluation.sanity.evidence import Evidence
     from windtunnel.params.entry import Entry
     from windtunnel.records.artifacts import Artifacts, base_data, base_kwargs
     from windtunnel.records.result import AssessmentResult
@@ -61,8 +61,8 @@ _HOME = {
     core.dataset: Dataset
     core.errors: UserError
     registry.plugins: Family Lazy Library ModelSource View
-    evaluation.sanity.check: CheckResult Severity Tier check
-    evaluation.sanity.evidence: Evidence NotApplicable NotRun
+    evaluation.sanity.check: CheckResult NotApplicable NotRun Severity Tier check
+    evaluation.sanity.evidence: Evidence
     boundary.models.loaders: Loaded
     params.entry: Entry
     """.strip().splitlines()

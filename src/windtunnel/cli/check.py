@@ -259,16 +259,14 @@ def check_model(
     for finding in flagged:
         if finding.status is Status.WARN:
             console.print(
-                f"{_WARN} sanity {finding.check.id}, {finding.check.title}: {finding.reason}. {finding.check.remedy}"
+                f"{_WARN} sanity {finding.id}, {finding.title}: {finding.reason}. {finding.remedy}"
             )
     if not flagged:
         console.print(
             f"{_OK} sanity: {sum(f.status is Status.PASS for f in findings)} checks of model and input passed"
         )
     failures = [
-        f"sanity {f.check.id}, {f.check.title}: {f.reason or f.value}. {f.check.remedy}"
-        for f in flagged
-        if f.status is Status.FAIL
+        f"sanity {f.id}, {f.title}: {f.reason or f.value}. {f.remedy}" for f in flagged if f.status is Status.FAIL
     ]
     return failures, look
 

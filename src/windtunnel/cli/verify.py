@@ -87,8 +87,7 @@ def _process_start() -> float:
 
 def _audit(name: str, verdicts: int) -> None:
     from windtunnel.assessments.clean.subject import current_subject
-    from windtunnel.evaluation.sanity.agreement import balls
-    from windtunnel.evaluation.sanity.certificates import audited
+    from windtunnel.evaluation.sanity.agreement import audited, balls
     from windtunnel.evaluation.sanity.evidence import collect
     from windtunnel.records.artifacts import read_artifacts
     from windtunnel.records.layout import CLEAN, ROBUSTNESS

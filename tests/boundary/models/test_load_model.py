@@ -147,7 +147,7 @@ def test_a_program_is_refused_where_it_was_exported_in_training_mode_and_only_th
     classifier = imported(Model(source="export", path="w.pt2"), mlp_subject.dataset, here / "kept")
     raw = {"data": {}, "budget": {"epsilon": 0.1}, "model": {"source": "export", "path": "w.pt2"}}
     findings = before_any_assessment(validate(raw), subject_of(classifier, mlp_subject.dataset))
-    (found,) = [f for f in findings if f.check.id == "A1"]
+    (found,) = [f for f in findings if f.id == "A1"]
     assert found.status == status
     if training:
         assert "batch_norm, dropout" in found.reason

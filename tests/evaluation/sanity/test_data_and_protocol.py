@@ -19,8 +19,9 @@ from windtunnel.evaluation.sanity.check import Severity, Status
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.model import _unusual
 from windtunnel.evaluation.sanity.near_duplicates import copies, fine_images
-from windtunnel.evaluation.sanity.run import Finding, registry, run_check
+from windtunnel.evaluation.sanity.run import registry, run_check
 from windtunnel.evaluation.summary.evidence import PerturbationBall
+from windtunnel.records.findings import FindingRecord
 
 
 def dataset_of(inputs: Tensor, targets: Tensor, classes: int = 10) -> Dataset:
@@ -41,7 +42,9 @@ def photographs(n: int, side: int = 32) -> Tensor:
     return nn.functional.interpolate(coarse, size=(side, side), mode="bilinear")
 
 
-def finding(check: str, tmp_path: Path, dataset: Dataset, train: Dataset | None = None, **changes: object) -> Finding:
+def finding(
+    check: str, tmp_path: Path, dataset: Dataset, train: Dataset | None = None, **changes: object
+) -> FindingRecord:
     """What one check says of a run without assessments on these samples, `changes` made to its subject."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Flatten(), nn.Linear(dataset.inputs[0].numel(), dataset.num_classes)).eval()

@@ -39,15 +39,16 @@ from windtunnel.core.contracts import SMOOTHED_MODEL, Verdict
 from windtunnel.evaluation import sanity
 from windtunnel.evaluation.sanity.check import Severity, Status
 from windtunnel.evaluation.sanity.evidence import Evidence, collect
-from windtunnel.evaluation.sanity.run import Finding, registry, run_check
+from windtunnel.evaluation.sanity.run import registry, run_check
 from windtunnel.records.files import DATA_FILE, file_digest, read_json
+from windtunnel.records.findings import FindingRecord
 
 CHECKS = registry()
 # Not flagged by any fault of one run: pairs are made by `windtunnel compare`; G5 and G6 are asked at the moment.
 NEVER_HERE = {"F3", "G5", "G6"}
 
 
-def look(check: str, evidence: Evidence) -> Finding:
+def look(check: str, evidence: Evidence) -> FindingRecord:
     return run_check(CHECKS[check], evidence, evidence.params.sanity)
 
 
@@ -340,7 +341,7 @@ FAULTS: dict[str, Callable[[Evidence], Evidence]] = {
     "C17": lambda e: with_model(e, noisy(module(e))),
     "C18": lambda e: failing(e, "pgd_l2"),
     "C19": lambda e: winning(failing(e, "fgsm", "twin", "pgd", "square"), "aimed"),
-    "C20": lambda e: replace(e, assessments=tuple(p for p in e.assessments if p.threat_model == "white_box")),
+    "C20": lambda e: replace(e, assessments=tuple(p for p in e.assessments if p.semantics.threat_model == "white_box")),
     "C21": lambda e: with_params(nothing_found(e), benchmark="cifar10"),
     "C24": lambda e: with_model(e, masks.wrong_sign(module(e))),
     "D1": lambda e: failing(e, "pgd"),

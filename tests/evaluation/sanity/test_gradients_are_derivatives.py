@@ -18,17 +18,18 @@ from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.check import Severity, Status
 from windtunnel.evaluation.sanity.evidence import Evidence
-from windtunnel.evaluation.sanity.run import Finding, registry, run_check
+from windtunnel.evaluation.sanity.run import registry, run_check
 from windtunnel.evaluation.witness.search import train_student
+from windtunnel.records.findings import FindingRecord
 
 pytestmark = pytest.mark.slow
 
 
-def look(evidence: Evidence) -> Finding:
+def look(evidence: Evidence) -> FindingRecord:
     return run_check(registry()["C24"], evidence, evidence.params.sanity)
 
 
-def around(evidence: Evidence, change: Callable[[nn.Module], nn.Module]) -> Finding:
+def around(evidence: Evidence, change: Callable[[nn.Module], nn.Module]) -> FindingRecord:
     return look(with_model(evidence, change(evidence.subject.classifier.module)))
 
 

@@ -132,7 +132,7 @@ def test_strength_of_one_attack_is_a_share_of_its_own_samples(
     entries = {"wide": PGD, "few": {**PGD, "samples": {"n": 8}}}
     evidence = failing(run_of(robust, {name: entries[name] for name in order}, tmp_path), "wide", "few")
 
-    def stronger(_: Evidence, assessment: object, *__: object) -> tuple[torch.Tensor, torch.Tensor]:
+    def stronger(_: Evidence, assessment: object, **__: object) -> tuple[torch.Tensor, torch.Tensor]:
         n = len(assessment.indices)
         return torch.arange(n), torch.full((n,), assessment.name == "few")
 

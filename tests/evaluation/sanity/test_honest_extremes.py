@@ -142,5 +142,5 @@ def test_classes_that_look_alike_are_no_wrong_labels() -> None:
         logits = torch.nn.functional.one_hot(right, 2) * 4.0
         data = Dataset(inputs, targets, tuple(map(str, range(400))), ("a", "b"))
         subject = SimpleNamespace(dataset=data, clean_logits=logits)
-        evidence = SimpleNamespace(subject=subject, named=lambda mask: [])
+        evidence = SimpleNamespace(subject=subject, data=data, named=lambda mask: [])
         assert labels_are_right(evidence, 0.05).flagged is wanted

@@ -32,9 +32,10 @@ from windtunnel.core.criterion import SOFTMAX
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.sanity.check import Severity, Status
 from windtunnel.evaluation.sanity.evidence import Evidence
-from windtunnel.evaluation.sanity.run import Finding, run_checks
+from windtunnel.evaluation.sanity.run import run_checks
 from windtunnel.evaluation.validate import validate
 from windtunnel.params.data import Data
+from windtunnel.records.findings import FindingRecord
 
 pytestmark = pytest.mark.slow
 
@@ -54,16 +55,16 @@ def subject_with(subject: Subject, module: nn.Module) -> Subject:
     return subject_of(classifier, subject.dataset)
 
 
-def findings_of(subject: Subject, folder: Path, run: dict[str, object] | None = None) -> dict[str, Finding]:
+def findings_of(subject: Subject, folder: Path, run: dict[str, object] | None = None) -> dict[str, FindingRecord]:
     evidence = assessed(subject, validate(run or SHORT), folder)
     return evaluated(evidence)
 
 
-def evaluated(evidence: Evidence) -> dict[str, Finding]:
-    return {f.check.id: f for f in run_checks(evidence, evidence.params.sanity)}
+def evaluated(evidence: Evidence) -> dict[str, FindingRecord]:
+    return {f.id: f for f in run_checks(evidence, evidence.params.sanity)}
 
 
-def flagged(findings: dict[str, Finding]) -> set[str]:
+def flagged(findings: dict[str, FindingRecord]) -> set[str]:
     return {
         name
         for name, f in findings.items()

@@ -17,15 +17,16 @@ from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.assess import result_of
 from windtunnel.evaluation.sanity.check import Severity, Status
 from windtunnel.evaluation.sanity.evidence import Evidence
-from windtunnel.evaluation.sanity.run import Finding, registry, run_check
+from windtunnel.evaluation.sanity.run import registry, run_check
 from windtunnel.evaluation.sanity.witness import attack_passes, fewest_breakable
 from windtunnel.operations.stages.sanity import announced_cost
+from windtunnel.records.findings import FindingRecord
 
 NORMS = {"Linf": 0.12, "L2": 0.8, "L1": 4.0}
 ALGORITHM = {"Linf": "LinfPGD", "L2": "L2PGD", "L1": "SparseL1DescentAttack"}
 
 
-def look(evidence: Evidence) -> Finding:
+def look(evidence: Evidence) -> FindingRecord:
     return run_check(registry()["D15"], evidence, evidence.params.sanity)
 
 

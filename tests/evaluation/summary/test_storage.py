@@ -92,7 +92,8 @@ def test_the_sanity_checks_find_the_same_and_say_whose_images_they_saw(runs):
 
 
 def test_a_check_that_forgets_that_images_are_few_is_not_run_rather_than_wrong(runs, linear_subject):
-    from windtunnel.evaluation.sanity.evidence import Assessment, NotRun
+    from windtunnel.evaluation.sanity.check import NotRun
+    from windtunnel.evaluation.sanity.evidence import Assessment
 
     artifacts = read_artifacts(runs[1].robustness / "fgsm")
     with pytest.raises(NotRun, match="the images of 7 of 40"):

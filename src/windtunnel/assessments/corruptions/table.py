@@ -100,4 +100,9 @@ def _code(entry: CorruptionEntry) -> Iterator[str]:
             yield from module_of(reference)
 
 
-DEPENDS = Depends(own_budget=lambda entry: True, files=_files, code=_code)
+DEPENDS = Depends(
+    lambda entry, params: frozenset({entry.library, "any corruption suite"}),
+    own_budget=lambda entry: True,
+    files=_files,
+    code=_code,
+)

@@ -1,27 +1,31 @@
 """Group E: attacks, certificates and statistics about the same samples must not contradict each other."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import permutations
 
 import torch
 from scipy.stats import norm as normal
 from torch import Tensor
 
+from windtunnel.assessments.verification.audit import Audit, audit
+from windtunnel.assessments.verification.cascade.step import asks_exported_graph
 from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.distances import within
 from windtunnel.core.scratch import finite_samples, sample_parts
 from windtunnel.core.seeds import derive_seed
+from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.attack import perturbing
-from windtunnel.evaluation.sanity.check import CheckResult, Severity, listing, our_check
-from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, NotApplicable, NotRun, numbers
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, listing, our_check
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, numbers
 from windtunnel.evaluation.sanity.probes import onnx_logits
 from windtunnel.evaluation.sanity.undecided import blame
-from windtunnel.evaluation.summary.evidence import PerturbationBall, examples_of, in_latent_space, of_a_smoothed_model
+from windtunnel.evaluation.summary.evidence import PerturbationBall, in_latent_space, of_a_smoothed_model
 from windtunnel.evaluation.witness.parameters import at_units, random_units
-from windtunnel.records.metadata import number
+from windtunnel.records.metadata import names_in, number
 
 POINTS, AT_RANDOM = 100, 5000  # random points of a ball; so many balls at most
+VERDICTS_AUDITED = 8  # of each verification, that another implementation is asked for
 GAVE_WAY = frozenset({"weaker_method", "step_skipped"})  # caveats: another method than asked for answered, or none
 
 
@@ -35,9 +39,8 @@ def _falsified(assessment: Assessment) -> Tensor:
 
 def balls(evidence: Evidence) -> list[tuple[Assessment, PerturbationBall]]:
     """Return the verifications with a ball, and their balls. Raises NotApplicable for none."""
-    verified_balls = [
-        (p, p.region) for p in evidence.verifications if p.region is not None and not of_a_smoothed_model(p.artifacts)
-    ]
+    of_the_model = [p for p in evidence.verifications if not of_a_smoothed_model(p.artifacts)]
+    verified_balls = [(p, p.region) for p in of_the_model if p.region is not None]
     if not verified_balls:
         raise NotApplicable("no verification has a ball")
     return verified_balls
@@ -50,61 +53,56 @@ def verified_not_attacked(evidence: Evidence, limit: float) -> CheckResult:
     Every perturbed input on disk, whoever made it, measured in the verifier's norm: none inside a certified ball may be
     misclassified.
     """
-    clash, bad, n_samples = torch.zeros(len(evidence.ids), dtype=torch.bool), [], 0
+    hits, n_samples = [], 0
     for certificate, ball in balls(evidence):
         certified = evidence.everywhere(certificate, _verified(certificate))
         n_samples += int(certified.sum())
         for assessment in perturbing(evidence):
-            if in_latent_space(assessment.artifacts):
-                continue
-            inside = examples_of(assessment.artifacts) & within(assessment.distance(ball.norm), ball.epsilon)
-            hit = evidence.everywhere(assessment, inside) & certified
-            if hit.any():
-                clash |= hit
-                bad += [certificate.name, assessment.name]
-    samples = evidence.named(clash)
-    reason = f"{int(clash.sum())} samples are verified and broken"
-    return CheckResult(bool(bad), int(clash.sum()), n=n_samples, samples=samples, assessments=bad, reason=reason)
+            if not in_latent_space(assessment.artifacts):
+                broken = evidence.everywhere(assessment, assessment.examples_inside(ball))
+                hits.append(([certificate.name, assessment.name], certified & broken))
+    return _clash(evidence, hits, n_samples, "{n} samples are verified and broken")
 
 
-@our_check("E2")
-def order_of_rates(evidence: Evidence, limit: float) -> CheckResult:
+def _clash(evidence: Evidence, hits: Iterable[tuple[list[str], Tensor]], n: int, reason: str) -> CheckResult:
+    """Return the result for assessments, by name, and the samples on which they contradict each other; (N,) bool."""
+    clash, bad = torch.zeros(len(evidence.ids), dtype=torch.bool), list[str]()
+    for names, hit in hits:
+        clash |= hit
+        bad += names if hit.any() else []
+    count = int(clash.sum())
+    return CheckResult(bool(bad), count, n, evidence.named(clash), bad, reason.format(n=count))
+
+
+@our_check("E2", "the order of the rates is broken", none="no attack and verification share norm, budget and samples")
+def order_of_rates(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
     """The three rates bound the truth from both sides, on the samples that they share.
 
     Certified accuracy at epsilon against robust accuracy under each attack of the same norm at the same or a smaller
     epsilon, and that against clean accuracy. The value is the largest violation.
     """
-    worst, bad, n_samples = -1.0, [], 0
     attacks = [p for p in evidence.assessments if p.family in ("attacks", "queries") and p.region is not None]
     for certificate, ball in balls(evidence):
         certified = evidence.everywhere(certificate, _verified(certificate) & certificate.right)
         for assessment in attacks:
-            region = assessment.ball
             shared = evidence.present([certificate]) & evidence.present([assessment])
-            if not ball.covers(region) or not shared.any():
+            if not ball.covers(assessment.ball) or not shared.any():
                 continue
             robust = evidence.everywhere(assessment, assessment.right & ~assessment.succeeded)
-            rates = [
-                float(mask[shared].double().mean()) for mask in (certified, robust, evidence.subject.clean_correct)
-            ]
-            gap = max(rates[0] - rates[1], rates[1] - rates[2])
-            n_samples, worst = n_samples + 1, max(worst, gap)
-            if gap > 1e-9:
-                bad += [certificate.name, assessment.name]
-    if not n_samples:
-        raise NotApplicable("no attack and verification share norm, budget and samples")
-    return CheckResult(bool(bad), worst, n=n_samples, assessments=bad, reason="the order of the rates is broken")
+            masks = (certified, robust, evidence.subject.clean_correct)
+            low, middle, high = (float(mask[shared].double().mean()) for mask in masks)
+            gap = max(low - middle, middle - high)
+            yield CheckResult(gap > 1e-9, gap, assessments=[certificate.name, assessment.name])
 
 
-@our_check("E3")
-def counterexamples_real(evidence: Evidence, limit: float) -> CheckResult:
+@our_check("E3", "{count} are no counter-examples", value=None)
+def counterexamples_real(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
     """A solver works on another number format and another graph than the model.
 
     Every falsified sample's example is evaluated in torch, and in onnxruntime where the step that found it worked on
     the ONNX graph: inside the ball and the box (threshold), and not the target's class.
     """
-    bad, ids, n_samples = [], [], 0
-    criterion = evidence.subject.classifier.criterion
+    classifier = evidence.classifier
     for verification, ball in balls(evidence):
         certificate = evidence.pictured(verification)
         claimed = _falsified(certificate)
@@ -113,19 +111,17 @@ def counterexamples_real(evidence: Evidence, limit: float) -> CheckResult:
         images, targets = certificate.tensor("perturbed_inputs")[claimed], certificate.tensor("targets")[claimed]
         in_box = ((images >= -limit) & (images <= 1 + limit)).flatten(1).all(1)
         inside = in_box & (certificate.distance(ball.norm)[claimed] <= ball.epsilon * (1 + 1e-5) + limit)
-        real = inside & (evidence.subject.classifier.predict(images, targets) != targets)
-        exported = certificate.decided_on_exported_graph[claimed]
+        real = inside & (classifier.predict(images, targets) != targets)
+        names = names_in(certificate.metadata.kwargs, "decided_by_names")
+        steps = torch.tensor([i for i, name in enumerate(names) if asks_exported_graph(name)], dtype=torch.int64)
+        exported = torch.isin(certificate.tensor("decided_by"), steps)[claimed]
         if exported.any():
-            if Capability.ONNX_GRAPH not in evidence.subject.classifier.capabilities:
+            if Capability.ONNX_GRAPH not in classifier.capabilities:
                 raise NotRun("the model has no ONNX graph to ask again")
-            real[exported] &= ~criterion.is_correct(onnx_logits(evidence, images[exported]), targets[exported])
-        n_samples += len(images)
-        if not real.all():
-            bad.append(certificate.name)
-            ids += [certificate.named(claimed)[i] for i in (~real).nonzero().flatten().tolist()]
-    return CheckResult(
-        bool(bad), len(ids), n=n_samples, samples=ids, assessments=bad, reason=f"{len(ids)} are no counter-examples"
-    )
+            logits = onnx_logits(evidence, images[exported])
+            real[exported] &= ~classifier.criterion.is_correct(logits, targets[exported])
+        samples = certificate.named(claimed.nonzero().flatten()[~real])
+        yield CheckResult(bool(samples), None, len(images), samples, [certificate.name])
 
 
 def _refuted(
@@ -145,35 +141,27 @@ def verdicts_monotone(evidence: Evidence, limit: float) -> CheckResult:
     Flags a sample verified at an epsilon and falsified at the same or a smaller one, and any sample that stays verified
     at Linf 1, where the ball holds every image.
     """
-    clash, bad = torch.zeros(len(evidence.ids), dtype=torch.bool), list[str]()
-    certificates = balls(evidence)
+    hits, certificates = [], balls(evidence)
+    several_classes = evidence.subject.clean_predictions.unique().numel() > 1
     for large, ball in certificates:
-        certified = evidence.everywhere(large, _verified(large))
-        if (
-            ball.norm is Norm.LINF
-            and ball.epsilon >= 1
-            and certified.any()
-            and evidence.subject.clean_predictions.unique().numel() > 1
-        ):
-            clash, bad = clash | certified, [*bad, large.name]
-        for small in certificates:
-            hit = _refuted(evidence, (large, ball), small)
-            if hit is not None and hit.any():
-                clash, bad = clash | hit, [*bad, large.name, small[0].name]
-    n = len(certificates)
-    reason = "verified in the larger ball, falsified in the smaller"
-    return CheckResult(bool(bad), int(clash.sum()), n=n, samples=evidence.named(clash), assessments=bad, reason=reason)
+        if ball.norm is Norm.LINF and ball.epsilon >= 1 and several_classes:
+            hits.append(([large.name], evidence.everywhere(large, _verified(large))))
+        hits += [
+            ([large.name, small[0].name], hit)
+            for small in certificates
+            if (hit := _refuted(evidence, (large, ball), small)) is not None
+        ]
+    return _clash(evidence, hits, len(certificates), "verified in the larger ball, falsified in the smaller")
 
 
-@our_check("E5")
-def bounds_contain(evidence: Evidence, limit: float) -> CheckResult:
+@our_check("E5", "outputs violate the bounds of {names}", none="no verification kept output bounds")
+def bounds_contain(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
     """A bound holds for every point of the ball, hence for sampled points.
 
     Logits of the clean input, of every example in the ball and, for at most 5,000 samples, of 100 random points of it, against
     the stored per-class bounds, up to the threshold relative to the largest logit.
     """
     scale = float(evidence.subject.clean_logits.abs().max().clamp(min=1))
-    worst, bad, ids, n_samples = 0.0, [], [], 0
     for certificate, ball in balls(evidence):
         if not certificate.has("output_bounds"):
             continue
@@ -184,16 +172,12 @@ def bounds_contain(evidence: Evidence, limit: float) -> CheckResult:
         outside = torch.zeros(int(finite.sum()))
         lower, upper = bounds["lower"][finite], bounds["upper"][finite]
         for at, points in _points(evidence, certificate, ball, finite):
-            logits = evidence.subject.classifier.logits(points)
+            logits = evidence.classifier.logits(points)
             off = torch.maximum(lower[at] - logits, logits - upper[at]).amax(1)
             outside[at] = torch.maximum(outside[at], off)
-        n_samples, worst = n_samples + len(outside), max(worst, float(outside.max()) / scale)
-        if (outside > limit * scale).any():
-            bad.append(certificate.name)
-            ids += [certificate.named(finite)[i] for i in (outside > limit * scale).nonzero().flatten().tolist()]
-    if not n_samples:
-        raise NotApplicable("no verification kept output bounds")
-    return listing(bad, "outputs violate the bounds of", value=worst, n=n_samples, samples=ids)
+        samples = certificate.named(finite.nonzero().flatten()[outside > limit * scale])
+        value, names = max(0.0, float(outside.max())) / scale, [certificate.name]
+        yield CheckResult(bool(samples), value, len(outside), samples, names)
 
 
 def _points(
@@ -202,7 +186,7 @@ def _points(
     """(places among the samples at `finite` of a certificate, points of their balls), a few samples at a time: the clean inputs,
     attacks' examples, and random ones.
     """
-    inputs, samples = evidence.subject.dataset.inputs, certificate.indices[finite]
+    inputs, samples = evidence.data.inputs, certificate.indices[finite]
     few = next(sample_parts(inputs)).stop
     for at in torch.arange(len(samples)).split(few):
         yield at, inputs[samples[at]]
@@ -241,40 +225,30 @@ def random_point(clean: Tensor, ball: PerturbationBall, generator: torch.Generat
 @our_check("E6")
 def verifiers_agree(evidence: Evidence, limit: float) -> CheckResult:
     """A proof of one verifier cannot be refuted by another in the same ball or in a smaller one."""
-    clash, bad, pairs = torch.zeros(len(evidence.ids), dtype=torch.bool), list[str](), 0
-    certificates = balls(evidence)
-    for first, other in permutations(certificates, 2):
-        hit = _refuted(evidence, first, other)
-        if hit is None:
-            continue
-        pairs += 1
-        if hit.any():
-            clash, bad = clash | hit, [*bad, first[0].name, other[0].name]
+    pairs = [
+        ([first[0].name, other[0].name], hit)
+        for first, other in permutations(balls(evidence), 2)
+        if (hit := _refuted(evidence, first, other)) is not None
+    ]
     if not pairs:
         raise NotApplicable("no two verifications of one norm")
-    samples = evidence.named(clash)
-    reason = "verified by one, falsified by the other"
-    return CheckResult(bool(bad), int(clash.sum()), n=pairs, samples=samples, assessments=bad, reason=reason)
+    return _clash(evidence, pairs, len(pairs), "verified by one, falsified by the other")
 
 
 @our_check("E7")
-def unknown_band(evidence: Evidence, limit: float) -> CheckResult:
+def unknown_band(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
     """Samples that are neither verified nor broken are undecided.
 
     The widest share of samples that are right and neither; flags a verification that left (nearly) all of them (threshold),
     and says from the attacks and the other verifications whether the bound or the model is the cause: and what to try.
     """
-    bands, why = {}, {}
     certificates = balls(evidence)
     for certificate, ball in certificates:
         if certificate.right.any():
             unknown = certificate.tensor("verdicts") == Verdict.UNKNOWN
-            bands[certificate.name] = float(unknown[certificate.right].double().mean())
-            if bands[certificate.name] >= limit:
-                why[certificate.name] = blame(evidence, certificate, ball, certificates)
-    n = len(bands)
-    reason = "; ".join(why.values())
-    return CheckResult(bool(why), max(bands.values(), default=0.0), n=n, assessments=list(why), reason=reason, each=why)
+            share = float(unknown[certificate.right].double().mean())
+            reason = blame(evidence, certificate, ball, certificates) if share >= limit else ""
+            yield CheckResult(share >= limit, share, assessments=[certificate.name], reason=reason)
 
 
 @our_check("E8")
@@ -300,38 +274,26 @@ def smoothing_plausible(evidence: Evidence, limit: float) -> CheckResult:
     smoothed = [p for p in evidence.verifications if of_a_smoothed_model(p.artifacts) and p.has("certified_radius")]
     if not smoothed:
         raise NotApplicable("no randomised smoothing among the verifications")
-    worst, bad, few = 0.0, [], []
+    ratios, few = {}, []
     for certificate in smoothed:
         sigma, draws, alpha = (number(certificate.calls[0], key) for key in ("sigma", "n", "alpha"))
         ceiling = sigma * float(normal.ppf(alpha ** (1 / draws)))
-        radius = float(certificate.tensor("certified_radius").nan_to_num(0).max())
-        worst = max(worst, radius / ceiling)
-        if radius > ceiling * (1 + 1e-6):
-            bad.append(certificate.name)
+        ratios[certificate.name] = float(certificate.tensor("certified_radius").nan_to_num(0).max()) / ceiling
         if draws < limit:
             few.append(certificate.name)
-    if bad:
-        return CheckResult(
-            flagged=True,
-            value=worst,
-            n=len(smoothed),
-            assessments=bad,
-            reason=f"radius beyond what n draws can certify in {', '.join(bad)}",
-        )
-    reason = f"fewer than {limit:.0f} draws in {', '.join(few)}"
-    return CheckResult(
-        bool(few), worst, n=len(smoothed), assessments=few, reason=reason, severity=Severity.WARN if few else None
-    )
+    worst, n = max(0.0, *ratios.values()), len(smoothed)
+    if bad := [name for name, ratio in ratios.items() if ratio > 1 + 1e-6]:
+        return listing(bad, "radius beyond what n draws can certify in", value=worst, n=n)
+    return listing(few, f"fewer than {limit:.0f} draws in", value=worst, n=n, severity=Severity.WARN)
 
 
-@our_check("E14")
-def distances_consistent(evidence: Evidence, limit: float) -> CheckResult:
+@our_check("E14", "other distances in {names}", none="no assessment stored distances in a pixel norm")
+def distances_consistent(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
     """Distances can be measured again from the tensors, and norms bound each other.
 
     Every stored perturbation_distance against the one recomputed in the declared norm (relative, threshold), and
     against sqrt(d) x the largest change of a pixel for L2.
     """
-    worst, bad, n_samples = 0.0, [], 0
     for assessment in map(evidence.pictured, perturbing(evidence)):
         ball = assessment.region
         if ball is None or not assessment.has("perturbation_distance"):
@@ -346,9 +308,41 @@ def distances_consistent(evidence: Evidence, limit: float) -> CheckResult:
             values = assessment.tensor("clean_inputs")[0].numel()
             ceiling = math.sqrt(values) * assessment.distance(Norm.LINF)[finite].double()
             wrong |= stored[finite] > ceiling * (1 + limit) + 1e-6
-        n_samples, worst = n_samples + int(finite.sum()), max(worst, float(off.max()))
-        if wrong.any():
-            bad.append(assessment.name)
-    if not n_samples:
-        raise NotApplicable("no assessment stored distances in a pixel norm")
-    return listing(bad, "other distances in", value=worst, n=n_samples)
+        yield CheckResult(bool(wrong.any()), float(off.max()), len(off), assessments=[assessment.name])
+
+
+@our_check("E15")
+def certificates_stand(evidence: Evidence, limit: float) -> CheckResult:
+    """A certificate is worth what somebody else finds when looking for its fault.
+
+    At most `sanity.samples` certified samples of each verification are attacked in float64, each in the largest ball that is
+    certified, at each other class in turn with restarts; eight verdicts are asked of an implementation that shares no bound with the
+    one that reached them (branch and bound against auto-LiRPA and Marabou, and the other way round), with limited work. Any
+    counter-example to a certificate, and any pair of opposite verdicts, flags. `windtunnel verify --audit NAME` does the same now,
+    for more samples.
+    """
+    bad, ids, attacked, agreed, n_checked = list[str](), set[str](), 0, 0, 0
+    for verification, ball in balls(evidence):
+        audit = audited(evidence.subject, verification, ball, evidence.params.sanity.samples)
+        attacked, agreed, n_checked = attacked + audit.attacked, agreed + audit.agreed, n_checked + audit.asked
+        if audit.broken or audit.contradicted:
+            bad.append(verification.name)
+            ids |= {*audit.broken, *audit.contradicted}
+    if not attacked and not n_checked:
+        raise NotApplicable("no verification decided anything")
+    reason = f"{len(ids)} verdicts are contradicted"
+    confirmed = f"{agreed} of {n_checked} verdicts confirmed by another implementation"
+    note = f"{attacked} certified samples attacked; {confirmed}"
+    return CheckResult(bool(bad), len(ids), attacked + n_checked, sorted(ids), bad, reason, note)
+
+
+def audited(
+    subject: Subject,
+    verification: Assessment,
+    ball: PerturbationBall,
+    certified: int,
+    n_verdicts: int = VERDICTS_AUDITED,
+) -> Audit:
+    """Return the audit of one verification of the run; subject: of all samples."""
+    chosen = subject.subset(verification.indices)
+    return audit(verification.artifacts, chosen, ball.norm, ball.epsilon, certified, n_verdicts)

@@ -9,11 +9,11 @@ from windtunnel.assessments.clean.table import IDENTITY
 from windtunnel.core.contracts import Json, PerturbationDistribution, Semantics, Verdict
 from windtunnel.core.statistics import binomial_rate
 from windtunnel.evaluation.sanity.evidence import Evidence
-from windtunnel.evaluation.sanity.run import Finding, run_checks
+from windtunnel.evaluation.sanity.run import run_checks
 from windtunnel.evaluation.sanity.witness import stored_examples
 from windtunnel.params.results import Sanity
 from windtunnel.records.artifacts import base_data, base_kwargs
-from windtunnel.records.findings import counts, overall
+from windtunnel.records.findings import FindingRecord, counts, overall
 from windtunnel.records.result import AssessmentResult, Tensors
 
 NECESSARY = (
@@ -30,26 +30,23 @@ def assess(evidence: Evidence, settings: Sanity) -> AssessmentResult:
     return result_of(evidence, settings, run_checks(evidence, settings))
 
 
-def result_of(evidence: Evidence, settings: Sanity, findings: Sequence[Finding]) -> AssessmentResult:
+def result_of(evidence: Evidence, settings: Sanity, findings: Sequence[FindingRecord]) -> AssessmentResult:
     """Return findings as an assessment result."""
     subject = evidence.subject
     row_of = {name: i for i, name in enumerate(subject.dataset.ids)}
     flagged = torch.zeros(len(findings), len(row_of), dtype=torch.bool)
     for row, finding in enumerate(findings):
         flagged[row, [row_of[name] for name in finding.samples if name in row_of]] = True
-    right = subject.clean_correct
-    verdicts = torch.where(
-        right, int(Verdict.CORRECT_UNDER_PERTURBATION), int(Verdict.MISCLASSIFIED_UNDER_PERTURBATION)
-    )
+    right, wrong = subject.clean_correct, int(Verdict.MISCLASSIFIED_UNDER_PERTURBATION)
+    verdicts = torch.where(right, int(Verdict.CORRECT_UNDER_PERTURBATION), wrong)
     data: Tensors = {**base_data(subject, verdicts), "flagged": flagged, **stored_examples(evidence)}
-    rows = [finding.record for finding in findings]
-    status_counts = counts(rows)
+    status_counts = counts(findings)
     metrics: dict[str, Json] = {
         **binomial_rate(int(right.sum()), len(right)).metrics("clean_accuracy"),
         "status": overall(status_counts),
         **{f"checks_{key}": value for key, value in status_counts.items()},
     }
-    checks = [row.model_dump(mode="json") for row in rows]
+    checks = [finding.model_dump(mode="json") for finding in findings]
     return AssessmentResult(
         name="sanity",
         semantics=Semantics(SANITY, PerturbationDistribution("identity", 0)),

@@ -1,5 +1,6 @@
 """Group B, post-conditions of an attack: do its tensors agree with its reported results?"""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -10,10 +11,11 @@ from windtunnel.core import scratch
 from windtunnel.core.contracts import AssessmentKind, Norm, Objective, Verdict
 from windtunnel.core.distances import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, within
 from windtunnel.core.scratch import by_samples, finite_samples
-from windtunnel.evaluation.sanity.check import CheckResult, Severity, largest, listing, our_check
-from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Assessment, Evidence, NotApplicable, numbers
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, largest, our_check, total
+from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Assessment, Evidence, numbers
 from windtunnel.evaluation.sanity.model import is_random
 from windtunnel.evaluation.sanity.probes import need_several_answers
+from windtunnel.evaluation.summary.evidence import region_evidence
 
 _PAIRS = 4  # of answers of a random model to the same inputs
 _LEVEL = 1e-3  # of the test whether its randomness explains verdicts that differ
@@ -29,61 +31,47 @@ def perturbing(evidence: Evidence) -> list[Assessment]:
 
 def claims(assessment: Assessment) -> Tensor:
     """Return the samples that the assessment reports as broken by a perturbation; (n,) bool."""
-    if assessment.kind == AssessmentKind.FORMAL_VERIFICATION:
+    if assessment.artifacts.kind == AssessmentKind.FORMAL_VERIFICATION:
         return (assessment.tensor("verdicts") == Verdict.FALSIFIED) & assessment.right
     return assessment.succeeded & assessment.right
 
 
-@our_check("B1", threshold=RELATIVE_TOLERANCE)
-def budget_respected(evidence: Evidence, limit: float) -> CheckResult:
+@our_check("B1", "{count} examples beyond epsilon", threshold=RELATIVE_TOLERANCE)
+def budget_respected(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
     """A success outside the budget is a success at another budget.
 
     Distances are recomputed from the tensors; flags where a broken sample lies beyond
     epsilon x (1 + threshold) + 1e-6. The value is the largest distance in epsilons.
     """
-    worst, bad, ids, n_samples = 0.0, [], [], 0
     for assessment in perturbing(evidence):
         ball, claimed = assessment.region, claims(assessment)
-        if (
-            ball is None
-            or assessment.family == "sweeps"
-            or assessment.kind == AssessmentKind.STATISTICAL_SAMPLING
-            or not claimed.any()
-        ):
+        if ball is None or assessment.family == "sweeps" or not claimed.any():
             continue
-        distances = assessment.distance(ball.norm)[claimed]
-        beyond = distances > ball.epsilon * (1 + limit) + ABSOLUTE_TOLERANCE
-        worst, n_samples = max(worst, float(distances.max()) / ball.epsilon), n_samples + len(distances)
-        if beyond.any():
-            bad.append(assessment.name)
-            ids += [assessment.named(claimed)[i] for i in beyond.nonzero().flatten().tolist()]
-    return CheckResult(
-        bool(bad), worst, n=n_samples, samples=ids, assessments=bad, reason=f"{len(ids)} examples beyond epsilon"
-    )
+        if assessment.artifacts.kind == AssessmentKind.STATISTICAL_SAMPLING:
+            continue
+        distances = assessment.distance(ball.norm)
+        beyond = claimed & (distances > ball.epsilon * (1 + limit) + ABSOLUTE_TOLERANCE)
+        largest_distance, n = float(distances[claimed].max()) / ball.epsilon, int(claimed.sum())
+        names = [assessment.name]
+        yield CheckResult(bool(beyond.any()), largest_distance, n, assessment.named(beyond), names)
 
 
-@our_check("B2")
-def examples_are_images(evidence: Evidence, limit: float) -> CheckResult:
+@our_check("B2", "{count} examples are no images", value=None)
+def examples_are_images(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
     """A value outside [0, 1], NaN or infinity is no input that the deployed model can get.
 
     Every stored example; samples where a verifier has no counter-example are left out.
     """
-    low, high = evidence.subject.dataset.value_range
-    bad, ids, n_samples = [], [], 0
-    for assessment in perturbing(evidence):
-        assessment = evidence.pictured(assessment)
+    low, high = evidence.data.value_range
+    for assessment in map(evidence.pictured, perturbing(evidence)):
         has_example, images = assessment.tensor("perturbed_predictions") >= 0, assessment.tensor("perturbed_inputs")
-        n_samples += int(has_example.sum())
         if assessment.family == "sweeps" and assessment.options.get("clip") is False:
             good = finite_samples(images)
         else:  # NaN is inside of nothing
             good = by_samples(lambda x: ((x >= low - limit) & (x <= high + limit)).flatten(1).all(1), images)
-        if (wrong := has_example & ~good).any():
-            bad.append(assessment.name)
-            ids += assessment.named(wrong)
-    return CheckResult(
-        bool(bad), len(ids), n=n_samples, samples=ids, assessments=bad, reason=f"{len(ids)} examples are no images"
-    )
+        wrong = has_example & ~good
+        n = int(has_example.sum())
+        yield CheckResult(bool(wrong.any()), None, n, assessment.named(wrong), [assessment.name])
 
 
 @our_check("B3")
@@ -94,19 +82,19 @@ def success_stands(evidence: Evidence, limit: float) -> CheckResult:
     inside the budget, or not) is compared with the stored one. Flags above the threshold, a share of the samples. Where an
     attack averaged over the draws of a random model (`eot`), its verdicts may differ as often as the model's own answers do.
     """
-    bad, ids, n_samples, wrong_in_all = [], [], 0, 0
+    bad, ids, n_samples, wrong_in_all = list[str](), list[str](), 0, 0
     for assessment in map(evidence.pictured, evidence.of("attacks", "queries")):
         reached = _reached(assessment, _predict(evidence, assessment))
         considered = assessment.tried & assessment.right
         differ = (reached != assessment.succeeded) & considered
-        n_samples, wrong_in_all = n_samples + int(considered.sum()), wrong_in_all + int(differ.sum())
-        if int(differ.sum()) > limit * max(1, int(considered.sum())) and not _is_noise(
-            evidence, assessment, differ, considered
-        ):
+        n, wrong = int(considered.sum()), int(differ.sum())
+        n_samples, wrong_in_all = n_samples + n, wrong_in_all + wrong
+        if wrong > limit * max(1, n) and not _is_noise(evidence, assessment, differ, considered):
             bad.append(assessment.name)
             ids += assessment.named(differ)
     share = wrong_in_all / n_samples if n_samples else 0.0
-    return listing(bad, f"{len(ids)} verdicts are not reproduced in", value=share, n=n_samples, samples=ids)
+    reason = f"{len(ids)} verdicts are not reproduced in {', '.join(bad)}"
+    return CheckResult(bool(bad), share, n_samples, ids, bad, reason)
 
 
 def _reached(assessment: Assessment, predictions: Tensor) -> Tensor:
@@ -126,7 +114,7 @@ def _is_noise(evidence: Evidence, assessment: Assessment, differ: Tensor, consid
     if not any(isinstance(count, int) and count > 1 for count in draws) or not is_random(evidence):
         return False
     inputs, targets, n = assessment.tensor("perturbed_inputs"), assessment.tensor("targets"), int(considered.sum())
-    answers = [_reached(assessment, evidence.subject.classifier.predict(inputs, targets)) for _ in range(2 * _PAIRS)]
+    answers = [_reached(assessment, evidence.classifier.predict(inputs, targets)) for _ in range(2 * _PAIRS)]
     rates = [float((answers[i] != answers[i + 1])[considered].double().mean()) for i in range(0, 2 * _PAIRS, 2)]
     expected = min(1.0, sum(rates) / _PAIRS + 1 / n)
     return bool(binomtest(int(differ.sum()), n, expected, alternative="greater").pvalue > _LEVEL)
@@ -134,13 +122,7 @@ def _is_noise(evidence: Evidence, assessment: Assessment, differ: Tensor, consid
 
 def _predict(evidence: Evidence, assessment: Assessment) -> Tensor:
     inputs, targets = assessment.tensor("perturbed_inputs"), assessment.tensor("targets")
-    return evidence.once(f"again {assessment.name}", lambda: evidence.subject.classifier.predict(inputs, targets))
-
-
-def _rounded_answers(evidence: Evidence, images: Tensor, wins: Tensor, targets: Tensor) -> Tensor:
-    """Return the predictions for the images at `wins` (N,) after rounding to 8 bits."""
-    rounded = scratch.samples_at(images, wins.nonzero().flatten()).mul_(GREY_LEVELS).round_().div_(GREY_LEVELS)
-    return evidence.subject.classifier.predict(rounded, targets)
+    return evidence.once(f"again {assessment.name}", lambda: evidence.classifier.predict(inputs, targets))
 
 
 @our_check("B4")
@@ -159,8 +141,13 @@ def attack_did_something(evidence: Evidence, limit: float) -> CheckResult:
         tried = assessment.tried & assessment.right
         if not tried.any():
             continue
-        moved = assessment.distance(Norm.L0) > 0
-        still = (~moved if assessment.shows_failures else assessment.asked < 1) & ~assessment.succeeded & tried
+        if assessment.shows_failures:
+            unchanged = assessment.distance(Norm.L0) == 0
+        elif assessment.has("queries"):
+            unchanged = assessment.tensor("queries") < 2  # the clean input was asked about
+        else:
+            unchanged = assessment.tensor("forward_passes") < 1
+        still = unchanged & ~assessment.succeeded & tried
         active[assessment.name] = evidence.everywhere(assessment, (tried & ~still) | assessment.succeeded)
         share = int(still.sum()) / int(tried.sum())
         idle[assessment.name] = (assessment, evidence.everywhere(assessment, still), share)
@@ -186,29 +173,21 @@ def misclassified_apart(evidence: Evidence, limit: float) -> CheckResult:
     apart = {}
     for assessment in evidence.attacks():
         stated = numbers(assessment.artifacts.metrics).get("attack_success_rate")
-        if stated is None:
-            continue
-        base = assessment.tried & assessment.right
-        apart[assessment.name] = abs(
-            stated - (float(assessment.succeeded[base].double().mean()) if base.any() else 0.0)
-        )
+        if stated is not None:
+            succeeded = assessment.succeeded[assessment.tried & assessment.right].double()
+            apart[assessment.name] = abs(stated - (float(succeeded.mean()) if len(succeeded) else 0.0))
     if not apart:
         raise NotApplicable("no attack states a success rate")
     return largest(apart, limit, "other rate in")
 
 
-@our_check("B6")
-def epsilon_zero_control(evidence: Evidence, limit: float) -> CheckResult:
+@our_check("B6", "predictions change at epsilon 0 in {names}", none="no sweep has epsilon 0", value=total)
+def epsilon_zero_control(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
     """A sweep's first row is the control of the experiment: nothing was perturbed, so nothing may change."""
-    wrong = {}
     for assessment in evidence.of("sweeps"):
         if float(assessment.tensor("epsilons")[0]) == 0:
-            first = assessment.tensor("sweep_predictions")[0]
-            wrong[assessment.name] = int((first != assessment.tensor("clean_predictions")).sum())
-    if not wrong:
-        raise NotApplicable("no sweep has epsilon 0")
-    bad = [name for name, count in wrong.items() if count]
-    return listing(bad, "predictions change at epsilon 0 in", value=sum(wrong.values()), n=len(wrong))
+            changed = assessment.tensor("sweep_predictions")[0] != assessment.tensor("clean_predictions")
+            yield CheckResult(bool(changed.any()), int(changed.sum()), assessments=[assessment.name])
 
 
 @our_check("B7")
@@ -232,12 +211,12 @@ def errors_not_robust(evidence: Evidence, limit: float) -> CheckResult:
 @our_check("B8")
 def robust_at_most_clean(evidence: Evidence, limit: float) -> CheckResult:
     """A sample that is wrong without perturbation cannot be robustly right."""
-    gaps = {}
-    for assessment in evidence.assessments:
-        stated = numbers(assessment.artifacts.metrics)
-        for key in ("adversarial_accuracy", "certified_accuracy"):
-            if key in stated:
-                gaps[assessment.name] = stated[key] - float(assessment.right.double().mean())
+    gaps = {
+        p.name: stated[key] - float(p.right.double().mean())
+        for p in evidence.assessments
+        for key in ("adversarial_accuracy", "certified_accuracy")
+        if key in (stated := numbers(p.artifacts.metrics))
+    }
     if not gaps:
         raise NotApplicable("no assessment states an adversarial or certified accuracy")
     return largest(gaps, limit, "above clean accuracy:")
@@ -250,19 +229,16 @@ def worst_case_per_sample(evidence: Evidence, limit: float) -> CheckResult:
     The samples that any attack broke at its own budget, collected here from the verdicts, must all be broken in the
     summary's worst case at that budget.
     """
-    from windtunnel.evaluation.summary.evidence import region_evidence
-
     all_artifacts = [p.artifacts for p in evidence.assessments]
-    lost, n_samples = torch.zeros(len(evidence.ids), dtype=torch.bool), 0
+    lost = torch.zeros(len(evidence.ids), dtype=torch.bool)
     for region in evidence.regions:
         mine = [p for p in evidence.attacks() if p.region == region]
         broken = evidence.union(mine, lambda p: p.succeeded & p.right)
         lost |= broken & ~region_evidence(region, evidence.clean, all_artifacts).broken
-        n_samples += 1
-    if not n_samples:
+    if not evidence.regions:
         raise NotApplicable("no attack at any budget")
-    reason = "broken samples missing from the worst case"
-    return CheckResult(bool(lost.any()), int(lost.sum()), n=n_samples, samples=evidence.named(lost), reason=reason)
+    reason, n = "broken samples missing from the worst case", len(evidence.regions)
+    return CheckResult(bool(lost.any()), int(lost.sum()), n, evidence.named(lost), reason=reason)
 
 
 @our_check("B10")
@@ -284,8 +260,9 @@ def survives_rounding(evidence: Evidence, limit: float) -> CheckResult:
         wins = assessment.succeeded & assessment.tried & assessment.right
         if not wins.any():
             continue
-        targets = assessment.tensor("targets")[wins]
-        still = _rounded_answers(evidence, assessment.tensor("perturbed_inputs"), wins, targets) != targets
+        targets, images = assessment.tensor("targets")[wins], assessment.tensor("perturbed_inputs")
+        rounded = scratch.samples_at(images, wins.nonzero().flatten()).mul_(GREY_LEVELS).round_().div_(GREY_LEVELS)
+        still = evidence.classifier.predict(rounded, targets) != targets
         drops[assessment.name] = float((~still).sum()) / int((assessment.tried & assessment.right).sum())
         n_samples += len(still)
     if not drops:

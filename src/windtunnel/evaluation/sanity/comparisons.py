@@ -1,6 +1,6 @@
-"""Group C, attacks against each other: does a weaker attack break samples that a stronger one missed?"""
+"""Group C, attacks against each other, and against themselves at other budgets: does a weaker one break what a stronger one missed?"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,16 +9,20 @@ from torch import Tensor
 from windtunnel.core.contracts import Norm, Objective, ThreatModel
 from windtunnel.core.distances import within
 from windtunnel.core.transformations import place_text
-from windtunnel.evaluation.sanity.check import CheckResult, Severity, our_check
-from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, NotApplicable
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, listing, our_check
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.sanity.rates import rate_interval, significantly_more
 from windtunnel.evaluation.summary.evidence import PerturbationBall
 from windtunnel.params.entry import parse_number
 from windtunnel.records.files import read_json
 from windtunnel.records.metadata import fitting
 
-Keep = Callable[[Assessment], bool]
-BLACK_BOX = (ThreatModel.BLACK_BOX_SCORE.value, ThreatModel.BLACK_BOX_DECISION.value)
+LOST = 3  # samples: that none of so many expected is lost has a chance of 5 % (Poisson)
+Kinds = Mapping[str, Callable[[Assessment], bool]]  # two kinds of attacks, by name
+
+
+def _is_black_box(assessment: Assessment) -> bool:
+    return assessment.semantics.threat_model in (ThreatModel.BLACK_BOX_SCORE, ThreatModel.BLACK_BOX_DECISION)
 
 
 @our_check("C3")
@@ -29,9 +33,7 @@ def black_box_not_better(evidence: Evidence, limit: float) -> CheckResult:
     by more than the threshold than white-box attacks, and the exact McNemar test says so at 5 %. The ids are of samples
     that only black-box attacks broke.
     """
-    return _compare(
-        evidence, lambda p: p.threat_model in BLACK_BOX, lambda p: p.gradient, limit, "black-box", "white-box"
-    )
+    return _compare(evidence, limit, {"black-box": _is_black_box, "white-box": lambda p: p.gradient})
 
 
 @our_check("C4")
@@ -41,64 +43,56 @@ def one_step_not_better(evidence: Evidence, limit: float) -> CheckResult:
     Flags where more than the threshold of the samples, and more than one, were broken by one-step attacks alone, at the
     same budget.
     """
-    return _compare(
-        evidence,
-        lambda p: p.one_step,
-        lambda p: p.iterative and not p.minimum_norm,
-        limit,
-        "one-step",
-        "iterative",
-        exclusive=True,
-    )
+    kinds: Kinds = {"one-step": lambda p: p.one_step, "iterative": lambda p: p.iterative and not p.minimum_norm}
+    return _compare(evidence, limit, kinds, exclusive=True)
 
 
 @dataclass(frozen=True, slots=True)
 class _Contest:
     """Attacks of two kinds at one budget on their n common samples: bool (N,), samples that only one of them broke."""
 
-    region: PerturbationBall
+    where: str
     names: list[str]
     n: int
     only_first: Tensor
     only_second: Tensor
 
-    @property
-    def where(self) -> str:
-        """The budget in words."""
-        return place_text(self.region.norm, self.region.epsilon)
 
-
-def _contests(evidence: Evidence, first_kind: Keep, other: Keep, description: str) -> list[_Contest]:
+def _contests(evidence: Evidence, kinds: Kinds) -> list[_Contest]:
     """One for each budget that both kinds were run at. Raises NotApplicable for none."""
     contests = []
     all_attacks = evidence.attacks()
     for region in evidence.regions:
-        first, second = ([p for p in all_attacks if p.region == region and keep(p)] for keep in (first_kind, other))
-        shared = evidence.covered(first) & evidence.covered(second)
-        if shared.any():
-            broken_first, right = (evidence.union(side, lambda p: p.succeeded) & shared for side in (first, second))
+        first, second = ([p for p in all_attacks if p.region == region and keep(p)] for keep in kinds.values())
+        n, only_first, only_second = broken_by_one(evidence, first, second)
+        if n:
             names = [p.name for p in (*first, *second)]
-            contests.append(_Contest(region, names, int(shared.sum()), broken_first & ~right, right & ~broken_first))
+            contests.append(_Contest(place_text(region.norm, region.epsilon), names, n, only_first, only_second))
     if not contests:
-        raise NotApplicable(f"no budget at which {description} attacks were run on the same samples")
+        raise NotApplicable(f"no budget at which both {' and '.join(kinds)} attacks were run on the same samples")
     return contests
 
 
-def _compare(
-    evidence: Evidence, first_kind: Keep, other: Keep, limit: float, first: str, second: str, *, exclusive: bool = False
-) -> CheckResult:
+def broken_by_one(
+    evidence: Evidence, first: Sequence[Assessment], second: Sequence[Assessment]
+) -> tuple[int, Tensor, Tensor]:
+    """Return the number of samples that both sides were tried on, and those that only one side broke; bool (N,)."""
+    shared = evidence.covered(first) & evidence.covered(second)
+    broken_first, broken_second = (evidence.union(side, lambda p: p.succeeded) & shared for side in (first, second))
+    return int(shared.sum()), broken_first & ~broken_second, broken_second & ~broken_first
+
+
+def _compare(evidence: Evidence, limit: float, kinds: Kinds, *, exclusive: bool = False) -> CheckResult:
     """Test if attacks of the first kind break more than those of the second, at any budget that both were run at."""
     results = []
-    for contest in _contests(evidence, first_kind, other, f"both {first} and {second}"):
+    for contest in _contests(evidence, kinds):
         more, less = int(contest.only_first.sum()), int(contest.only_second.sum())
         value = more / contest.n if exclusive else (more - less) / contest.n
         bad = value > limit and (more > 1 if exclusive else significantly_more(more, less))
-        reason = f"{more} samples broken only by {first} attacks at {contest.where}"
+        reason = f"{more} samples broken only by {next(iter(kinds))} attacks at {contest.where}"
         samples = evidence.named(contest.only_first)
-        results.append(
-            (value, CheckResult(bad, value, n=contest.n, samples=samples, assessments=contest.names, reason=reason))
-        )
-    return max(results, key=lambda entry: (entry[1].flagged, entry[0]))[1]
+        results.append((bad, value, CheckResult(bad, value, contest.n, samples, contest.names, reason)))
+    return max(results, key=lambda result: result[:2])[2]
 
 
 @our_check("C7")
@@ -108,15 +102,9 @@ def hard_label_not_better(evidence: Evidence, limit: float) -> CheckResult:
     Flags where more than the threshold of the samples, and more than one, were broken by decision-based attacks alone,
     at one budget.
     """
-    return _compare(
-        evidence,
-        lambda p: p.threat_model == BLACK_BOX[1],
-        lambda p: p.gradient,
-        limit,
-        "hard-label",
-        "gradient",
-        exclusive=True,
-    )
+    decides = ThreatModel.BLACK_BOX_DECISION
+    kinds: Kinds = {"hard-label": lambda p: p.semantics.threat_model == decides, "gradient": lambda p: p.gradient}
+    return _compare(evidence, limit, kinds, exclusive=True)
 
 
 @our_check("C12")
@@ -126,17 +114,15 @@ def more_than_fgsm(evidence: Evidence, limit: float) -> CheckResult:
     Robust accuracy under one-step attacks less that under iterative ones, at one budget; flags above the threshold. Ensembles are
     left out: what targeted and black-box attacks add says nothing of the step that the gradient hides.
     """
-    results = []
-    for contest in _contests(
-        evidence,
-        lambda p: p.one_step,
-        lambda p: p.iterative and not p.minimum_norm and "ensemble" not in p.categories,
-        "one-step and iterative",
-    ):
-        gap = (int(contest.only_second.sum()) - int(contest.only_first.sum())) / contest.n
-        reason = f"{gap:.1%} apart at {contest.where}"
-        results.append((gap, CheckResult(gap > limit, gap, n=contest.n, assessments=contest.names, reason=reason)))
-    return max(results, key=lambda entry: entry[0])[1]
+    kinds: Kinds = {
+        "one-step": lambda p: p.one_step,
+        "iterative": lambda p: p.iterative and not p.minimum_norm and "ensemble" not in p.categories,
+    }
+    contests = _contests(evidence, kinds)
+    gaps = [(int(c.only_second.sum()) - int(c.only_first.sum())) / c.n for c in contests]
+    gap, contest = max(zip(gaps, contests, strict=True), key=lambda pair: pair[0])
+    reason = f"{gap:.1%} apart at {contest.where}"
+    return CheckResult(gap > limit, gap, contest.n, assessments=contest.names, reason=reason)
 
 
 @our_check("C18")
@@ -146,13 +132,13 @@ def fixed_budget_finds_all(evidence: Evidence, limit: float) -> CheckResult:
     Every example on disk of a minimum-norm attack inside a fixed budget of an iterative attack, measured in that norm;
     flags where the lower 95 % bound of the share missed is above the threshold.
     """
-    finders = [p for p in evidence.attacks(lambda p: p.minimum_norm, "minimum-norm attack")]
-    best: CheckResult | None = None
-    all_attacks = evidence.attacks()
+    finders = evidence.attacks(lambda p: p.minimum_norm, "minimum-norm attack")
+    all_attacks, results = evidence.attacks(), []
     for region in evidence.regions:
         fixed = [p for p in all_attacks if p.region == region and p.iterative and not p.minimum_norm]
         covered = evidence.covered(fixed)
-        if not covered.any():
+        n = int(covered.sum())
+        if not n:
             continue
 
         def inside(assessment: Assessment, ball: PerturbationBall = region) -> Tensor:
@@ -160,16 +146,12 @@ def fixed_budget_finds_all(evidence: Evidence, limit: float) -> CheckResult:
             return wrong & within(assessment.distance(ball.norm), ball.epsilon)
 
         missed = evidence.union(finders, inside) & covered & ~evidence.union(fixed, lambda p: p.succeeded)
-        value = int(missed.sum()) / int(covered.sum())
-        if best is None or best.value is None or value > best.value:
-            bad = rate_interval(missed[covered])[1] > limit
-            reason = f"{int(missed.sum())} missed at {place_text(region.norm, region.epsilon)}"
-            n = int(covered.sum())
-            assessments = [p.name for p in fixed] if bad else ()
-            best = CheckResult(bad, value, n=n, samples=evidence.named(missed), assessments=assessments, reason=reason)
-    if best is None:
+        value, bad = int(missed.sum()) / n, rate_interval(missed[covered])[1] > limit
+        reason = f"{int(missed.sum())} missed at {place_text(region.norm, region.epsilon)}"
+        results.append((value, CheckResult(bad, value, n, evidence.named(missed), [p.name for p in fixed], reason)))
+    if not results:
         raise NotApplicable("no iterative attack with a fixed budget")
-    return best
+    return max(results, key=lambda result: result[0])[1]
 
 
 @our_check("C19")
@@ -182,14 +164,11 @@ def targeted_adds_little(evidence: Evidence, limit: float) -> CheckResult:
     if not aimed:
         raise NotApplicable("no targeted attack among the assessments")
     untargeted = [p for p in evidence.attacks() if p.region in {a.region for a in aimed}]
-    both = evidence.covered(aimed) & evidence.covered(untargeted)
-    if not both.any():
+    n, only, _ = broken_by_one(evidence, aimed, untargeted)
+    if not n:
         raise NotApplicable("no untargeted attack at the same budget on the same samples")
-    only = evidence.union(aimed, lambda p: p.succeeded) & both & ~evidence.union(untargeted, lambda p: p.succeeded)
-    value = int(only.sum()) / int(both.sum())
-    return CheckResult(
-        value > limit, value, n=int(both.sum()), samples=evidence.named(only), assessments=[p.name for p in aimed]
-    )
+    value = int(only.sum()) / n
+    return CheckResult(value > limit, value, n, evidence.named(only), [p.name for p in aimed])
 
 
 @our_check("C20")
@@ -200,30 +179,22 @@ def diverse_attacks(evidence: Evidence, limit: float) -> CheckResult:
     decision-based one alone is missing that is INFO: the field's protocol (AutoAttack) has none, and a score tells more than a decision.
     """
 
-    def kinds(assessment: Assessment) -> set[str]:
-        kinds_present = set()
+    def kinds(assessment: Assessment) -> Iterator[str]:
         if "ensemble" in assessment.categories:  # standard and AutoAttack hold APGD, FAB and Square
-            kinds_present |= (
-                {"gradient", "score-based", "minimum-norm"}
-                if assessment.metadata.algorithm in ("standard", "exhaustive", "AutoAttack")
-                else {"gradient"}
-            )
-        if assessment.gradient and not assessment.minimum_norm:
-            kinds_present.add("gradient")
-        if assessment.threat_model == BLACK_BOX[0]:
-            kinds_present.add("score-based")
-        if assessment.threat_model == BLACK_BOX[1] and "noise" not in assessment.categories:
-            kinds_present.add("decision-based")
-        if assessment.minimum_norm and assessment.gradient:
-            kinds_present.add("minimum-norm")
-        return kinds_present
+            yield "gradient"
+            if assessment.metadata.algorithm in ("standard", "exhaustive", "AutoAttack"):
+                yield from ("score-based", "minimum-norm")
+        if assessment.gradient:
+            yield "minimum-norm" if assessment.minimum_norm else "gradient"
+        if assessment.semantics.threat_model == ThreatModel.BLACK_BOX_SCORE:
+            yield "score-based"
+        if assessment.semantics.threat_model == ThreatModel.BLACK_BOX_DECISION and "noise" not in assessment.categories:
+            yield "decision-based"
 
-    have = set().union(*(kinds(p) for p in evidence.attacks()))
+    have = {kind for attack in evidence.attacks() for kind in kinds(attack)}
     missing = [kind for kind in ("gradient", "score-based", "decision-based", "minimum-norm") if kind not in have]
-    severity = Severity.INFO if missing == ["decision-based"] else None
-    return CheckResult(
-        bool(missing), len(missing), n=len(have), severity=severity, reason=f"no {', '.join(missing)} attack"
-    )
+    severity, reason = Severity.INFO if missing == ["decision-based"] else None, f"no {', '.join(missing)} attack"
+    return CheckResult(bool(missing), len(missing), len(have), reason=reason, severity=severity)
 
 
 @our_check("C21")
@@ -236,33 +207,68 @@ def not_too_good(evidence: Evidence, limit: float) -> CheckResult:
     benchmark = evidence.params.sanity.benchmark
     if benchmark is None:
         raise NotApplicable("sanity.benchmark is not given: no record to compare with")
-    known = best_known(benchmark)
-    size = known.epsilon
-    mine = [
-        p
-        for p in evidence.attacks()
-        if p.region is not None and p.region.norm is Norm.LINF and p.region.epsilon >= size - 1e-9
-    ]
+    model, best, size, read = best_known(benchmark)
+    mine = [p for p in evidence.attacks() if (r := p.region) and r.norm is Norm.LINF and r.epsilon >= size - 1e-9]
     if not mine:
         raise NotApplicable(f"no attack at Linf {size:.4g}")
     covered = evidence.present(mine)
     robust = evidence.subject.clean_correct & ~evidence.union(mine, lambda p: p.succeeded)
-    value, record = float(robust[covered].double().mean()), limit or known.accuracy
-    whose = "sanity.thresholds.C21" if limit else f"{known.model}, looked up {known.read}"
+    value, record = float(robust[covered].double().mean()), limit or best
+    whose = "sanity.thresholds.C21" if limit else f"{model}, looked up {read}"
     return CheckResult(value > record, value, n=int(covered.sum()), reason=f"above {record:.1%} ({whose})")
 
 
+def _curves(evidence: Evidence) -> list[tuple[Assessment, Tensor, Tensor]]:
+    """(sweep, epsilons (E,), correct (E, n)) of every sweep."""
+    sweeps = evidence.of("sweeps")
+    return [(p, p.tensor("epsilons"), p.tensor("sweep_predictions") == p.tensor("targets")) for p in sweeps]
+
+
+@our_check("C10")
+def monotone_in_epsilon(evidence: Evidence, limit: float) -> CheckResult:
+    """A larger ball contains the smaller one, so that accuracy cannot rise.
+
+    Counts samples that were broken at a smaller epsilon and not at a larger; flags where accuracy rises significantly
+    (exact McNemar, 5 % over all steps of a sweep). With a single step, which overshoots by design, it is only INFO.
+    """
+    total, bad, single = 0, [], True
+    for assessment, _, right in _curves(evidence):
+        falls, rises = right[:-1] & ~right[1:], ~right[:-1] & right[1:]
+        total += int(rises.sum())
+        steps = zip(rises, falls, strict=True)
+        if any(significantly_more(int(up.sum()), int(down.sum()), len(rises)) for up, down in steps):
+            bad.append(assessment.name)
+            single &= assessment.one_step
+    severity = Severity.INFO if single else Severity.WARN
+    return listing(bad, "accuracy rises with epsilon in", value=total, n=len(evidence.ids), severity=severity)
+
+
+@our_check("C11", "flat above chance: {names}")
+def no_plateau(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
+    """More budget must break more samples until accuracy is down to chance.
+
+    Flags a sweep whose last two intervals change accuracy by less than the threshold each while its lower 95 % bound is above
+    1/K, where it was to fall: as fast as before it would have lost three samples or more (no fall is then one chance in twenty),
+    or the sweep ends at half of the value range in Linf, where every image can be grey. A sweep that ends before anything
+    breaks is F5's business.
+    """
+    chance = 1 / evidence.data.num_classes
+    low_value, high_value = evidence.data.value_range
+    for assessment, epsilons, right in _curves(evidence):
+        accuracy = right.double().mean(1)
+        is_flat = len(accuracy) >= 4 and not bool((accuracy[-3:].diff().abs() >= limit).any())
+        if is_flat and rate_interval(right[-1])[1] > chance:
+            first, third_last, last = (float(epsilons[i]) for i in (0, -3, -1))
+            lost = int(right[0].sum()) - int(right[-3].sum())
+            expected = lost * (last - third_last) / (third_last - first)
+            grey = assessment.semantics.perturbation.norm == Norm.LINF and last >= (high_value - low_value) / 2
+            is_flat = expected >= LOST or grey
+        else:
+            is_flat = False
+        yield CheckResult(is_flat, float(accuracy[-1]), assessments=[assessment.name])
+
+
 FILE = Path(__file__).with_name("records.json")
-
-
-@dataclass(frozen=True, slots=True)
-class BestKnownAccuracy:
-    """The best known robust accuracy of a benchmark under Linf `epsilon`. read: when it was looked up."""
-
-    model: str
-    accuracy: float
-    epsilon: float
-    read: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,9 +301,9 @@ class _Records:
     benchmarks: dict[str, _Benchmark]
 
 
-def best_known(benchmark: str) -> BestKnownAccuracy:
-    """Return the highest of the records, each by its lowest evaluation: the external one where there is one."""
+def best_known(benchmark: str) -> tuple[str, float, float, str]:
+    """Return (model, its accuracy, epsilon in Linf, when that was looked up) of the highest record, each by its lowest evaluation."""
     content = fitting(_Records, read_json(FILE), str(FILE), "the best known accuracies")
-    benchmark_records = content.benchmarks[benchmark]
-    best = max(benchmark_records.records, key=lambda entry: entry.lowest)
-    return BestKnownAccuracy(best.model, best.lowest, parse_number(benchmark_records.epsilon), content.read)
+    records = content.benchmarks[benchmark]
+    best = max(records.records, key=lambda entry: entry.lowest)
+    return best.model, best.lowest, parse_number(records.epsilon), content.read

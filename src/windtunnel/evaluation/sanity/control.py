@@ -51,10 +51,8 @@ def _attack_controls(data: Dataset, n: int) -> tuple[float, float, float]:
     low, high = _range(data)
     classes = min(max(data.num_classes, 2), CLASSES)
     values = data.inputs[0].numel()
-    undefended = _attacked(
-        _subject(nn.Sequential(nn.Linear(values, WIDTH), nn.ReLU(), nn.Linear(WIDTH, classes)), data, classes, n),
-        EPSILON * (high - low),
-    )
+    network = nn.Sequential(nn.Linear(values, WIDTH), nn.ReLU(), nn.Linear(WIDTH, classes))
+    undefended = _attacked(_subject(network, data, classes, n), EPSILON * (high - low))
     # Of two classes: the worst change is the same for every sample, which an attack that works finds to the last.
     linear = _subject(nn.Sequential(nn.Linear(values, 2)), data, 2, n)
     epsilon = _telling_epsilon(linear)
@@ -125,9 +123,8 @@ def _subject(layers: nn.Sequential, data: Dataset, classes: int, n: int) -> Subj
     last.weight.mul_(shrink)
     last.bias.mul_(shrink)
     shape = tuple(data.inputs.shape[1:])
-    classifier = Classifier(
-        module.eval(), classes, shape, frozenset(Capability), module_digest(module), "positive control"
-    )
+    digest = module_digest(module)
+    classifier = Classifier(module.eval(), classes, shape, frozenset(Capability), digest, "positive control")
     return subject_of(classifier, control_data(data, classes, n, draw="assessed"))
 
 
@@ -167,8 +164,7 @@ def _telling_epsilon(subject: Subject) -> float:
 def _attacked(subject: Subject, epsilon: float) -> float:
     from windtunnel.assessments.attacks.assess import assess
 
-    entry = AttackEntry(
-        library=CONTROL_LIBRARY, algorithm="PGD", budget=BudgetOverride(steps=40, step_size=epsilon / 10), restarts=2
-    )
+    effort = BudgetOverride(steps=40, step_size=epsilon / 10)
+    entry = AttackEntry(library=CONTROL_LIBRARY, algorithm="PGD", budget=effort, restarts=2)
     attacked = assess("sanity.control", entry, Budget(norm=Norm.LINF, epsilon=epsilon), subject)
     return number(attacked.metrics, "adversarial_accuracy")

@@ -26,10 +26,8 @@ class Cost:
 
     def __str__(self) -> str:
         duration = "less than a second" if self.seconds < 1 else f"about {self.seconds:.0f} s"
-        return (
-            f"at most {self.witness:,} passes of the model for the witness (D15) and about {self.others:,} for the other checks, "
-            f"{duration}"
-        )
+        others = f"about {self.others:,} for the other checks"
+        return f"at most {self.witness:,} passes of the model for the witness (D15) and {others}, {duration}"
 
     @property
     def seconds(self) -> float:

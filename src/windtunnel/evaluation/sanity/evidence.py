@@ -1,27 +1,30 @@
 """Collect the evidence of the checks: the model, the samples, and every assessment of the run that can be read and fits them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
 
 from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.assessments.attacks.table import ROWS
-from windtunnel.assessments.verification.cascade.step import asks_exported_graph
 from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.core import scratch
+from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import AssessmentKind, Json, Norm, Objective, ThreatModel, Verdict
 from windtunnel.core.dataset import Dataset
+from windtunnel.core.distances import within
 from windtunnel.core.errors import UserError
 from windtunnel.core.scratch import by_samples, same_values
 from windtunnel.core.subject import Subject
+from windtunnel.evaluation.sanity import NotApplicable, NotRun
 from windtunnel.evaluation.summary.evidence import (
     PerturbationBall,
     RegionEvidence,
+    examples_of,
     indices_of,
     region_evidence,
     region_of,
@@ -30,22 +33,13 @@ from windtunnel.params.load import entries
 from windtunnel.params.results import Sanity
 from windtunnel.params.schema import Params
 from windtunnel.records.artifacts import Artifacts, read_artifacts
-from windtunnel.records.metadata import Metadata, SemanticsRecord, Value, names_in
+from windtunnel.records.metadata import Metadata, SemanticsRecord
 from windtunnel.records.storage import IMAGES, KEPT
-from windtunnel.records.tables import table
 from windtunnel.registry.plugins import libraries
 
 T = TypeVar("T")
 GREY_LEVELS = 255
 FEW = 25
-
-
-class NotApplicable(Exception):
-    """Raised by a check that does not apply to this run, with the reason."""
-
-
-class NotRun(Exception):
-    """Raised by a check that applies but lacks its data, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +76,10 @@ class Assessment:
             self._distances[norm] = self.artifacts.distances(norm).nan_to_num(torch.inf)
         return self._distances[norm]
 
+    def examples_inside(self, ball: PerturbationBall) -> Tensor:
+        """Return which samples have a stored example inside `ball`; (n,) bool."""
+        return examples_of(self.artifacts) & within(self.distance(ball.norm), ball.epsilon)
+
     @property
     def metadata(self) -> Metadata:
         """metadata.json."""
@@ -110,21 +108,6 @@ class Assessment:
         return self.metadata.kwargs.extra
 
     @property
-    def kind(self) -> AssessmentKind:
-        """The assessment kind."""
-        return self.artifacts.kind
-
-    @property
-    def stochastic(self) -> bool:
-        """Return True if the algorithm is randomised under its parameters."""
-        return self.semantics.stochastic
-
-    @property
-    def threat_model(self) -> ThreatModel:
-        """The threat model, from the semantics."""
-        return self.semantics.threat_model
-
-    @property
     def region(self) -> PerturbationBall | None:
         """The ball it worked in."""
         return region_of(self.artifacts)
@@ -138,24 +121,11 @@ class Assessment:
     @property
     def row(self) -> AttackRow | None:
         """Return the attack's registry row; None for anything but an attack of the attacks table."""
-        library = libraries("attacks").get(self.metadata.library)
-        is_attack = self.kind is AssessmentKind.EMPIRICAL_ATTACK
-        if is_attack and library is not None and library.row_of is not None:
-            row: AttackRow = library.row_of()(self.metadata.algorithm)
+        library, algorithm = libraries("attacks").get(self.metadata.library), self.metadata.algorithm
+        if library and library.row_of and self.artifacts.kind is AssessmentKind.EMPIRICAL_ATTACK:
+            row: AttackRow = library.row_of()(algorithm)
             return row
-        return ROWS.get((self.metadata.library, self.metadata.algorithm))
-
-    @property
-    def asked_exported_graph(self) -> bool:
-        """Return True if a step of a verification works on the model's ONNX graph and not on the model itself."""
-        return any(map(asks_exported_graph, table(dict[str, Value], self.options, "tolerances")))
-
-    @property
-    def decided_on_exported_graph(self) -> Tensor:
-        """Which samples of a verification such a step decided; (n,) bool."""
-        names = names_in(self.metadata.kwargs, "decided_by_names")
-        chosen = [i for i, name in enumerate(names) if asks_exported_graph(name)]
-        return torch.isin(self.tensor("decided_by"), torch.tensor(chosen, dtype=torch.int64))
+        return ROWS.get((self.metadata.library, algorithm))
 
     @property
     def minimum_norm(self) -> bool:
@@ -166,13 +136,6 @@ class Assessment:
     def shows_failures(self) -> bool:
         """Return True if the stored example of an unbroken sample is the last iterate; some return the clean input instead."""
         return self.row is not None and self.family == "attacks" and not self.row.keeps_clean
-
-    @property
-    def asked(self) -> Tensor:
-        """Return the queries per sample beyond the clean one; float (n,)."""
-        if self.has("queries"):
-            return self.tensor("queries").double() - 1
-        return self.tensor("forward_passes").double()
 
     @property
     def right(self) -> Tensor:
@@ -189,14 +152,9 @@ class Assessment:
         """Which samples it was run on; (n,) bool."""
         return self.tensor("attacked") if self.has("attacked") else self.right
 
-    @property
-    def ids(self) -> list[str]:
-        """Names of its samples."""
-        return self.artifacts.sample_names
-
-    def named(self, mask: Tensor) -> list[str]:
-        """Names of the samples at `mask` (n,)."""
-        return [self.ids[i] for i in mask.nonzero().flatten().tolist()]
+    def named(self, chosen: Tensor) -> list[str]:
+        """Names of the samples at `chosen`: bool (n,), or indices."""
+        return _names_at(self.artifacts.sample_names, chosen)
 
     @property
     def iterative(self) -> bool:
@@ -206,7 +164,7 @@ class Assessment:
     @property
     def gradient(self) -> bool:
         """A white-box attack."""
-        return self.threat_model == ThreatModel.WHITE_BOX
+        return self.semantics.threat_model == ThreatModel.WHITE_BOX
 
     @property
     def one_step(self) -> bool:
@@ -241,7 +199,17 @@ class Evidence:
     @property
     def ids(self) -> tuple[str, ...]:
         """Names of the N samples."""
-        return self.subject.dataset.ids
+        return self.data.ids
+
+    @property
+    def data(self) -> Dataset:
+        """The N samples."""
+        return self.subject.dataset
+
+    @property
+    def classifier(self) -> Classifier:
+        """The model under assessment."""
+        return self.subject.classifier
 
     def once(self, key: str, compute: Callable[[], T]) -> T:
         """Return the result of `compute`, computed at the first call under `key`."""
@@ -261,38 +229,27 @@ class Evidence:
         self.partial[assessment.name] = assessment.partly
         return Assessment(assessment.name, assessment.family, image_rows, assessment.indices[assessment.artifacts.kept])
 
-    def of(self, *families: str, what: str = "") -> list[Assessment]:
+    def of(self, *families: str) -> list[Assessment]:
         """Return the assessments of these families. Raises NotApplicable for none asked for, NotRun for none that is usable."""
-        requested = what or " or ".join(families)
         matching = [assessment for assessment in self.assessments if assessment.family in families]
-        if matching:
-            return matching
-        lost = [
-            f"{name}: {self.unusable[name]}"
-            for name, f in self.families.items()
-            if f in families and name in self.unusable
-        ]
-        if lost:
-            raise NotRun("; ".join(lost))
-        raise NotApplicable(f"params.yaml has no entry of {requested}")
+        return matching or self._refuse(families, f"params.yaml has no entry of {' or '.join(families)}")
+
+    def _refuse(self, families: tuple[str, ...], reason: str) -> NoReturn:
+        """Raise NotRun where an assessment of these families is not usable, else NotApplicable for `reason`."""
+        lost = [f"{name}: {why}" for name, why in self.unusable.items() if self.families.get(name) in families]
+        raise NotRun("; ".join(lost)) if lost else NotApplicable(reason)
 
     def attacks(self, keep: Callable[[Assessment], bool] = lambda _: True, what: str = "attack") -> list[Assessment]:
         """Untargeted attacks and query attacks that `keep` accepts; raises as `of` does, naming `what`."""
+        families = ("attacks", "queries")
         matching = [
-            assessment
-            for assessment in self.of("attacks", "queries")
-            if assessment.kind == AssessmentKind.EMPIRICAL_ATTACK
-            and assessment.semantics.objective is Objective.UNTARGETED
-            and keep(assessment)
+            p
+            for p in self.of(*families)
+            if p.artifacts.kind == AssessmentKind.EMPIRICAL_ATTACK
+            and p.semantics.objective is Objective.UNTARGETED
+            and keep(p)
         ]
-        if not matching:
-            lost = [
-                f"{name}: {why}"
-                for name, why in self.unusable.items()
-                if self.families.get(name) in ("attacks", "queries")
-            ]
-            raise NotRun("; ".join(lost)) if lost else NotApplicable(f"no {what} among the assessments")
-        return matching
+        return matching or self._refuse(families, f"no {what} among the assessments")
 
     def bounded(self, keep: Callable[[Assessment], bool] = lambda _: True, what: str = "attack") -> list[Assessment]:
         """Attacks that take an epsilon in a pixel norm."""
@@ -328,17 +285,15 @@ class Evidence:
         """(N,) bool: right without perturbation, and tried by any of the pieces or broken before it came to them."""
         return self.union(assessments, lambda p: p.right & (p.tried | p.succeeded))
 
-    def named(self, mask: Tensor) -> list[str]:
-        """Names of the samples at `mask` (N,)."""
-        return [self.ids[i] for i in mask.nonzero().flatten().tolist()]
+    def named(self, chosen: Tensor) -> list[str]:
+        """Names of the samples at `chosen`: bool (N,), or of the first samples alone, or indices."""
+        return _names_at(self.ids, chosen)
 
     @cached_property
     def regions(self) -> list[PerturbationBall]:
         """Every ball an attack worked in, once."""
-        all_regions = {
-            p.region for p in self.assessments if p.family in ("attacks", "queries") and p.region is not None
-        }
-        return sorted(all_regions, key=lambda r: (r.norm, r.epsilon))
+        attacks = [p for p in self.assessments if p.family in ("attacks", "queries")]
+        return sorted({p.region for p in attacks if p.region is not None}, key=lambda r: (r.norm, r.epsilon))
 
     @cached_property
     def sandwiched(self) -> RegionEvidence:
@@ -354,16 +309,21 @@ class Evidence:
     @cached_property
     def eight_bit(self) -> bool:
         """Return True if the samples are images whose values are whole grey levels of 1/255."""
-        return self.subject.dataset.is_image and float(by_samples(_off_grey, self.subject.dataset.inputs).max()) < 1e-3
+        return self.data.is_image and float(by_samples(_off_grey, self.data.inputs).max()) < 1e-3
 
     @property
     def verifications(self) -> list[Assessment]:
         """The verifications; raises as `of` does."""
         return self.of("verification")
 
-    def probe_indices(self) -> Tensor:
-        """Return indices of the samples on which attacks are rerun: the first `sanity.samples` the model gets right."""
-        return self.subject.clean_correct.nonzero().flatten()[: self.params.sanity.samples]
+    def probe_indices(self, n: int | None = None) -> Tensor:
+        """Return indices of the samples that are attacked again: the first `n` that the model gets right, by default `sanity.samples`."""
+        return self.subject.clean_correct.nonzero().flatten()[: self.params.sanity.samples if n is None else n]
+
+    def probe_samples(self, n: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return the inputs and the labels of these samples."""
+        indices = self.probe_indices(n)
+        return self.data.inputs[indices], self.data.targets[indices]
 
 
 def collect(
@@ -415,6 +375,11 @@ def _other_samples(artifacts: Artifacts, subject: Subject, indices: Tensor) -> s
     if not torch.equal(artifacts.tensor("targets"), subject.dataset.targets[indices]):
         return "its targets are not those of the clean assessment"
     return ""
+
+
+def _names_at(names: Sequence[str], chosen: Tensor) -> list[str]:
+    indices = chosen.nonzero().flatten() if chosen.dtype == torch.bool else chosen
+    return [names[i] for i in indices.tolist()]
 
 
 def numbers(metrics: Mapping[str, Json]) -> dict[str, float]:

@@ -1,12 +1,16 @@
 """Group A, pre-flight: do model and inputs meet the assumptions of an evaluation?"""
 
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 import torch
 from torch import Tensor, nn
 
-from windtunnel.boundary.models.backends import Program
+from windtunnel.assessments.verification.cascade.step import asks_exported_graph
+from windtunnel.boundary.models.backends import PredictFunction, Program
 from windtunnel.core import scratch
 from windtunnel.core.contracts import AssessmentKind, Capability, Norm
 from windtunnel.core.dataset import Dataset
@@ -15,10 +19,19 @@ from windtunnel.core.seeds import derive_seed
 from windtunnel.core.statistics import binomial_interval, median
 from windtunnel.core.transformations import KINDS
 from windtunnel.evaluation.sanity import CONTROL_LIBRARY
-from windtunnel.evaluation.sanity.check import CheckResult, Severity, listing, our_check
-from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence, NotApplicable
-from windtunnel.evaluation.sanity.probes import input_gradients, need_gradients, onnx_logits, several_passes
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, listing, our_check, total
+from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence
+from windtunnel.evaluation.sanity.probes import (
+    input_gradients,
+    largest_linf,
+    need_gradients,
+    onnx_logits,
+    several_passes,
+    uniform_in_ball,
+)
 from windtunnel.evaluation.summary.evidence import PerturbationBall
+from windtunnel.records.metadata import Value
+from windtunnel.records.tables import table
 from windtunnel.registry.plugins import library_of
 
 BATCH = 64
@@ -35,6 +48,8 @@ VALUES = {"grey": 28 * 28, "small colour": 3 * 32 * 32, "large colour": 3 * 224 
 LARGE_SIDE = 128  # pixels
 FAR = 4
 FEWEST_RIGHT = 50  # samples; 100 % of no more is common
+TINY_MOVE = 1e-6  # far above what float32 resolves near 1 (6e-8), far below what any sensor does
+JUMP = 0.01  # of the median margin
 STEEP = 6  # margins near zero, of which half would be negative were the samples not selected: a chance of 2 %
 
 
@@ -44,7 +59,7 @@ def evaluation_mode(evidence: Evidence, limit: float) -> CheckResult:
 
     Flags when any submodule has `.training` set, or an operation of a torch.export program was exported as in training.
     """
-    module = evidence.subject.classifier.module
+    module = evidence.classifier.module
     training = [name or type(part).__name__ for name, part in module.named_modules() if part.training]
     if isinstance(module, Program):
         training += module.training_operations()
@@ -67,13 +82,11 @@ def randomness(evidence: Evidence) -> tuple[float, list[int]]:
     """(largest difference of normalised logits, number correct in each pass) over five passes of one batch."""
 
     def compute() -> tuple[float, list[int]]:
-        data = evidence.subject.dataset
-        x, y = data.inputs[:BATCH], data.targets[:BATCH]
-        passes = several_passes(evidence.subject.classifier, x, DRAWS)
+        x, y, classifier = evidence.data.inputs[:BATCH], evidence.data.targets[:BATCH], evidence.classifier
+        passes = several_passes(classifier, x, DRAWS)
         unit = [nn.functional.normalize(p, dim=1) for p in passes]
-        return max(float((u - unit[0]).abs().max()) for u in unit), [
-            int(evidence.subject.classifier.criterion.is_correct(p, y).sum()) for p in passes
-        ]
+        counts = [int(classifier.criterion.is_correct(p, y).sum()) for p in passes]
+        return max(float((u - unit[0]).abs().max()) for u in unit), counts
 
     return evidence.once("randomness", compute)
 
@@ -84,6 +97,12 @@ def is_random(evidence: Evidence) -> bool:
     return value > RANDOMNESS or len(set(counts)) > 1
 
 
+def need_deterministic(evidence: Evidence, so: str = "") -> None:
+    """Raise NotApplicable where A2 finds randomness."""
+    if is_random(evidence):
+        raise NotApplicable(f"the forward pass is random (A2){so}")
+
+
 @our_check("A3")
 def batch_invariance(evidence: Evidence, limit: float) -> CheckResult:
     """A model that normalises by the batch gives a sample another class in other company; attacks then attack the batch.
@@ -91,21 +110,18 @@ def batch_invariance(evidence: Evidence, limit: float) -> CheckResult:
     64 samples one at a time against all at once: HARD where an argmax differs by more than rounding, WARN where logits
     differ by more than the threshold. A model with randomness of its own is A2's business.
     """
-    if is_random(evidence):
-        raise NotApplicable("the forward pass is random (A2), so that batches cannot be compared")
-    x = evidence.subject.dataset.inputs[:BATCH]
-    alone, together = evidence.subject.classifier.logits(x, 1), evidence.subject.classifier.logits(x, len(x))
+    need_deterministic(evidence, ", so that batches cannot be compared")
+    x, labels, classifier = evidence.data.inputs[:BATCH], evidence.data.targets[:BATCH], evidence.classifier
+    alone, together = classifier.logits(x, 1), classifier.logits(x, len(x))
     apart = (alone - together).abs().amax(1)
-    criterion, labels = evidence.subject.classifier.criterion, evidence.subject.dataset.targets[:BATCH]
+    answers, in_company = (classifier.criterion.predict(logits, labels) for logits in (alone, together))
     scale = together.abs().amax().clamp(min=1)
-    differ = (criterion.predict(alone, labels) != criterion.predict(together, labels)) & (apart > 1e-5 * scale)
-    worst = float(apart.max() / scale)
-    ids = [evidence.ids[i] for i in differ.nonzero().flatten().tolist()]
-    severity = Severity.HARD if differ.any() else Severity.WARN
-    reason = f"{len(ids)} predictions change with the batch size"
-    return CheckResult(
-        bool(differ.any()) or worst > limit, worst, n=len(x), samples=ids, reason=reason, severity=severity
-    )
+    differ = (answers != in_company) & (apart > 1e-5 * scale)
+    worst, flagged = float(apart.max() / scale), bool(differ.any())
+    severity = Severity.HARD if flagged else Severity.WARN
+    reason = f"{int(differ.sum())} predictions change with the batch size"
+    samples = evidence.named(differ)
+    return CheckResult(flagged or worst > limit, worst, len(x), samples, reason=reason, severity=severity)
 
 
 @our_check("A4")
@@ -126,7 +142,7 @@ def inputs_in_range(evidence: Evidence, limit: float) -> CheckResult:
 
     The largest distance of an input value from [0, 1]; not applicable to tabular data, which has a range of its own.
     """
-    data = evidence.subject.dataset
+    data = evidence.data
     if not data.is_image:
         raise NotApplicable("tabular data has a range of its own")
     outside = by_samples(lambda x: (x - x.clamp(0, 1)).flatten(1).abs().amax(1), data.inputs)
@@ -148,55 +164,36 @@ def epsilon_in_pixel_units(evidence: Evidence, limit: float) -> CheckResult:
     """
     every_ball = [(p, p.region) for p in evidence.assessments if p.region is not None]
     balls = [(p.name, ball) for p, ball in every_ball if ball.norm is Norm.LINF]
-    compared = {
-        p.name: _unusual(ball, evidence.subject.dataset) for p, ball in every_ball if p.family in ("attacks", "queries")
-    }
-    unusual = {name: difference for name, difference in compared.items() if difference}
-    large = [name for name, ball in balls if ball.epsilon > 1]
-    if large:
+    attacks = [(p, ball) for p, ball in every_ball if p.family in ("attacks", "queries")]
+    unusual = {p.name: why for p, ball in attacks if (why := _unusual(ball, evidence.data))}
+    if large := [name for name, ball in balls if ball.epsilon > 1]:
         worst = max(ball.epsilon for _, ball in balls)
-        return CheckResult(
-            flagged=True,
-            value=worst,
-            assessments=large,
-            reason="Linf epsilon above 1: in 0..255?",
-            severity=Severity.HARD,
-        )
+        reason = "Linf epsilon above 1: in 0..255?"
+        return CheckResult(True, worst, assessments=large, reason=reason, severity=Severity.HARD)
     if unusual:
         worst = max(ball.epsilon for p, ball in every_ball if p.name in unusual)
-        n = len(every_ball)
-        return listing(list(unusual), f"{'; '.join(dict.fromkeys(unusual.values()))}:", value=worst, n=n, each=unusual)
+        sentence = f"{'; '.join(dict.fromkeys(unusual.values()))}:"
+        return replace(listing(list(unusual), sentence, value=worst, n=len(every_ball)), each=unusual)
     if not balls:
         raise NotApplicable("no assessment works in Linf")
-    rounded = [
-        name
-        for name, ball in balls
-        if evidence.eight_bit and limit < abs(ball.epsilon * GREY_LEVELS - round(ball.epsilon * GREY_LEVELS)) < 0.1
-    ]
-    if rounded:
-        return CheckResult(
-            flagged=True, assessments=rounded, reason="an epsilon is nearly, but not, a whole number of grey levels"
-        )
+    if evidence.eight_bit:
+        off = {name: abs(ball.epsilon * GREY_LEVELS - round(ball.epsilon * GREY_LEVELS)) for name, ball in balls}
+        if rounded := [name for name, difference in off.items() if limit < difference < 0.1]:
+            reason = "an epsilon is nearly, but not, a whole number of grey levels"
+            return CheckResult(True, assessments=rounded, reason=reason)
     ratios = {}
-    for assessment in evidence.assessments:
-        ball = assessment.region
-        if (
-            assessment.family == "attacks"
-            and ball is not None
-            and ball.norm is Norm.LINF
-            and not assessment.minimum_norm
-            and assessment.tried.any()
-        ):
-            shown = assessment.tried if assessment.shows_failures else assessment.tried & assessment.succeeded
-            if not shown.any():
-                continue  # it broke nothing, and returns the clean input of what it did not break
-            distances = assessment.distance(Norm.LINF)[shown]
-            ratios[assessment.name] = float(distances.max()) / ball.epsilon
+    for assessment, ball in attacks:
+        if assessment.family != "attacks" or ball.norm is not Norm.LINF or assessment.minimum_norm:
+            continue
+        # One that returns the clean input of what it did not break shows nothing there.
+        shown = assessment.tried if assessment.shows_failures else assessment.tried & assessment.succeeded
+        if shown.any():
+            ratios[assessment.name] = float(assessment.distance(Norm.LINF)[shown].max()) / ball.epsilon
     if not ratios:
         return CheckResult(flagged=False, note="no attack used its whole budget by design")
     best = max(ratios.values())
     reason = f"the largest change is {best:.3g} epsilon: were the images rescaled on the way?"
-    return CheckResult(best < 0.9, best, assessments=list(ratios) if best < 0.9 else (), reason=reason)
+    return CheckResult(best < 0.9, best, assessments=list(ratios), reason=reason)
 
 
 def _unusual(ball: PerturbationBall, dataset: Dataset) -> str:
@@ -224,18 +221,15 @@ def _unusual(ball: PerturbationBall, dataset: Dataset) -> str:
     return f"{ball.norm} {ball.epsilon:.3g}, while {low:.2g} to {high:.2g} is usual for {kind} images of {size}"
 
 
-@our_check("A7")
-def clean_predictions_equal(evidence: Evidence, limit: float) -> CheckResult:
+@our_check("A7", "differ in {names}", value=total)
+def clean_predictions_equal(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
     """Accuracies of two stages can only be compared if both saw the same model do the same on clean inputs.
 
     Every assessment's clean predictions against those of the clean assessment, sample by sample.
     """
-    wrong = {
-        p.name: int((p.tensor("clean_predictions") != evidence.subject.clean_predictions[p.indices]).sum())
-        for p in evidence.assessments
-    }
-    bad = [name for name, count in wrong.items() if count]
-    return listing(bad, "differ in", value=sum(wrong.values()), n=len(wrong))
+    for assessment in evidence.assessments:
+        differ = assessment.tensor("clean_predictions") != evidence.subject.clean_predictions[assessment.indices]
+        yield CheckResult(bool(differ.any()), int(differ.sum()), assessments=[assessment.name])
 
 
 @our_check("A8")
@@ -260,9 +254,8 @@ def same_samples(evidence: Evidence, limit: float) -> CheckResult:
     An assessment of other samples is left out of every other check.
     """
     reason = "; ".join(f"{name}: {why}" for name, why in evidence.foreign.items())
-    n = len(evidence.families)
     assessments = list(evidence.foreign)
-    return CheckResult(bool(evidence.foreign), len(evidence.foreign), n=n, assessments=assessments, reason=reason)
+    return CheckResult(bool(assessments), len(assessments), len(evidence.families), (), assessments, reason)
 
 
 @our_check("A10")
@@ -273,14 +266,12 @@ def true_labels(evidence: Evidence, limit: float) -> CheckResult:
     right had been selected. An INFO, since a good model reaches it too. A WARN where at least six margins are below a quarter
     of the median margin and none is negative: a distribution that ends at zero was cut there.
     """
-    if not evidence.subject.dataset.labelled:
+    if not evidence.data.labelled:
         return CheckResult(flagged=True, value=1.0, reason="the model's predictions stand in for labels")
     right, n = int(evidence.subject.clean_correct.sum()), len(evidence.ids)
     if right < n or n <= FEWEST_RIGHT:
         return CheckResult(flagged=False, value=0.0, n=n)
-    margins = evidence.subject.classifier.criterion.margin(
-        evidence.subject.clean_logits, evidence.subject.dataset.targets
-    )
+    margins = evidence.classifier.criterion.margin(evidence.subject.clean_logits, evidence.data.targets)
     narrow = margins < (median(margins.tolist()) or 0.0) / 4
     reason = (
         f"all {n} samples are classified as labelled, as if they were selected by correctness or labelled by the model"
@@ -297,16 +288,15 @@ def class_count_fits(evidence: Evidence, limit: float) -> CheckResult:
 
     Flags an attack whose loss needs more classes than there are, or that was told another number than there is.
     """
-    k = evidence.subject.classifier.criterion.competing_classes(evidence.subject.dataset.num_classes)
+    k = evidence.classifier.criterion.competing_classes(evidence.data.num_classes)
     wrong = []
     for assessment in evidence.of("attacks"):
         needed = assessment.row.min_classes if assessment.row else 2
         class_counts = [call["n_classes"] for call in assessment.calls if isinstance(call.get("n_classes"), int)]
         if needed > k or any(count != k for count in class_counts):
             wrong.append(assessment.name)
-    return CheckResult(
-        bool(wrong), len(wrong), n=k, assessments=wrong, reason=f"{', '.join(wrong)} assume another number than {k}"
-    )
+    reason = f"{', '.join(wrong)} assume another number than {k}"
+    return CheckResult(bool(wrong), len(wrong), k, assessments=wrong, reason=reason)
 
 
 @our_check("A12")
@@ -323,10 +313,10 @@ def no_optimisation_at_inference(evidence: Evidence, limit: float) -> CheckResul
         calls += 1
         return make_grads(*arguments, **options)
 
-    classifier = evidence.subject.classifier
+    classifier = evidence.classifier
     # Both torch.autograd.grad and backward go through it.
     with mock.patch.object(torch.autograd, "_make_grads", counted), torch.enable_grad():
-        classifier.module(evidence.subject.dataset.inputs[:2].to(classifier.device))
+        classifier.module(evidence.data.inputs[:2].to(classifier.device))
     return CheckResult(calls > 0, calls, reason=f"{calls} calls of autograd in one forward pass")
 
 
@@ -337,11 +327,9 @@ def differentiable(evidence: Evidence, limit: float) -> CheckResult:
     Flags when the gradient of the loss by the input is unavailable.
     """
     need_gradients(evidence)
-    data = evidence.subject.dataset
+    data, classifier = evidence.data, evidence.classifier
     try:
-        input_gradients(
-            evidence.subject.classifier, data.inputs[:2], data.targets[:2], evidence.subject.classifier.criterion.loss
-        )
+        input_gradients(classifier, data.inputs[:2], data.targets[:2], classifier.criterion.loss)
     except RuntimeError as error:
         return CheckResult(flagged=True, value=1, reason=" ".join(str(error).split())[:200])
     return CheckResult(flagged=False, value=0)
@@ -353,9 +341,8 @@ def no_hidden_quantisation(evidence: Evidence, limit: float) -> CheckResult:
 
     Flags when noise of +-0.4/255 leaves the logits of every sample exactly as they were.
     """
-    if is_random(evidence):
-        raise NotApplicable("the forward pass is random (A2)")
-    data, classifier = evidence.subject.dataset, evidence.subject.classifier
+    need_deterministic(evidence)
+    data, classifier = evidence.data, evidence.classifier
 
     def compute() -> Tensor:
         generator = torch.Generator().manual_seed(derive_seed(0, "A14"))
@@ -375,14 +362,14 @@ def onnx_equals_torch(evidence: Evidence, limit: float) -> CheckResult:
 
     The largest difference of logits on the assessed samples, relative to the largest logit (at least 1).
     """
-    if not any(p.asked_exported_graph for p in evidence.verifications):
+    steps = [step for p in evidence.verifications for step in table(dict[str, Value], p.options, "tolerances")]
+    if not any(map(asks_exported_graph, steps)):
         raise NotApplicable("no verifier worked on an ONNX graph")
-    if Capability.ONNX_GRAPH not in evidence.subject.classifier.capabilities:
+    if Capability.ONNX_GRAPH not in evidence.classifier.capabilities:
         raise NotApplicable("the model has no ONNX graph")
-    onnx_outputs = onnx_logits(evidence, evidence.subject.dataset.inputs)
-    apart = (onnx_outputs - evidence.subject.clean_logits).abs().amax(
-        1
-    ) / evidence.subject.clean_logits.abs().amax().clamp(min=1)
+    logits = evidence.subject.clean_logits
+    difference = (onnx_logits(evidence, evidence.data.inputs) - logits).abs().amax(1)
+    apart = difference / logits.abs().amax().clamp(min=1)
     value = float(apart.max())
     return CheckResult(value > limit, value, n=len(apart), samples=evidence.named(apart > limit))
 
@@ -400,11 +387,11 @@ def positive_control(evidence: Evidence, limit: float) -> CheckResult:
 
     if not library_of(CONTROL_LIBRARY, "attacks").is_installed:
         raise NotApplicable(f"{CONTROL_LIBRARY}, which attacks the controls, is not installed")
-    if not evidence.subject.dataset.is_image:
+    if not evidence.data.is_image:
         raise NotApplicable("attacks work on images, the data is tabular")
 
-    n = controls_attacked(evidence.subject.dataset, evidence.params.sanity.samples)
-    undefended, exact, linear = attack_controls(evidence.subject.dataset, n)
+    n = controls_attacked(evidence.data, evidence.params.sanity.samples)
+    undefended, exact, linear = attack_controls(evidence.data, n)
     wrong = undefended > limit or linear < exact - 1e-9 or linear > exact + 0.02
     note = f"undefended {undefended:.1%}; linear {linear:.1%}, exactly {exact:.1%}"
     return CheckResult(wrong, undefended, n=n, note=note)
@@ -420,7 +407,59 @@ def threat_model_declared(evidence: Evidence, limit: float) -> CheckResult:
     lacking = []
     for assessment in evidence.assessments:
         means, region = assessment.semantics, assessment.semantics.perturbation
-        is_declared = region.corruption_name or region.norm or assessment.kind is AssessmentKind.STATISTICAL_SAMPLING
+        is_sampled = assessment.artifacts.kind is AssessmentKind.STATISTICAL_SAMPLING
+        is_declared = region.corruption_name or region.norm or is_sampled
         if not (means.input_metadata and means.sample_selection and is_declared):
             lacking.append(assessment.name)
     return listing(lacking, "lacking in", value=len(lacking), n=len(evidence.assessments))
+
+
+@our_check("A23")
+def no_memory(evidence: Evidence, limit: float) -> CheckResult:
+    """A model that remembers queries gives an attack the answer to another question.
+
+    Two copies of the model are asked about the same mirrored images, and about points near them, one in this order and
+    one in the other. Any prediction that differs flags, as do logits that differ by more than rounding.
+    """
+    need_deterministic(evidence)
+    module = evidence.classifier.module
+    if isinstance(module, PredictFunction):
+        raise NotApplicable("a Python function cannot be copied")
+    try:
+        copies = [copy.deepcopy(module) for _ in range(2)]
+    except Exception as error:  # sessions and handles of other runtimes cannot be copied
+        raise NotRun(f"the model cannot be copied ({type(error).__name__})") from error
+    images = evidence.data.inputs[:BATCH].flip(-1)
+    near = uniform_in_ball(images, largest_linf(evidence), torch.Generator().manual_seed(derive_seed(0, "A23")))
+    device = evidence.classifier.device
+    with torch.no_grad():
+        first = [copies[0](x.to(device)).float().cpu() for x in (images, near)]
+        second = [copies[1](x.to(device)).float().cpu() for x in (near, images)][::-1]
+    apart = torch.stack([(a - b).abs().amax(1) for a, b in zip(first, second, strict=True)]).amax(0)
+    scale = float(torch.cat(first).abs().amax().clamp(min=1e-12))
+    differ = apart > 1e-4 * scale
+    reason = f"{int(differ.sum())} of {len(differ)} predictions depend on earlier queries"
+    return CheckResult(bool(differ.any()), float(apart.max()) / scale, n=len(differ), reason=reason)
+
+
+@our_check("A24")
+def continuous(evidence: Evidence, limit: float) -> CheckResult:
+    """A network is continuous; a hash of the input, a grid or a switch in the forward pass is not.
+
+    The share of samples whose margin moves by more than 1 % of the median margin when every value changes by 1e-6, at
+    the samples and at random points of the largest Linf ball around them.
+    """
+    need_deterministic(evidence)
+    x, y, classifier = evidence.data.inputs[:BATCH], evidence.data.targets[:BATCH], evidence.classifier
+    generator = torch.Generator().manual_seed(derive_seed(0, "A24"))
+    shares: list[Tensor] = []
+    for points in (x, uniform_in_ball(x, largest_linf(evidence), generator)):
+        signs = torch.randint(0, 2, points.shape, generator=generator) * 2 - 1
+        both = (classifier.logits(p) for p in (points, points + TINY_MOVE * signs))
+        margins, moved_margins = (classifier.criterion.margin(logits, y) for logits in both)
+        size = max(median(margins.abs().tolist()) or 0.0, 1e-12)
+        shares.append((moved_margins - margins).abs() > JUMP * size)
+    jumps = torch.stack(shares).any(0)
+    value = float(jumps.double().mean())
+    reason = f"the margins of {int(jumps.sum())} of {len(jumps)} samples jump when every value moves by {TINY_MOVE:g}"
+    return CheckResult(value > limit, value, n=len(jumps), reason=reason)

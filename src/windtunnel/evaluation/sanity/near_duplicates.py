@@ -35,10 +35,8 @@ def _are_copies(first: Tensor, other: Tensor) -> Tensor:
     apart = apart - apart.mean((1, 2, 3), keepdim=True)  # a grey level more or less
     energy = apart.square().flatten(1).sum(1)
     ratio = energy.sqrt() / contrast.clamp(min=1e-3 * first[0].numel() ** 0.5)
-    correlations = [
-        (apart.narrow(dim, 1, apart.shape[dim] - 1) * apart.narrow(dim, 0, apart.shape[dim] - 1)).flatten(1).sum(1)
-        for dim in (2, 3)
-    ]
+    neighbours = (apart[:, :, 1:] * apart[:, :, :-1], apart[..., 1:] * apart[..., :-1])
+    correlations = [products.flatten(1).sum(1) for products in neighbours]
     correlation = torch.stack(correlations).abs().amax(0) / energy.clamp(min=1e-12)
     is_noise = (correlation < WHITE) & (ratio < NOISY) & (first[0, 0].numel() >= PIXELS)
     is_copy: Tensor = (ratio < NEAR) | is_noise
@@ -66,13 +64,8 @@ def copies(inputs: Tensor, indices: Tensor, known_images: Tensor, *, earlier: bo
     can_shift = min(known_images.shape[2:]) > 2
     border = slice(1, -1) if can_shift else slice(None)
     for rows in torch.arange(len(indices)).split(QUERIES):
-        images = torch.stack(
-            [
-                fine_images(inputs[indices[rows]].roll(offset, (2, 3)))
-                for offset in (SHIFTS if can_shift else ((0, 0),))
-            ],
-            1,
-        )
+        shifted = (inputs[indices[rows]].roll(offset, (2, 3)) for offset in (SHIFTS if can_shift else ((0, 0),)))
+        images = torch.stack([fine_images(moved) for moved in shifted], 1)
         distances = torch.cdist(_coarse(images.flatten(0, 1)), coarse).view(len(rows), images.shape[1], -1)
         if earlier:
             later = torch.arange(len(known_images)) >= indices[rows, None]
@@ -81,8 +74,7 @@ def copies(inputs: Tensor, indices: Tensor, known_images: Tensor, *, earlier: bo
         values, candidates = nearest.topk(min(CANDIDATES, len(known_images)), largest=False)
         for value, candidate in zip(values.T.flip(0), candidates.T.flip(0), strict=True):
             moved = images[torch.arange(len(rows)), shifts.gather(1, candidate[:, None]).squeeze(1)]
-            is_copy = (
-                _are_copies(moved[..., border, border], known_images[candidate][..., border, border]) & value.isfinite()
-            )
+            pair = (moved[..., border, border], known_images[candidate][..., border, border])
+            is_copy = _are_copies(*pair) & value.isfinite()
             originals[rows[is_copy]] = candidate[is_copy]
     return originals

@@ -1,9 +1,11 @@
 """Passes and attacks that checks make themselves: small, of known behaviour, and independent of the libraries under check."""
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -11,9 +13,9 @@ from torch import Tensor
 from windtunnel.core.classifier import Classifier, forward_samples
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.seeds import derive_seed, seeded
-from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, NotApplicable
+from windtunnel.evaluation.sanity.check import NotApplicable, NotRun
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.summary.evidence import PerturbationBall
-from windtunnel.params.attacks import AttackEntry
 from windtunnel.records.result import Tensors, tensor_in
 
 NOISE = 64  # images of noise
@@ -23,8 +25,24 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 def need_gradients(evidence: Evidence) -> None:
     """Raise NotApplicable for a model without autograd."""
-    if Capability.AUTOGRAD not in evidence.subject.classifier.capabilities:
+    if Capability.AUTOGRAD not in evidence.classifier.capabilities:
         raise NotApplicable("the model offers no gradients; only its forward pass is attacked")
+
+
+@contextmanager
+def interrupted_graph() -> Iterator[None]:
+    """Raise NotRun where autograd cannot follow the model inside: A13 says so."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise NotRun(f"no gradient by the input (A13): {' '.join(str(error).split())[:120]}") from error
+
+
+def known_gradients(evidence: Evidence, inputs: Tensor, labels: Tensor, loss: Loss) -> Tensor:
+    """Return `input_gradients` of the model. Raises NotApplicable without autograd, NotRun where the graph is interrupted."""
+    need_gradients(evidence)
+    with interrupted_graph():
+        return input_gradients(evidence.classifier, inputs, labels, loss)
 
 
 def input_gradients(classifier: Classifier, inputs: Tensor, labels: Tensor, loss: Loss) -> Tensor:
@@ -45,6 +63,14 @@ class Descent:
     broken: Tensor
     losses: Tensor
     examples: Tensor
+
+
+class PgdEffort(TypedDict):
+    """Steps, step size and seed of `pgd`."""
+
+    steps: int
+    step_size: float
+    seed: int
 
 
 def pgd(
@@ -91,43 +117,26 @@ def pgd(
     return Descent(broken, torch.stack(losses), x.detach().cpu())
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """Changes of a rerun to an attack's entry and to the run's seed; None leaves it as it is."""
-
-    steps: int | None = None
-    step_size: float | None = None
-    restarts: int | None = None
-    batch_size: int | None = None
-    seed: int | None = None
-
-    def of(self, entry: AttackEntry) -> AttackEntry:
-        """Return the entry with the changes, on all samples and without figures."""
-        own_settings = {"restarts": self.restarts, "batch_size": self.batch_size}
-        budget = entry.budget.model_copy(update=_given({"steps": self.steps, "step_size": self.step_size}))
-        return entry.model_copy(update={**_given(own_settings), "on": None, "visualisers": None, "budget": budget})
-
-
-AS_IT_IS = Changes()
-
-
-def _given(values: Mapping[str, float | None]) -> dict[str, float]:
-    return {key: value for key, value in values.items() if value is not None}
-
-
-def rerun(evidence: Evidence, assessment: Assessment, changes: Changes) -> tuple[Tensor, Tensor]:
+def rerun(evidence: Evidence, assessment: Assessment, **changes: float) -> tuple[Tensor, Tensor]:
     """Return the attack of `assessment` rerun on at most `sanity.samples` of the samples it tried: (local indices, succeeded)."""
     local = assessment.tried.nonzero().flatten()[: evidence.params.sanity.samples]
-    data = rerun_attack(evidence, assessment, assessment.indices[local], changes)
+    data = rerun_attack(evidence, assessment, assessment.indices[local], **changes)
     return local, tensor_in(data, "verdicts") == 1
 
 
-def rerun_attack(evidence: Evidence, assessment: Assessment, indices: Tensor, changes: Changes = AS_IT_IS) -> Tensors:
-    """Return the tensors of the attack of `assessment` with `changes`, on the samples at `indices`."""
+def rerun_attack(evidence: Evidence, assessment: Assessment, indices: Tensor, **changes: float) -> Tensors:
+    """Return the tensors of the attack of `assessment` on the samples at `indices`, without figures.
+
+    changes: `seed` of the run, and keys of the attack's entry or of its budget.
+    """
     from windtunnel.assessments.attacks.assess import assess
 
-    changed = changes.of(evidence.params.attacks[assessment.name])
-    seed = evidence.subject.seed if changes.seed is None else changes.seed
+    seed, entry = int(changes.pop("seed", evidence.subject.seed)), evidence.params.attacks[assessment.name]
+    of_budget = {key: value for key, value in changes.items() if key in type(entry.budget).model_fields}
+    of_entry = {key: value for key, value in changes.items() if key not in of_budget}
+    changed = entry.model_copy(
+        update={**of_entry, "on": None, "visualisers": None, "budget": entry.budget.model_copy(update=of_budget)}
+    )
     subject = replace(evidence.subject.subset(indices), seed=seed)
     name = f"sanity.{assessment.name}.{derive_seed(seed, str(changed))}"
     return assess(name, changed, evidence.params.budget, subject).data
@@ -149,14 +158,12 @@ def largest_linf(evidence: Evidence) -> float:
     return max((r.epsilon for r in evidence.regions if r.norm is Norm.LINF), default=8 / 255)
 
 
-def linf_ball(evidence: Evidence) -> tuple[PerturbationBall, Tensor]:
-    """Return the largest Linf budget that attacks were run at, and the samples right that none of them broke; (N,) bool."""
+def linf_ball(evidence: Evidence) -> PerturbationBall:
+    """Return the largest Linf budget that attacks were run at. Raises NotApplicable for none."""
     balls = [r for r in evidence.regions if r.norm is Norm.LINF]
     if not balls:
         raise NotApplicable("no attack was run in Linf")
-    region = max(balls, key=lambda r: r.epsilon)
-    mine = [p for p in evidence.attacks() if p.region == region]
-    return region, evidence.covered(mine) & ~evidence.union(mine, lambda p: p.succeeded)
+    return max(balls, key=lambda r: r.epsilon)
 
 
 def need_several_answers(evidence: Evidence) -> None:
@@ -166,13 +173,13 @@ def need_several_answers(evidence: Evidence) -> None:
     """
 
     def only_one() -> bool:
-        data, predictions = evidence.subject.dataset, evidence.subject.clean_predictions
+        data, predictions = evidence.data, evidence.subject.clean_predictions
         if len(predictions.unique()) > 1 or len(data.targets.unique()) < 2:
             return False
         generator = torch.Generator().manual_seed(derive_seed(evidence.subject.seed, "one answer"))
         low, high = data.value_range
         noise = low + (high - low) * torch.rand((NOISE, *data.inputs.shape[1:]), generator=generator)
-        return bool((evidence.subject.classifier.predict(noise, predictions[:1].expand(NOISE)) == predictions[0]).all())
+        return bool((evidence.classifier.predict(noise, predictions[:1].expand(NOISE)) == predictions[0]).all())
 
     if evidence.once("one answer", only_one):
         raise NotApplicable("the model predicts one class for every input: nothing to break, and no masking")
@@ -183,7 +190,7 @@ def onnx_logits(evidence: Evidence, inputs: Tensor) -> Tensor:
     from windtunnel.boundary.models.backends import OnnxModule
     from windtunnel.boundary.models.load import export_onnx
 
-    classifier = evidence.subject.classifier
+    classifier = evidence.classifier
 
     def read() -> OnnxModule:
         with tempfile.TemporaryDirectory() as folder:

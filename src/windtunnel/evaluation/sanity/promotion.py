@@ -25,7 +25,7 @@ def failures_before_promotion(params: Params) -> list[str]:
     evidence = collect(all_checks, subject, read_artifacts(CLEAN), ROBUSTNESS, read_train(DATA))
     check_ids = [name for name, row in registry().items() if row.tier is not Tier.STORED]
     return [
-        f"sanity check {f.check.id} failed: {f.check.title} ({f.reason}). {f.check.remedy}"
+        f"sanity check {f.id} failed: {f.title} ({f.reason}). {f.remedy}"
         for f in run_checks(evidence, settings, check_ids)
         if f.status is Status.FAIL
     ]

@@ -1,11 +1,13 @@
 """Group G, provenance: is the number reproducible, and of the stated model and data?"""
 
+from collections.abc import Iterator
+
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from windtunnel.core.contracts import Randomness
-from windtunnel.evaluation.sanity.check import CheckResult, listing, our_check
-from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, NotApplicable, NotRun
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, listing, our_check, total
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.sanity.probes import rerun_attack
 from windtunnel.records.artifacts import package_version
 from windtunnel.records.files import DATA_FILE, file_digest
@@ -34,40 +36,31 @@ def environment_recorded(evidence: Evidence, limit: float) -> CheckResult:
     bad = []
     for assessment in evidence.assessments:
         recorded = assessment.metadata.provenance
-        facts = recorded.model_dump(mode="json")  # without what is empty
-        required = [*FINGERPRINT, *(("accelerator",) if (recorded.device or "cpu") != "cpu" else ())]
-        if any(key not in facts for key in required) or "torch" not in recorded.packages:
+        facts = recorded.model_dump(mode="json").keys()  # without what is empty
+        required = {*FINGERPRINT, *(("accelerator",) if (recorded.device or "cpu") != "cpu" else ())}
+        if required - facts or "torch" not in recorded.packages:
             bad.append(assessment.name)
     return listing(bad, "lacking in", value=len(bad), n=len(evidence.assessments))
 
 
-@our_check("G2")
-def no_stale_cache(evidence: Evidence, limit: float) -> CheckResult:
+@our_check("G2", "{named}", value=total)
+def no_stale_cache(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
     """A cached result of other library versions is not what this environment would give.
 
     Nor is one that began with the examples of another assessment (`survivors_of`, `examples_from`) which have changed
     since: DVC cannot know that one entry of params.yaml uses the result of another.
     """
-    stale = {}
     for assessment in evidence.assessments:
         versions = assessment.metadata.provenance.packages.items()
         other = [name for name, version in versions if package_version(name) not in (None, version)]
-        if other := other + _changed_since(assessment):
-            stale[assessment.name] = other
-    reason = "; ".join(f"{name}: {', '.join(packages)}" for name, packages in stale.items())
-    return CheckResult(bool(stale), len(stale), n=len(evidence.assessments), assessments=list(stale), reason=reason)
-
-
-def _changed_since(assessment: Assessment) -> list[str]:
-    """Return the assessments whose examples this one used, and whose robustness_data.pt is another now."""
-    options, root = assessment.options, assessment.artifacts.directory.parent
-    used = {
-        name: digest
-        for key in ("survivors_of", "examples_from")
-        for name, digest in table(dict[str, str], options, key).items()
-    }
-    files = {name: root / name / DATA_FILE for name in used}
-    return [name for name, digest in used.items() if files[name].is_file() and file_digest(files[name]) != digest]
+        options, root = assessment.options, assessment.artifacts.directory.parent
+        used = [
+            (name, digest, root / name / DATA_FILE)
+            for key in ("survivors_of", "examples_from")
+            for name, digest in table(dict[str, str], options, key).items()
+        ]
+        other += [name for name, digest, file in used if file.is_file() and file_digest(file) != digest]
+        yield CheckResult(bool(other), len(other[:1]), assessments=[assessment.name], reason=", ".join(other))
 
 
 @our_check("G3")
@@ -91,27 +84,20 @@ def verdicts_repeat(evidence: Evidence, limit: float) -> CheckResult:
 
     The cheapest deterministic attack of the rerun on its first 32 samples; any verdict that flips flags.
     """
-    steady = evidence.attacks(
-        lambda p: (
-            p.name in evidence.params.attacks
-            and not p.stochastic
-            and "ensemble" not in p.categories
-            and bool(p.tried.any())
-        ),
-        "deterministic attack",
-    )
+
+    def is_steady(assessment: Assessment) -> bool:
+        is_rerun = assessment.name in evidence.params.attacks and bool(assessment.tried.any())
+        return is_rerun and not assessment.semantics.stochastic and "ensemble" not in assessment.categories
 
     def cost(assessment: Assessment) -> float:
         return float(assessment.tensor("forward_passes").mean()) if assessment.has("forward_passes") else 0.0
 
-    assessment = min(steady, key=cost)
+    assessment = min(evidence.attacks(is_steady, "deterministic attack"), key=cost)
     local = assessment.tried.nonzero().flatten()[:AGAIN]
     repeated = tensor_in(rerun_attack(evidence, assessment, assessment.indices[local]), "verdicts") == 1
-    flips = repeated != assessment.succeeded[local]
-    ids = [assessment.ids[i] for i in local[flips].tolist()]
-    assessments = [assessment.name] if ids else ()
+    ids = assessment.named(local[repeated != assessment.succeeded[local]])
     reason = f"{len(ids)} verdicts of {assessment.name} flip"
-    return CheckResult(bool(ids), len(ids), n=len(local), samples=ids, assessments=assessments, reason=reason)
+    return CheckResult(bool(ids), len(ids), len(local), ids, [assessment.name], reason)
 
 
 @our_check("G5")
@@ -132,7 +118,7 @@ def weights_as_registered(evidence: Evidence, limit: float) -> CheckResult:
 
     `model.sha256` is checked when the model is imported, and refused there.
     """
-    digest = evidence.subject.classifier.digest
+    digest = evidence.classifier.digest
     bad = [p.name for p in evidence.assessments if p.metadata.provenance.model_digest != digest]
     return listing(bad, "of other weights:", value=len(bad), n=len(evidence.assessments))
 
@@ -154,6 +140,5 @@ def no_bad_library(evidence: Evidence, limit: float) -> CheckResult:
             (fixed if shimmed else bad).append(f"{name} {versions}: {fault}")
     if not used:
         raise NotApplicable("no assessment recorded its packages")
-    return CheckResult(
-        bool(bad), len(bad), n=len(used), reason="; ".join(bad), note="; ".join(f"fixed here: {m}" for m in fixed)
-    )
+    note = "; ".join(f"fixed here: {m}" for m in fixed)
+    return CheckResult(bool(bad), len(bad), len(used), reason="; ".join(bad), note=note)

@@ -86,20 +86,15 @@ def _by_budget(
     """Return the untargeted attacks by (norm, epsilon), the budget they are run at; Linf and L2, where the remedies work."""
     groups: dict[tuple[str, float], list[str]] = {}
     for name in names:
-        own_budget = attacks[name].budget.over(budget)
-        if (
-            attacks[name].target_classes is None
-            and own_budget.epsilon is not None
-            and own_budget.norm in ("Linf", "L2")
-        ):
-            groups.setdefault((own_budget.norm.value, own_budget.epsilon), []).append(name)
+        at, is_untargeted = attacks[name].budget.over(budget), attacks[name].target_classes is None
+        if is_untargeted and at.epsilon is not None and at.norm in ("Linf", "L2"):
+            groups.setdefault((at.norm.value, at.epsilon), []).append(name)
     return groups
 
 
 def _entry(kind: str, region: tuple[str, float], budget: Budget) -> Remedy:
     norm, epsilon = region
     settings = KINDS[kind](norm, epsilon)
-    differs: dict[str, Json] = (
-        {} if (norm, epsilon) == (budget.norm.value, budget.epsilon) else {"norm": norm, "epsilon": epsilon}
-    )
+    is_global = (norm, epsilon) == (budget.norm.value, budget.epsilon)
+    differs: dict[str, Json] = {} if is_global else {"norm": norm, "epsilon": epsilon}
     return {**settings, "budget": {**differs, **settings.get("budget", {})}}

@@ -1,8 +1,7 @@
 """Run the registered checks on the evidence, one after another; none of them can stop the others."""
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -12,8 +11,8 @@ from windtunnel.core.contracts import PerturbationDistribution, Semantics
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.subject import Subject
-from windtunnel.evaluation.sanity.check import CHECKS, Check, CheckResult, Severity, Status, Tier
-from windtunnel.evaluation.sanity.evidence import Evidence, NotApplicable, NotRun
+from windtunnel.evaluation.sanity.check import CHECKS, Check, CheckResult, NotApplicable, NotRun, Severity, Status, Tier
+from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.model import BATCH, DRAWS
 from windtunnel.params.results import Sanity
 from windtunnel.params.schema import Params
@@ -28,44 +27,8 @@ PROFILES: dict[str, frozenset[Tier]] = {
     "standard": frozenset({Tier.STORED, Tier.PASSES}),
     "full": frozenset(Tier),
 }
-# Where the checks are: importing a module registers its checks.
+NOTHING = CheckResult(flagged=False)  # of a check that did not run
 MAX_SAMPLES = 50  # ids kept per finding; n says how many there are
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check, stored in metadata.json under kwargs.checks."""
-
-    check: Check
-    status: Status
-    severity: Severity
-    value: float | None
-    threshold: float | None
-    n: int | None
-    samples: tuple[str, ...]
-    assessments: tuple[str, ...]
-    reason: str
-    each: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def record(self) -> FindingRecord:
-        """Return the record for metadata.json."""
-        return FindingRecord(
-            id=self.check.id,
-            title=self.check.title,
-            tier=self.check.tier,
-            severity=self.severity,
-            status=self.status,
-            value=self.value if self.value is None or math.isfinite(self.value) else str(self.value),
-            threshold=self.threshold,
-            n=self.n,
-            samples=self.samples,
-            assessments=self.assessments,
-            reason=self.reason,
-            each=dict(self.each),
-            remedy=self.check.remedy,
-            source=self.check.source,
-        )
 
 
 def registry() -> dict[str, Check]:
@@ -74,15 +37,10 @@ def registry() -> dict[str, Check]:
         agreement,
         attack,
         average_case,
-        certificates,
         comparisons,
-        curves,
         gradients,
-        local,
-        masking,
         model,
         provenance,
-        randomness,
         samples,
         statistics,
         strength,
@@ -93,7 +51,7 @@ def registry() -> dict[str, Check]:
     return dict(sorted(CHECKS.items(), key=lambda item: (item[0][0], int(item[0][1:]))))
 
 
-def run_checks(evidence: Evidence, settings: Sanity, only: Iterable[str] | None = None) -> list[Finding]:
+def run_checks(evidence: Evidence, settings: Sanity, only: Iterable[str] | None = None) -> list[FindingRecord]:
     """Run the checks of the profile's tiers; checks of other tiers are `not_run`, with the way to run them."""
     chosen = [c for id_, c in registry().items() if only is None or id_ in set(only)]
     findings = []
@@ -125,7 +83,7 @@ def affordable(dataset: Dataset, queries: int | None) -> Dataset:
     return dataset.subset(torch.arange(n))
 
 
-def before_any_assessment(params: Params, subject: Subject) -> list[Finding]:
+def before_any_assessment(params: Params, subject: Subject) -> list[FindingRecord]:
     """Return the checks of group A that need no assessment, for `windtunnel check`; an untrained model is included."""
     if (bad := subject.clean_logits.isnan().any(1)).any():  # what a predict function, too, was asked
         first = subject.dataset.ids[int(bad.nonzero()[0])]
@@ -139,47 +97,45 @@ def before_any_assessment(params: Params, subject: Subject) -> list[Finding]:
     return run_checks(Evidence(subject, empty, params, ()), params.sanity, check_ids)
 
 
-def run_check(row: Check, evidence: Evidence, settings: Sanity) -> Finding:
+def run_check(row: Check, evidence: Evidence, settings: Sanity) -> FindingRecord:
     """One check. A check that itself breaks is `not_run` with the error, and never a pass."""
     threshold = settings.thresholds.get(row.id, row.threshold)
 
-    def outcome_of(status: Status, reason: str) -> Finding:
-        return Finding(row, status, row.severity, None, threshold, None, (), (), reason)
+    def finding(status: Status, reason: str, result: CheckResult = NOTHING) -> FindingRecord:
+        value = result.value
+        return FindingRecord(
+            id=row.id,
+            title=row.title,
+            tier=row.tier,
+            severity=(result.severity if result.flagged else None) or row.severity,
+            status=status,
+            value=value if value is None or math.isfinite(value) else str(value),
+            threshold=threshold,
+            n=result.n,
+            samples=tuple(result.samples)[:MAX_SAMPLES] if result.flagged else (),
+            assessments=tuple(dict.fromkeys(result.assessments)) if result.flagged else (),
+            reason=reason,
+            each=dict(result.each) if result.flagged else {},
+            remedy=row.remedy,
+            source=row.source,
+        )
 
     if row.tier not in PROFILES[settings.profile]:
         profile = "full" if row.tier is Tier.ATTACKS else "standard"
-        return outcome_of(Status.NOT_RUN, f"a {row.tier} check; sanity.profile: {profile} runs it")
+        return finding(Status.NOT_RUN, f"a {row.tier} check; sanity.profile: {profile} runs it")
     evidence.partial.clear()
     try:
         outcome = row.look(evidence, 0.0 if threshold is None else threshold)
     except NotApplicable as why:
-        return outcome_of(Status.NOT_APPLICABLE, str(why))
-    except NotRun as why:
-        return outcome_of(Status.NOT_RUN, str(why))
-    except UserError as why:  # a model that may not be asked more
-        return outcome_of(Status.NOT_RUN, str(why))
+        return finding(Status.NOT_APPLICABLE, str(why))
+    except (NotRun, UserError) as why:  # the latter of a model that may not be asked more
+        return finding(Status.NOT_RUN, str(why))
     except Exception as error:  # whatever a user's model or a damaged tensor raises: said, and never a pass
-        return outcome_of(
-            Status.NOT_RUN, f"the check failed to run ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
-        )
-    severity = (outcome.severity if outcome.flagged else None) or row.severity
+        text = " ".join(str(error).split())[:200]
+        return finding(Status.NOT_RUN, f"the check failed to run ({type(error).__name__}: {text})")
     partial_note = "; ".join(f"{name}: {note}, and looked at" for name, note in evidence.partial.items())
-    note = "; ".join(filter(None, (outcome.reason if outcome.flagged else "", outcome.note, partial_note)))
-    return Finding(
-        check=row,
-        status=_status(outcome, severity),
-        severity=severity,
-        value=outcome.value,
-        threshold=threshold,
-        n=outcome.n,
-        samples=tuple(outcome.samples)[:MAX_SAMPLES] if outcome.flagged else (),
-        assessments=tuple(dict.fromkeys(outcome.assessments)) if outcome.flagged else (),
-        reason=note,
-        each=outcome.each if outcome.flagged else {},
-    )
-
-
-def _status(outcome: CheckResult, severity: Severity) -> Status:
+    reason = "; ".join(filter(None, (outcome.reason if outcome.flagged else "", outcome.note, partial_note)))
     if not outcome.flagged:
-        return Status.PASS
-    return Status.FAIL if severity is Severity.HARD else Status.WARN
+        return finding(Status.PASS, reason, outcome)
+    is_hard = (outcome.severity or row.severity) is Severity.HARD
+    return finding(Status.FAIL if is_hard else Status.WARN, reason, outcome)

@@ -8,10 +8,10 @@ from scipy.stats import fisher_exact, mannwhitneyu
 from torch import Tensor
 
 from windtunnel.core.scratch import sample_parts
-from windtunnel.evaluation.sanity.check import CheckResult, Severity, our_check
-from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence, NotApplicable
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, our_check
+from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence
 from windtunnel.evaluation.sanity.near_duplicates import copies, fine_images
-from windtunnel.evaluation.sanity.rates import significantly_more
+from windtunnel.evaluation.sanity.rates import discordant, significantly_more
 from windtunnel.records.storage import evenly
 
 MOST = 500  # samples that are compared with the training split, or evaluated
@@ -55,7 +55,7 @@ def no_sample_twice(evidence: Evidence, limit: float) -> CheckResult:
     The share of samples whose input another sample before it has, bit by bit; of at most 2,000 images also but for small noise,
     a grey level or a shift by a pixel (compared at 32 pixels a side at most).
     """
-    data = evidence.subject.dataset
+    data = evidence.data
     groups = _groups(data.inputs)
     order = torch.arange(len(groups))
     first = torch.full((int(groups.max()) + 1,), len(groups)).scatter_reduce(0, groups, order, "amin")[groups]
@@ -79,13 +79,11 @@ def no_sample_twice(evidence: Evidence, limit: float) -> CheckResult:
 @our_check("A19")
 def equal_inputs_equal_labels(evidence: Evidence, limit: float) -> CheckResult:
     """One image under two labels bounds the accuracy of every model. Counts samples whose equal has another label."""
-    data = evidence.subject.dataset
+    data = evidence.data
     groups = _groups(data.inputs)
+    each_group = torch.zeros(int(groups.max()) + 1, dtype=torch.int64)
     lowest, highest = (
-        torch.zeros(int(groups.max()) + 1, dtype=torch.int64).scatter_reduce(
-            0, groups, data.targets, how, include_self=False
-        )
-        for how in ("amin", "amax")
+        each_group.scatter_reduce(0, groups, data.targets, how, include_self=False) for how in ("amin", "amax")
     )
     bad = (lowest != highest)[groups]
     reason = f"{int(bad.sum())} samples have an equal with another label"
@@ -101,20 +99,18 @@ def not_trained_on(evidence: Evidence, limit: float) -> CheckResult:
     """
     if evidence.train is None:
         raise NotApplicable("the training split is not known")
-    assessed, trained_on = evidence.subject.dataset.inputs[:MOST], evidence.train.inputs
+    assessed, trained_on = evidence.data.inputs[:MOST], evidence.train.inputs
     if assessed.shape[1:] != trained_on.shape[1:]:
         raise NotApplicable("the training split has another shape")
-    low, high = evidence.subject.dataset.value_range
-    if evidence.subject.dataset.is_image:
+    low, high = evidence.data.value_range
+    if evidence.data.is_image:
         is_known = copies(assessed, torch.arange(len(assessed)), fine_images(trained_on)) >= 0
     else:
         parts = [torch.cdist(assessed, trained_on[p]).amin(1, keepdim=True) for p in sample_parts(trained_on, NEAR)]
         is_known = torch.cat(parts, 1).amin(1) <= (high - low) / GREY_LEVELS * assessed.shape[1] ** 0.5
-    full_mask = torch.zeros(len(evidence.ids), dtype=torch.bool)
-    full_mask[: len(is_known)] = is_known
     value = float(is_known.double().mean())
     reason = f"{int(is_known.sum())} of {len(is_known)} samples are in the training split, or copies of samples there"
-    return CheckResult(value > limit, value, n=len(is_known), samples=evidence.named(full_mask), reason=reason)
+    return CheckResult(value > limit, value, n=len(is_known), samples=evidence.named(is_known), reason=reason)
 
 
 @our_check("A21")
@@ -126,7 +122,7 @@ def labels_are_right(evidence: Evidence, limit: float) -> CheckResult:
     samples bear that other class too, and none the sample's own label, are the value; flags above the threshold. Between
     classes that look alike, as the shirts and coats of Fashion-MNIST, some neighbour bears the label.
     """
-    data = evidence.subject.dataset
+    data = evidence.data
     if not data.labelled:
         raise NotApplicable("the data has no labels")
     probability, labels = evidence.subject.clean_logits.double().softmax(1), data.targets
@@ -146,11 +142,9 @@ def labels_are_right(evidence: Evidence, limit: float) -> CheckResult:
     value = float(wrong.double().mean()) * len(suspects) / max(1, len(looked_at))
     estimate = float(confident.double().mean())
     reason = f"{int(wrong.sum())} labels are contradicted by the model and by the nearest samples"
-    note = f"confident learning: {estimate:.1%} of the labels may be wrong" + (
-        f"; {len(looked_at)} of these {len(suspects)} were compared with their neighbours"
-        if len(looked_at) < len(suspects)
-        else ""
-    )
+    note = f"confident learning: {estimate:.1%} of the labels may be wrong"
+    if len(looked_at) < len(suspects):
+        note += f"; {len(looked_at)} of these {len(suspects)} were compared with their neighbours"
     return CheckResult(value > limit, value, n=len(labels), samples=evidence.named(wrong), reason=reason, note=note)
 
 
@@ -163,13 +157,13 @@ def not_only_these_images(evidence: Evidence, limit: float) -> CheckResult:
     no model does that was not shown easier samples than it learned from: accuracy there is lower by more than ten points
     (Fisher's exact test, 0.1 %), or a margin there is smaller in more than 65 % of pairs (Mann-Whitney, 0.1 %).
     """
-    data, classifier = evidence.subject.dataset, evidence.subject.classifier
+    data, classifier = evidence.data, evidence.classifier
     right, step = evidence.subject.clean_correct[:MOST], (data.value_range[1] - data.value_range[0]) / GREY_LEVELS
     drops, reasons = [], []
     for sign, direction in ((1, "higher"), (-1, "lower")):
         moved = (data.inputs[:MOST] + sign * step).clamp(*data.value_range)
         still = classifier.predict(moved, data.targets[:MOST]) == data.targets[:MOST]
-        lost, gained = int((right & ~still).sum()), int((still & ~right).sum())
+        lost, gained = discordant(right, still)
         drops.append((lost - gained) / len(right))
         if drops[-1] > limit and significantly_more(lost, gained):
             reasons.append(f"accuracy falls by {drops[-1]:.1%} on images one grey level {direction}")
@@ -181,16 +175,13 @@ def not_only_these_images(evidence: Evidence, limit: float) -> CheckResult:
         drops.append(gap)
         if gap > 0.1 and fisher_exact(table, alternative="greater").pvalue < 0.001:
             reasons.append(f"accuracy is {gap:.1%} lower on the training split than on the assessed samples")
-        margins = [
-            classifier.criterion.margin(logits, y)
-            for logits, y in ((evidence.subject.clean_logits[:MOST], data.targets[:MOST]), (train_logits, labels))
-        ]
+        both = ((evidence.subject.clean_logits[:MOST], data.targets[:MOST]), (train_logits, labels))
+        margins = [classifier.criterion.margin(logits, y) for logits, y in both]
         larger = mannwhitneyu(*margins, alternative="greater")
         share = float(larger.statistic) / (len(margins[0]) * len(margins[1]))
         if share > 0.65 and larger.pvalue < 0.001:
-            reasons.append(
-                f"the samples are easier than the training split: their margin is larger in {share:.0%} of pairs"
-            )
+            easier = "the samples are easier than the training split"
+            reasons.append(f"{easier}: their margin is larger in {share:.0%} of pairs")
     return CheckResult(bool(reasons), max(drops), n=len(right), reason="; ".join(reasons))
 
 
@@ -203,12 +194,11 @@ def every_class_is_assessed(evidence: Evidence, limit: float) -> CheckResult:
     one predicted class get equal logits, bit by bit, and those of another class vary. The same where the logit of a class is
     equal for all samples. An INFO where the logits of every class are constant: the model gives hard labels.
     """
-    data, logits = evidence.subject.dataset, evidence.subject.clean_logits
+    data, logits = evidence.data, evidence.subject.clean_logits
     n, k = logits.shape
     names = [*data.class_names, *map(str, range(len(data.class_names), k))]
-    missing = [
-        names[i] for i in (torch.bincount(data.targets.clamp(min=0), minlength=k) == 0).nonzero().flatten().tolist()
-    ]
+    counts = torch.bincount(data.targets.clamp(min=0), minlength=k).tolist()
+    missing = [name for name, count in zip(names, counts, strict=False) if not count]
     reasons, severity = [], Severity.INFO
     if missing:
         shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
@@ -236,6 +226,5 @@ def every_class_is_assessed(evidence: Evidence, limit: float) -> CheckResult:
     if k > 2 and blind and not constant and int(different.sum()) >= REPEATED:  # [0, z] is a binary head
         severity = Severity.WARN
         reasons.append(f"the logit of class {', '.join(blind[:5])} is the same for every sample")
-    return CheckResult(
-        bool(reasons), len(missing), n=k, samples=evidence.named(samples), reason="; ".join(reasons), severity=severity
-    )
+    reason = "; ".join(reasons)
+    return CheckResult(bool(reasons), len(missing), k, evidence.named(samples), reason=reason, severity=severity)

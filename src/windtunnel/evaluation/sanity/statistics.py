@@ -1,13 +1,13 @@
 """Group F, statistics and reporting: does the reader see how sure the numbers are?"""
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 
 import torch
 
 from windtunnel.core.statistics import binomial_interval, median
 from windtunnel.core.transformations import budget_text
-from windtunnel.evaluation.sanity.check import CheckResult, listing, our_check
-from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, NotApplicable, NotRun, numbers
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, our_check, total
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, numbers
 from windtunnel.evaluation.sanity.rates import rate_interval
 
 RATE_ENDINGS = ("_accuracy", "_rate")
@@ -23,17 +23,12 @@ def _rates(assessment: Assessment) -> dict[str, tuple[float, bool]]:
     }
 
 
-@our_check("F1")
-def every_rate_has_interval(evidence: Evidence, limit: float) -> CheckResult:
+@our_check("F1", "{named}", value=total)
+def every_rate_has_interval(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
     """A rate without an interval looks exact. Every `*_accuracy` and `*_rate` of every assessment."""
-    lacking = {
-        p.name: [k for k, (_, has_interval) in _rates(p).items() if not has_interval] for p in evidence.assessments
-    }
-    bad = {name: keys for name, keys in lacking.items() if keys}
-    each = {name: ", ".join(keys) for name, keys in bad.items()}
-    return CheckResult(
-        bool(bad), sum(map(len, bad.values())), n=len(lacking), assessments=list(bad), reason=_together(each), each=each
-    )
+    for assessment in evidence.assessments:
+        keys = [key for key, (_, has_interval) in _rates(assessment).items() if not has_interval]
+        yield CheckResult(bool(keys), len(keys), assessments=[assessment.name], reason=", ".join(keys))
 
 
 @our_check("F2")
@@ -49,9 +44,8 @@ def enough_samples(evidence: Evidence, limit: float) -> CheckResult:
     widest_name, worst = max(widest.items(), key=lambda item: item[1])
     reason = f"indicative: intervals of up to ±{100 * worst:.1f} points ({widest_name})"
     each = {name: f"indicative: its interval is ±{100 * widest[name]:.1f} points" for name in bad}
-    return CheckResult(
-        bool(bad), worst, n=len(evidence.ids), assessments=[b for b in bad if b != "clean"], reason=reason, each=each
-    )
+    assessments = [name for name in bad if name != "clean"]
+    return CheckResult(bool(bad), worst, len(evidence.ids), assessments=assessments, reason=reason, each=each)
 
 
 def _half_width(successes: int, n: int) -> float:
@@ -69,53 +63,37 @@ def comparisons_paired(evidence: Evidence, limit: float) -> CheckResult:
     raise NotRun("the champion is no input of a cached stage; windtunnel sanity compares the samples with its samples")
 
 
-@our_check("F4")
-def extremes_bounded(evidence: Evidence, limit: float) -> CheckResult:
+@our_check("F4", "{named}", value=total)
+def extremes_bounded(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
     """0 % and 100 % of a few samples are not never and always.
 
     Flags a rate of exactly 0 or 1 whose interval is missing or has no width.
     """
-    bad: dict[str, list[str]] = {}
     for assessment in evidence.assessments:
-        stated = numbers(assessment.artifacts.metrics)
+        stated, keys = numbers(assessment.artifacts.metrics), []
         for key, (value, has_interval) in _rates(assessment).items():
-            low, high = (
-                stated.get(f"{key}_ci_low", stated.get("accuracy_ci_low", value)),
-                stated.get(f"{key}_ci_high", stated.get("accuracy_ci_high", value)),
-            )
+            ends = ("ci_low", "ci_high")
+            low, high = (stated.get(f"{key}_{end}", stated.get(f"accuracy_{end}", value)) for end in ends)
             if value in (0.0, 1.0) and (not has_interval or high - low <= 0):
-                bad.setdefault(assessment.name, []).append(key)
-    each = {name: ", ".join(keys) for name, keys in bad.items()}
-    n = len(evidence.assessments)
-    return CheckResult(
-        bool(bad), sum(map(len, bad.values())), n, assessments=list(bad), reason=_together(each), each=each
-    )
+                keys.append(key)
+        yield CheckResult(bool(keys), len(keys), assessments=[assessment.name], reason=", ".join(keys))
 
 
-def _together(each: Mapping[str, str]) -> str:
-    return "; ".join(f"{name}: {text}" for name, text in each.items())
-
-
-@our_check("F5")
-def curves_come_down(evidence: Evidence, limit: float) -> CheckResult:
+@our_check("F5", "cut off above chance: {names}")
+def curves_come_down(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
     """The area under a curve that ends above chance depends on where it was cut. Lower 95 % bound at the last epsilon."""
-    chance, bad, ends = 1 / evidence.subject.dataset.num_classes, [], []
     for assessment in evidence.of("sweeps"):
         right = assessment.tensor("sweep_predictions") == assessment.tensor("targets")
         rate, low, _ = rate_interval(right.all(0))
-        ends.append(rate)
-        if low > chance:
-            bad.append(assessment.name)
-    return listing(bad, "cut off above chance:", value=max(ends), n=len(ends))
+        yield CheckResult(low > 1 / evidence.data.num_classes, rate, assessments=[assessment.name])
 
 
-@our_check("F6")
-def median_censored(evidence: Evidence, limit: float) -> CheckResult:
+@our_check("F6", "another median in {names}")
+def median_censored(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
     """The median over successes alone moves the wrong way: the harder samples drop out.
 
     `censored_median_distance` of every minimum-norm attack against the one recomputed, with infinity for not found.
     """
-    off, bad = {}, []
     for assessment in evidence.attacks(lambda p: p.minimum_norm, "minimum-norm attack"):
         tried = assessment.tried & assessment.right
         has_example = assessment.tensor("perturbed_predictions") != assessment.tensor("targets")
@@ -124,10 +102,7 @@ def median_censored(evidence: Evidence, limit: float) -> CheckResult:
         middle = median(distances.tolist())
         true = torch.inf if middle is None else middle
         same = true == stated or abs(true - stated) <= limit * max(1.0, abs(true))
-        off[assessment.name] = 0.0 if same else abs(true - stated)
-        if not same:
-            bad.append(assessment.name)
-    return listing(bad, "another median in", value=max(off.values()), n=len(off))
+        yield CheckResult(not same, 0.0 if same else abs(true - stated), assessments=[assessment.name])
 
 
 @our_check("F7")
@@ -151,7 +126,7 @@ def no_best_of_many(evidence: Evidence, limit: float) -> CheckResult:
     if "worst_case" in floors:
         bad = []
     reason = f"the gate reads {', '.join(bad)} and not the worst case"
-    return CheckResult(bool(bad), len(bad), n=len(floors), assessments=bad, reason=reason)
+    return CheckResult(bool(bad), len(bad), len(floors), assessments=bad, reason=reason)
 
 
 @our_check("F8")
@@ -163,7 +138,7 @@ def worst_class(evidence: Evidence, limit: float) -> CheckResult:
     evidence.attacks()
     result = evidence.sandwiched
     robust, covered = ~result.incorrect, result.drawn
-    targets, names = evidence.subject.dataset.targets, evidence.subject.dataset.class_names
+    targets, names = evidence.data.targets, evidence.data.class_names
     rates = {
         names[k]: rate_interval(robust[covered & (targets == k)])
         for k in range(len(names))
@@ -171,8 +146,6 @@ def worst_class(evidence: Evidence, limit: float) -> CheckResult:
     }
     name, (rate, low, high) = min(rates.items(), key=lambda item: item[1][0])
     mean = float(robust[covered].double().mean())
-    note = (
-        f"class {name} at {budget_text(result.region.norm, result.region.epsilon)}: {rate:.0%} [{low:.0%}, {high:.0%}], "
-        f"mean {mean:.0%}"
-    )
+    budget = budget_text(result.region.norm, result.region.epsilon)
+    note = f"class {name} at {budget}: {rate:.0%} [{low:.0%}, {high:.0%}], mean {mean:.0%}"
     return CheckResult(mean - rate > limit, rate, n=len(rates), note=note)

@@ -1,6 +1,7 @@
 """Group D, strength and convergence: would a little more effort have broken more?"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -10,11 +11,12 @@ from windtunnel.core.contracts import Norm
 from windtunnel.core.distances import distance, within
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.transformations import place_text
-from windtunnel.evaluation.sanity.check import CheckResult, Severity, largest, listing, our_check
-from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, NotApplicable
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, folded, largest, listing, our_check
+from windtunnel.evaluation.sanity.comparisons import broken_by_one
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.sanity.model import differentiable, no_hidden_quantisation, no_optimisation_at_inference
-from windtunnel.evaluation.sanity.probes import Changes, need_gradients, pgd, rerun, rerun_attack
-from windtunnel.evaluation.sanity.rates import rate_interval, significantly_more
+from windtunnel.evaluation.sanity.probes import need_gradients, pgd, rerun, rerun_attack
+from windtunnel.evaluation.sanity.rates import discordant, rate_interval, significantly_more
 from windtunnel.evaluation.summary.evidence import PerturbationBall
 
 # The same method in both libraries, under equal settings (docs/algorithms.md).
@@ -38,18 +40,15 @@ def _stated(assessment: Assessment, key: str | None) -> float | None:
 
 
 def _steps(assessment: Assessment) -> int | None:
-    budget_steps = assessment.semantics.perturbation.steps
-    steps = (
-        budget_steps
-        if budget_steps is not None
-        else _stated(assessment, assessment.row.steps if assessment.row else None)
-    )
+    steps: float | None = assessment.semantics.perturbation.steps
+    if steps is None and assessment.row:
+        steps = _stated(assessment, assessment.row.steps)
     return None if steps is None else int(steps)
 
 
 def _step_size(assessment: Assessment) -> float | None:
-    step_size = assessment.semantics.perturbation.step_size
-    return step_size if step_size is not None else _stated(assessment, assessment.row.step if assessment.row else None)
+    size = assessment.semantics.perturbation.step_size
+    return _stated(assessment, assessment.row.step) if size is None and assessment.row else size
 
 
 def _iterative(evidence: Evidence) -> list[Assessment]:
@@ -61,57 +60,53 @@ def _iterative(evidence: Evidence) -> list[Assessment]:
 
 
 def _stronger(
-    evidence: Evidence, limit: float, changes: Callable[[Assessment], list[Changes]], change_text: str
-) -> CheckResult:
+    evidence: Evidence, limit: float, changes: Callable[[Assessment], list[dict[str, float]]]
+) -> Iterator[CheckResult]:
     """Run each iterative attack with more effort on the same samples; flags where it breaks significantly more."""
-    worst, bad, ids, most = 0.0, [], [], 0
     for assessment in _iterative(evidence):
-        attempts = [rerun(evidence, assessment, change) for change in changes(assessment)]
+        attempts = [rerun(evidence, assessment, **change) for change in changes(assessment)]
         if not attempts or not len(attempts[0][0]):
             continue
         local, broken = max(attempts, key=lambda attempt: int((attempt[1] & ~assessment.succeeded[attempt[0]]).sum()))
         before = assessment.succeeded[local]
-        gained, lost = int((broken & ~before).sum()), int((before & ~broken).sum())
+        gained, lost = discordant(broken, before)
         drop = (gained - lost) / len(local)
-        worst, most = max(worst, drop), max(most, len(local))
-        if drop > limit and significantly_more(gained, lost):
-            bad.append(assessment.name)
-            ids += [assessment.ids[i] for i in local[broken & ~before].tolist()]
-    return listing(bad, f"{change_text} breaks more in", value=worst, n=most, samples=ids)
+        bad, samples = drop > limit and significantly_more(gained, lost), assessment.named(local[broken & ~before])
+        yield CheckResult(bad, max(0.0, drop), len(local), samples, [assessment.name])
 
 
-@our_check("D1")
-def twice_the_steps(evidence: Evidence, limit: float) -> CheckResult:
+@our_check("D1", "twice the steps breaks more in {names}", n=max)
+def twice_the_steps(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
     """An attack that is still gaining when it stops measures its own patience.
 
     Each iterative gradient attack with twice its steps on at most 100 samples; flags where robust accuracy falls by more
     than the threshold and the exact McNemar test says so at 5 %.
     """
-    return _stronger(evidence, limit, lambda p: [Changes(steps=2 * (_steps(p) or 1))], "twice the steps")
+    return _stronger(evidence, limit, lambda p: [{"steps": 2 * (_steps(p) or 1)}])
 
 
-@our_check("D2")
-def more_restarts(evidence: Evidence, limit: float) -> CheckResult:
+@our_check("D2", "five restarts breaks more in {names}", n=max)
+def more_restarts(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
     """Each start sees another part of the loss surface. Five restarts against the attack's own, evaluated as in D1."""
-    return _stronger(evidence, limit, lambda _: [Changes(restarts=5)], "five restarts")
+    return _stronger(evidence, limit, lambda _: [{"restarts": 5}])
 
 
-@our_check("D3")
-def step_size_well_chosen(evidence: Evidence, limit: float) -> CheckResult:
+@our_check("D3", "another step size breaks more in {names}", n=max)
+def step_size_well_chosen(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
     """Steps too large jump over, steps too small never arrive.
 
     The attack with epsilon/10, epsilon/4 and 2.5 epsilon/steps; flags where the best of them breaks more, as in D1.
     """
 
-    def sizes(assessment: Assessment) -> list[Changes]:
-        region = assessment.ball
+    def sizes(assessment: Assessment) -> list[dict[str, float]]:
         if assessment.row is None or assessment.row.step is None:
             return []
-        return [Changes(step_size=s * region.epsilon) for s in (0.1, 0.25, 2.5 / (_steps(assessment) or 1))]
+        shares = (0.1, 0.25, 2.5 / (_steps(assessment) or 1))
+        return [{"step_size": share * assessment.ball.epsilon} for share in shares]
 
     if not any(sizes(p) for p in _iterative(evidence)):
         raise NotApplicable("no attack takes a step size")
-    return _stronger(evidence, limit, sizes, "another step size")
+    return _stronger(evidence, limit, sizes)
 
 
 @our_check("D4")
@@ -123,15 +118,14 @@ def optimisation_finished(evidence: Evidence, limit: float) -> CheckResult:
     Flags where the lower 95 % bound of the share of unfinished among the samples that stayed unbroken is above the threshold.
     """
     need_gradients(evidence)
-    worst, bad, n = 0.0, [], 0
-    data, indices = evidence.subject.dataset, evidence.probe_indices()
+    x, y = evidence.probe_samples()
+    results = []
     for assessment in _iterative(evidence):
         region, steps, size = assessment.ball, _steps(assessment) or 1, _step_size(assessment)
         if region.norm is not Norm.LINF or size is None:
             continue
-        x, y = data.inputs[indices], data.targets[indices]
         seed = derive_seed(evidence.subject.seed, "D4", assessment.name)
-        attacked = pgd(evidence.subject.classifier, x, y, region.epsilon, steps=steps, step_size=size, seed=seed)
+        attacked = pgd(evidence.classifier, x, y, region.epsilon, steps=steps, step_size=size, seed=seed)
         alive = ~attacked.broken
         if not alive.any():
             continue
@@ -140,12 +134,10 @@ def optimisation_finished(evidence: Evidence, limit: float) -> CheckResult:
         last = max(1, min(LAST_STEPS, steps // 4))
         gained = (risen[-1] - risen[-1 - last]) / (risen[-1] - risen[0]).clamp(min=1e-12)
         share, low, _ = rate_interval(gained > 0.05)
-        n, worst = max(n, int(alive.sum())), max(worst, share)
-        if low > limit:
-            bad.append(assessment.name)
-    if not n:
+        results.append(CheckResult(low > limit, share, len(gained), assessments=[assessment.name]))
+    if not results:
         return CheckResult(flagged=False, value=0.0, n=0, note="every sample was broken")
-    return listing(bad, "still rising at the end:", value=worst, n=n)
+    return folded(results, "still rising at the end: {names}", n=max)
 
 
 @our_check("D5")
@@ -158,53 +150,47 @@ def no_silent_success(evidence: Evidence, limit: float) -> CheckResult:
     the worst case is not what the attack found. The value is the largest share.
     """
     missed = torch.zeros(len(evidence.ids), dtype=torch.bool)
-    bad, n_samples, worst, hard = [], 0, 0.0, False
+    bad, n, worst, hard = [], 0, 0.0, False
     for assessment in _iterative(evidence):
         region = assessment.ball
         indices = assessment.indices[assessment.tried.nonzero().flatten()[: evidence.params.sanity.samples]]
         if not len(indices):
             continue
         spy = Spy(evidence, indices, region)
-        rerun_attack(spy.evidence, assessment, indices, Changes(batch_size=len(indices)))
+        rerun_attack(spy.evidence, assessment, indices, batch_size=len(indices))
         mine = [p for p in evidence.attacks() if p.region == region]
         lost = torch.zeros_like(missed)
         lost[indices[spy.seen]] = True
         lost &= ~evidence.union(mine, lambda p: p.succeeded)
         share, low, _ = rate_interval(lost[indices])
-        n_samples, worst, hard = max(n_samples, len(indices)), max(worst, share), hard or low > limit
-        if lost.any():
-            bad.append(assessment.name)
-            missed |= lost
+        n, worst, hard = max(n, len(indices)), max(worst, share), hard or low > limit
+        bad += [assessment.name] if lost.any() else []
+        missed |= lost
     reason = f"examples of {int(missed.sum())} samples were seen and not returned in {', '.join(bad)}"
     severity = None if hard else Severity.WARN
-    return CheckResult(
-        bool(bad), worst, n=n_samples, samples=evidence.named(missed), assessments=bad, reason=reason, severity=severity
-    )
+    return CheckResult(bool(bad), worst, n, evidence.named(missed), bad, reason, severity=severity)
 
 
 class Spy:
     """The evidence with a model that notes which samples any forward pass showed misclassified inside the ball."""
 
     def __init__(self, evidence: Evidence, indices: Tensor, region: PerturbationBall) -> None:
-        from dataclasses import replace
-
-        clean, labels = evidence.subject.dataset.inputs[indices], evidence.subject.dataset.targets[indices]
+        clean, labels = evidence.data.inputs[indices], evidence.data.targets[indices]
         self.seen = seen = torch.zeros(len(indices), dtype=torch.bool)
-        inner, criterion = evidence.subject.classifier.module, evidence.subject.classifier.criterion
+        watched = evidence.classifier
+        inner, criterion = watched.module, watched.criterion
 
         class Watching(nn.Module):
             def forward(self, x: Tensor) -> Tensor:
                 logits: Tensor = inner(x)
                 if x.shape == clean.shape:
                     values = x.detach().float().cpu()
-                    near = within(distance(region.norm, values, clean), region.epsilon) & (
-                        (values >= 0) & (values <= 1)
-                    ).flatten(1).all(1)
-                    seen.logical_or_(near & ~criterion.is_correct(logits.detach().cpu(), labels))
+                    is_image = ((values >= 0) & (values <= 1)).flatten(1).all(1)
+                    near = within(distance(region.norm, values, clean), region.epsilon)
+                    seen.logical_or_(near & is_image & ~criterion.is_correct(logits.detach().cpu(), labels))
                 return logits
 
-        digest = f"{evidence.subject.classifier.digest} watched"
-        classifier = replace(evidence.subject.classifier, module=Watching().eval(), digest=digest)
+        classifier = replace(watched, module=Watching().eval(), digest=f"{watched.digest} watched")
         self.evidence = replace(evidence, subject=replace(evidence.subject, classifier=classifier), notes={})
 
 
@@ -220,13 +206,9 @@ def budget_used(evidence: Evidence, limit: float) -> CheckResult:
     assessments = evidence.bounded(lambda p: p.gradient, "gradient attack")
     for assessment in assessments:
         region, steps, size = assessment.ball, _steps(assessment), _step_size(assessment)
-        reach = None if steps is None or size is None else steps * size
-        if (
-            reach is not None
-            and reach < region.epsilon * (1 - 1e-6)
-            and assessment.row is not None
-            and assessment.row.invoker is Invoker.PLAIN
-        ):
+        reach = torch.inf if steps is None or size is None else steps * size
+        is_plain = assessment.row is not None and assessment.row.invoker is Invoker.PLAIN
+        if is_plain and reach < region.epsilon * (1 - 1e-6):
             short.append(assessment.name)
         failed = assessment.tried & ~assessment.succeeded & assessment.right
         if failed.any() and assessment.shows_failures and region.norm is Norm.LINF:
@@ -236,39 +218,25 @@ def budget_used(evidence: Evidence, limit: float) -> CheckResult:
             if share > limit:
                 lazy.append(assessment.name)
     if short:
-        return CheckResult(
-            flagged=True,
-            value=worst,
-            n=len(assessments),
-            assessments=short,
-            reason=f"steps x step size is below epsilon in {', '.join(short)}",
-        )
-    reason = f"budget unused in {', '.join(lazy)}"
-    return CheckResult(
-        bool(lazy), worst, n=len(assessments), assessments=lazy, reason=reason, severity=Severity.WARN if lazy else None
-    )
+        return listing(short, "steps x step size is below epsilon in", value=worst, n=len(assessments))
+    return listing(lazy, "budget unused in", value=worst, n=len(assessments), severity=Severity.WARN)
 
 
-@our_check("D7")
-def seeds_agree(evidence: Evidence, limit: float) -> CheckResult:
+@our_check("D7", "robust accuracy moves by {value:.1%} with the seed", n=max)
+def seeds_agree(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
     """A number that moves with the seed is a draw, not a measurement.
 
     Each random bounded attack under three seeds; flags where robust accuracy ranges over more than the width of its 95 %
     interval.
     """
-    worst, bad, n = 0.0, [], 0
-    assessments = evidence.bounded(lambda p: p.name in evidence.params.attacks and p.stochastic, "random attack")
-    for assessment in assessments:
-        broken = [rerun(evidence, assessment, Changes(seed=evidence.subject.seed + k))[1] for k in (1, 2, 3)]
+    for assessment in evidence.bounded(
+        lambda p: p.name in evidence.params.attacks and p.semantics.stochastic, "random attack"
+    ):
+        broken = [rerun(evidence, assessment, seed=evidence.subject.seed + k)[1] for k in (1, 2, 3)]
         rates = [float((~b).double().mean()) for b in broken]
         _, low, high = rate_interval(~broken[0])
-        spread, n = max(rates) - min(rates), len(broken[0])
-        worst = max(worst, spread)
-        if spread > high - low:
-            bad.append(assessment.name)
-    return CheckResult(
-        bool(bad), worst, n=n, assessments=bad, reason=f"robust accuracy moves by {worst:.1%} with the seed"
-    )
+        spread = max(rates) - min(rates)
+        yield CheckResult(spread > high - low, spread, len(broken[0]), assessments=[assessment.name])
 
 
 @our_check("D8")
@@ -288,56 +256,40 @@ def query_curve_flat(evidence: Evidence, limit: float) -> CheckResult:
     return largest(shares, limit, "still succeeding when queries ran out:")
 
 
-@our_check("D9")
-def implementations_agree(evidence: Evidence, limit: float) -> CheckResult:
+@our_check("D9", none="no method was run from two libraries at the same budget")
+def implementations_agree(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
     """The same method from two libraries must find about the same.
 
     Twins at the same budget on the same samples: flags where robust accuracies differ by more than the threshold and the
     exact McNemar test says so at 5 %.
     """
-    names = {p.metadata.algorithm: p for p in evidence.attacks()}
-    worst, bad, n, reason = 0.0, [], 0, ""
-    for first, second in TWINS:
-        if first not in names or second not in names or names[first].region != names[second].region:
+    attacks = {p.metadata.algorithm: p for p in evidence.attacks()}
+    for twins in TWINS:
+        first, other = map(attacks.get, twins)
+        if first is None or other is None or first.region != other.region:
             continue
-        first_attack, other = names[first], names[second]
-        shared = evidence.covered([first_attack]) & evidence.covered([other])
-        broken_first, right = (evidence.union([p], lambda q: q.succeeded) & shared for p in (first_attack, other))
-        a, b, size = int((broken_first & ~right).sum()), int((right & ~broken_first).sum()), max(1, int(shared.sum()))
-        n, worst = n + 1, max(worst, abs(a - b) / size)
-        if abs(a - b) / size > limit and significantly_more(max(a, b), min(a, b)):
-            bad += [first_attack.name, other.name]
-            reason = f"{first_attack.name} and {other.name} differ by {abs(a - b) / size:.1%}"
-    if not n:
-        raise NotApplicable("no method was run from two libraries at the same budget")
-    return CheckResult(bool(bad), worst, n=n, assessments=bad, reason=reason)
+        n, only_first, only_other = broken_by_one(evidence, [first], [other])
+        less, more = sorted((int(only_first.sum()), int(only_other.sum())))
+        gap = (more - less) / max(1, n)
+        reason = f"{first.name} and {other.name} differ by {gap:.1%}"
+        flagged = gap > limit and significantly_more(more, less)
+        yield CheckResult(flagged, gap, assessments=[first.name, other.name], reason=reason)
 
 
-@our_check("D10")
-def search_finished(evidence: Evidence, limit: float) -> CheckResult:
+@our_check("D10", none="no minimum-norm attack was tried on any sample")
+def search_finished(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
     """A minimum-norm attack can reach any sample; where it reached none it failed, and the sample is not thereby robust.
 
     The share of attacked samples for which no example was found at any distance; flags where its lower 95 % bound is above
     the threshold.
     """
-    shares, ids, each = [], list[str](), {}
     for assessment in evidence.attacks(lambda p: p.minimum_norm, "minimum-norm attack"):
         tried = assessment.tried & assessment.right
         if tried.any():
             lost = tried & (assessment.tensor("perturbed_predictions") == assessment.tensor("targets"))
             share, low, _ = rate_interval(lost[tried])
-            shares.append(share)
-            if low > limit:
-                ids += assessment.named(lost)
-                each[assessment.name] = (
-                    f"{assessment.name} found none for {int(lost.sum())} of {int(tried.sum())} samples"
-                )
-    if not shares:
-        raise NotApplicable("no minimum-norm attack was tried on any sample")
-    reason = "; ".join(each.values())
-    return CheckResult(
-        bool(each), max(shares), len(shares), samples=ids, assessments=list(each), reason=reason, each=each
-    )
+            reason = f"{assessment.name} found none for {int(lost.sum())} of {int(tried.sum())} samples"
+            yield CheckResult(low > limit, share, 1, assessment.named(lost), [assessment.name], reason)
 
 
 @our_check("D11", threshold=SCREENING)
@@ -386,28 +338,20 @@ def none_far_from_the_strongest(evidence: Evidence, limit: float) -> CheckResult
     all_attacks = evidence.attacks(lambda p: p.region is not None)
     for assessment in (p for p in all_attacks if p.iterative):
         for other in (p for p in all_attacks if p.region == assessment.region and p is not assessment):
-            shared = evidence.covered([assessment]) & evidence.covered([other])
-            mine, theirs = (evidence.union([p], lambda attack: attack.succeeded) & shared for p in (assessment, other))
-            more, less = int((theirs & ~mine).sum()), int((mine & ~theirs).sum())
-            n = int(shared.sum())
+            n, only_mine, only_other = broken_by_one(evidence, [assessment], [other])
+            more, less = int(only_other.sum()), int(only_mine.sum())
             gap = (more - less) / n if n else 0.0
             worst[assessment.name] = max(worst.get(assessment.name, 0.0), gap)
             if gap > limit and significantly_more(more, less) and gap >= worst[assessment.name]:
-                where = _where(assessment)
-                survival_rates = [1 - int(broken.sum()) / n for broken in (mine, theirs)]
+                shared = evidence.covered([assessment]) & evidence.covered([other])
+                broken = (evidence.union([p], lambda q: q.succeeded) & shared for p in (assessment, other))
+                mine, theirs = (1 - int(mask.sum()) / n for mask in broken)
+                where = place_text(assessment.ball.norm, assessment.ball.epsilon)
                 each[assessment.name] = (
                     f"{assessment.name} is far weaker than the strongest one at {where}: of {n} samples it leaves "
-                    f"{survival_rates[0]:.1%} unbroken, "
-                    f"{other.name} {survival_rates[1]:.1%}"
+                    f"{mine:.1%} unbroken, {other.name} {theirs:.1%}"
                 )
     if not worst:
         raise NotApplicable("no budget at which two attacks, one of them iterative, were run on the same samples")
-    return CheckResult(
-        bool(each), max(worst.values()), len(worst), assessments=list(each), reason="; ".join(each.values()), each=each
-    )
-
-
-def _where(assessment: Assessment) -> str:
-    region = assessment.region
-    assert region is not None
-    return place_text(region.norm, region.epsilon)
+    reason, names = "; ".join(each.values()), list(each)
+    return CheckResult(bool(each), max(worst.values()), len(worst), assessments=names, reason=reason, each=each)

@@ -9,7 +9,7 @@ from windtunnel.core.contracts import Verdict
 from windtunnel.core.distances import within
 from windtunnel.core.statistics import median
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
-from windtunnel.evaluation.summary.evidence import PerturbationBall, examples_of, in_latent_space
+from windtunnel.evaluation.summary.evidence import PerturbationBall, in_latent_space
 
 NEARLY_NONE = 0.05  # a share up to which attacks or other verifications are taken to have found nothing
 TIGHT = 2.0  # bounds of a model whose logits truly move half as far as they allow leave little to gain
@@ -32,16 +32,23 @@ def blame(
     n = int(undecided.sum())
     opened = f"{certificate.name} leaves {n} of {int(certificate.right.sum())} samples undecided"
     proving = {
-        other.name: _count(evidence, other, other.tensor("verdicts") == Verdict.VERIFIED, undecided)
+        other.name: int((evidence.everywhere(other, other.tensor("verdicts") == Verdict.VERIFIED) & undecided).sum())
         for other, region in balls
         if other.name != certificate.name and region.norm is ball.norm and region.epsilon >= ball.epsilon
     }
     best = max(proving, key=lambda name: proving[name], default=None)
     if best is not None and proving[best] > NEARLY_NONE * n:
         return f"{opened}: the bound is the cause: {best} verifies {proving[best]} of them; use the method of {best}"
-    broken = int((_broken(evidence, ball) & undecided).sum())
+    perturbing = [p for p in evidence.assessments if p.has("perturbed_inputs") and not in_latent_space(p.artifacts)]
+    broken = int((evidence.union(perturbing, lambda p: p.examples_inside(ball)) & undecided).sum())
     attack_note = f"attacks at this epsilon break {broken} of them"
-    attacks = _attacks(evidence, ball)
+    # What attacks of no smaller budget leave was attacked in the whole ball.
+    attacks = [
+        p
+        for p in evidence.assessments
+        if p.family in ("attacks", "queries") and p.region is not None and p.region.norm is ball.norm
+        if p.region.epsilon >= ball.epsilon * (1 - 1e-9)
+    ]
     tried = int((evidence.covered(attacks) & undecided).sum())
     if broken > n / 2:
         return (
@@ -74,32 +81,6 @@ def _try(certificate: Assessment) -> str:
     if method == "alpha-crown":
         return f"try branch-and-bound{suffix}, or a smaller epsilon"
     return f"try alpha-crown{suffix} or branch-and-bound{suffix}, or a smaller epsilon"
-
-
-def _attacks(evidence: Evidence, ball: PerturbationBall) -> list[Assessment]:
-    """Attacks of the ball's norm whose budget is no smaller: what they leave was attacked in the whole ball."""
-    return [
-        p
-        for p in evidence.assessments
-        if p.family in ("attacks", "queries")
-        and p.region is not None
-        and p.region.norm is ball.norm
-        and p.region.epsilon >= ball.epsilon * (1 - 1e-9)
-    ]
-
-
-def _broken(evidence: Evidence, ball: PerturbationBall) -> Tensor:
-    """(N,) bool: misclassified at some stored input inside the ball, whoever found it."""
-    perturbed = [
-        p
-        for p in evidence.assessments
-        if p.has("perturbed_inputs") and p.has("perturbed_predictions") and not in_latent_space(p.artifacts)
-    ]
-    return evidence.union(perturbed, lambda p: examples_of(p.artifacts) & within(p.distance(ball.norm), ball.epsilon))
-
-
-def _count(evidence: Evidence, assessment: Assessment, mask: Tensor, among: Tensor) -> int:
-    return int((evidence.everywhere(assessment, mask) & among).sum())
 
 
 def _looseness(

@@ -11,16 +11,17 @@ from torch import Tensor
 from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.boundary.models.load import named_classifier
 from windtunnel.core.classifier import Classifier
-from windtunnel.core.contracts import Capability, Norm
+from windtunnel.core.contracts import Capability
 from windtunnel.core.distances import DISTANCE
 from windtunnel.core.errors import UserError
 from windtunnel.core.sample_states import SampleState
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.core.transformations import place_text
-from windtunnel.evaluation.sanity.check import CheckResult, Severity, our_check
-from windtunnel.evaluation.sanity.evidence import Evidence, NotApplicable, NotRun, witness_queries
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, our_check
+from windtunnel.evaluation.sanity.evidence import Evidence, witness_queries
 from windtunnel.evaluation.sanity.model import is_random
-from windtunnel.evaluation.summary.evidence import PerturbationBall, region_evidence, region_of
+from windtunnel.evaluation.sanity.probes import largest_linf
+from windtunnel.evaluation.summary.evidence import PerturbationBall, region_evidence
 from windtunnel.evaluation.witness.balls import Ball
 from windtunnel.evaluation.witness.parameters import search_parameters
 from windtunnel.evaluation.witness.search import Target, WitnessResult, search, train_student, witness_passes
@@ -108,25 +109,26 @@ def claims_of(evidence: Evidence) -> list[Claim]:
     The draw of a sweep counts at the run's own budget, of which the headline and the gate speak; elsewhere it is one algorithm's curve.
     """
     all_artifacts = [p.artifacts for p in evidence.assessments]
-    attacks = [p.artifacts for p in evidence.assessments if p.family != "sweeps"]
+    attacks = [p for p in evidence.assessments if p.family != "sweeps"]
     global_region = PerturbationBall(evidence.params.budget.norm, evidence.params.budget.epsilon)
     minimum_norm = {p.name for p in evidence.assessments if p.minimum_norm}
-    balls = {global_region} | {
-        region for artifacts in attacks if (region := region_of(artifacts)) is not None and region.epsilon > 0
-    }
+    balls = {global_region, *(p.region for p in attacks if p.region is not None and p.region.epsilon > 0)}
     claims = []
     for region in sorted(balls, key=lambda r: (r.norm, r.epsilon)):
         at_region = region_evidence(region, evidence.clean, all_artifacts)
-        drawn_by = at_region if region == global_region else region_evidence(region, evidence.clean, attacks)
+        drawn_by = (
+            at_region
+            if region == global_region
+            else region_evidence(region, evidence.clean, [p.artifacts for p in attacks])
+        )
         certified = at_region.states == SampleState.CERTIFIED.code
         survived = (at_region.states == SampleState.SURVIVED.code) & drawn_by.drawn
         if (survived | certified).any():
-            names = [draw.name for draw in drawn_by.draws]
-            names += [all_artifacts[i].name for i in at_region.certified_by[certified].unique().tolist()]
-            headline = region == global_region or bool({d.name for d in drawn_by.draws} - minimum_norm)
-            claims.append(
-                Claim(region, survived, certified, int(drawn_by.drawn.sum()), tuple(dict.fromkeys(names)), headline)
-            )
+            drawing = [draw.name for draw in drawn_by.draws]
+            proving = [all_artifacts[i].name for i in at_region.certified_by[certified].unique().tolist()]
+            headline = region == global_region or bool(set(drawing) - minimum_norm)
+            names, attacked = tuple(dict.fromkeys(drawing + proving)), int(drawn_by.drawn.sum())
+            claims.append(Claim(region, survived, certified, attacked, names, headline))
     if not claims:
         raise NotApplicable("no budget at which a sample survived an attack or is certified")
     return claims
@@ -145,7 +147,7 @@ def passes_allowed(evidence: Evidence) -> int:
     Half of `sanity.queries` bounds those of a Python function; the other checks ask the other half.
     """
     allowed = witness_passes(attack_passes(evidence))
-    module = evidence.subject.classifier.module
+    module = evidence.classifier.module
     if isinstance(module, PredictFunction):
         share = witness_queries(evidence.params.sanity)
         module.allowed = module.queries_asked + share  # what the checks before left of theirs is not added
@@ -160,29 +162,27 @@ def testimonies(evidence: Evidence) -> list[Testimony]:
 
 def _testimonies(evidence: Evidence) -> list[Testimony]:
     claims = claims_of(evidence)
-    subject, seed = evidence.subject, evidence.subject.seed
+    seed, classifier = evidence.subject.seed, evidence.classifier
     with seeded(derive_seed(seed, "witness")):
         random_model = is_random(evidence)
         passes_left, known_samples, student = passes_allowed(evidence), _known(evidence), _surrogate(evidence)
         testimonies_found = []
         for number, claim in enumerate(claims):
-            share = passes_left // (len(claims) - number)
+            share, epsilon = passes_left // (len(claims) - number), claim.region.epsilon
             indices = _drawn(claim, max(FEWEST_SAMPLES, share // PASSES_FOR_A_SAMPLE), seed)
-            inputs, labels = subject.dataset.inputs[indices], subject.dataset.targets[indices]
-            seeds = [derive_seed(seed, "witness", claim.words, evidence.ids[i]) for i in indices.tolist()]
+            inputs, labels = evidence.data.inputs[indices], evidence.data.targets[indices]
+            seeds = [derive_seed(seed, "witness", claim.words, name) for name in evidence.named(indices)]
             if transformation := claim.region.transformation:
-                epsilon = claim.region.epsilon
-                result = search_parameters(subject.classifier, transformation, epsilon, inputs, labels, seeds, share)
-                passes_left -= int(result.passes.sum())
-                testimonies_found.append(Testimony(claim, indices, result))
-                continue
-            ball = Ball(claim.region.norm, claim.region.epsilon, *subject.dataset.value_range)
-            gradients = Capability.AUTOGRAD in subject.classifier.capabilities
-            target = Target(subject.classifier, ball, gradients, random_model, student, *known_samples)
-            result = search(target, inputs, labels, seeds, share)
-            reached = result.passes > 0
+                result = search_parameters(classifier, transformation, epsilon, inputs, labels, seeds, share)
+            else:
+                ball = Ball(claim.region.norm, epsilon, *evidence.data.value_range)
+                gradients = Capability.AUTOGRAD in classifier.capabilities
+                target = Target(classifier, ball, gradients, random_model, student, *known_samples)
+                result = search(target, inputs, labels, seeds, share)
+                reached = result.passes > 0
+                indices, result = indices[reached], result.at(reached)
             passes_left -= int(result.passes.sum())
-            testimonies_found.append(Testimony(claim, indices[reached], result.at(reached)))
+            testimonies_found.append(Testimony(claim, indices, result))
     return testimonies_found
 
 
@@ -191,8 +191,9 @@ def _drawn(claim: Claim, n: int, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(derive_seed(seed, "witness", claim.words))
     pools = [mask.nonzero().flatten() for mask in (claim.survived, claim.certified)]
     total = sum(map(len, pools))
+    counts = [max(1, round(n * len(pool) / total)) for pool in pools]
     chosen = [
-        pool[torch.randperm(len(pool), generator=generator)[: max(1, round(n * len(pool) / total))]] for pool in pools
+        pool[torch.randperm(len(pool), generator=generator)[:count]] for pool, count in zip(pools, counts, strict=True)
     ]
     together = torch.cat(chosen)
     return together[torch.randperm(len(together), generator=generator)]
@@ -200,26 +201,22 @@ def _drawn(claim: Claim, n: int, seed: int) -> Tensor:
 
 def _known(evidence: Evidence) -> tuple[Tensor, Tensor]:
     """Return samples with the class that the model gives them, or their label where it was not asked: (m, ...), int64 (m,)."""
-    data = evidence.subject.dataset
-    known_samples = [(data.inputs[:KNOWN], evidence.subject.clean_predictions[:KNOWN])]
+    known_inputs, known_classes = [evidence.data.inputs[:KNOWN]], [evidence.subject.clean_predictions[:KNOWN]]
     if evidence.train is not None:
-        known_samples.append((evidence.train.inputs[:KNOWN], evidence.train.targets[:KNOWN]))
-    inputs, classes = (torch.cat([pair[i] for pair in known_samples]) for i in (0, 1))
-    return inputs, classes
+        known_inputs.append(evidence.train.inputs[:KNOWN])
+        known_classes.append(evidence.train.targets[:KNOWN])
+    return torch.cat(known_inputs), torch.cat(known_classes)
 
 
 def _surrogate(evidence: Evidence) -> Classifier:
     """Return the model at `sanity.surrogate`, else a student of the model under assessment. Raises NotRun where the former is not there."""
-    settings, data, classifier = evidence.params.sanity, evidence.subject.dataset, evidence.subject.classifier
-    if settings.surrogate is not None:
-        try:
-            return named_classifier(
-                "sanity.surrogate", settings.surrogate, data, str(classifier.device), evidence.params.tracking.uri
-            )
-        except UserError as error:
-            raise NotRun(str(error)) from error
-    noise = max((r.epsilon for r in evidence.regions if r.norm is Norm.LINF), default=8 / 255)
-    return train_student(*_known(evidence), data, classifier.device, evidence.subject.seed, noise)
+    data, device, named = evidence.data, evidence.classifier.device, evidence.params.sanity.surrogate
+    if named is None:
+        return train_student(*_known(evidence), data, device, evidence.subject.seed, largest_linf(evidence))
+    try:
+        return named_classifier("sanity.surrogate", named, data, str(device), evidence.params.tracking.uri)
+    except UserError as error:
+        raise NotRun(str(error)) from error
 
 
 @our_check(CHECK)
@@ -243,29 +240,17 @@ def witness_finds_nothing(evidence: Evidence, limit: float) -> CheckResult:
         if wrong.any() or testimony.lower_bound > limit
     ]
     worst = max(witnessed, key=lambda testimony: testimony.lower_bound)
-    hard = any(wrong.any() for wrong in false) or any(
-        testimony.lower_bound > NOT_VALID and testimony.claim.headline for testimony in witnessed
-    )
-    passes, tried = (
-        sum(int(testimony.result.passes.sum()) for testimony in witnessed),
-        sum(len(testimony.indices) for testimony in witnessed),
-    )
+    hard = any(wrong.any() for wrong in false) or any(t.lower_bound > NOT_VALID and t.claim.headline for t in witnessed)
+    passes, tried = sum(int(t.result.passes.sum()) for t in witnessed), sum(len(t.indices) for t in witnessed)
     reasons = {testimony.claim.words: _words(evidence, testimony, wrong) for testimony, wrong in bad}
     each = {name: reasons[testimony.claim.words] for testimony, _ in bad for name in testimony.claim.names}
     flagged = torch.zeros(len(evidence.ids), dtype=torch.bool)
     for testimony, wrong in bad:
         flagged[testimony.indices[testimony.missed | wrong]] = True
-    return CheckResult(
-        bool(bad),
-        worst.share,
-        n=tried,
-        samples=evidence.named(flagged),
-        assessments=list(each),
-        reason="; ".join(reasons.values()),
-        note=f"{passes} passes on {tried} samples at {', '.join(testimony.claim.words for testimony in witnessed)}",
-        severity=Severity.HARD if hard else Severity.WARN,
-        each=each,
-    )
+    samples, reason = evidence.named(flagged), "; ".join(reasons.values())
+    note = f"{passes} passes on {tried} samples at {', '.join(testimony.claim.words for testimony in witnessed)}"
+    severity = Severity.HARD if hard else Severity.WARN
+    return CheckResult(bool(bad), worst.share, tried, samples, list(each), reason, note, severity, each)
 
 
 def _false_certificates(evidence: Evidence, testimony: Testimony) -> Tensor:
@@ -276,19 +261,16 @@ def _false_certificates(evidence: Evidence, testimony: Testimony) -> Tensor:
 
 def _words(evidence: Evidence, testimony: Testimony, wrong: Tensor) -> str:
     """Describe the broken samples at one budget, with an example."""
-    parts = []
+    parts, claim = [], testimony.claim
     if wrong.any():
-        example = _example(evidence, testimony, wrong)
-        parts.append(
-            f"broke {int(wrong.sum())} of {int(testimony.certified.sum())} certified samples at {testimony.claim.words} ({example})"
-        )
+        certified, example = int(testimony.certified.sum()), _example(evidence, testimony, wrong)
+        parts.append(f"broke {int(wrong.sum())} of {certified} certified samples at {claim.words} ({example})")
     if testimony.missed.any():
-        survived = int(testimony.claim.survived.sum())
+        missed, survived = int(testimony.missed.sum()), int(claim.survived.sum())
         parts.append(
-            f"broke {int(testimony.missed.sum())} of {testimony.tried} samples that {', '.join(testimony.claim.names)} left at "
-            f"{testimony.claim.words} ({_example(evidence, testimony, testimony.missed)}; {survived} of "
-            f"{testimony.claim.attacked} survived, so robust accuracy there is too "
-            f"high by at least {testimony.lower_bound:.1%})"
+            f"broke {missed} of {testimony.tried} samples that {', '.join(claim.names)} left at {claim.words} "
+            f"({_example(evidence, testimony, testimony.missed)}; {survived} of {claim.attacked} survived, so robust accuracy "
+            f"there is too high by at least {testimony.lower_bound:.1%})"
         )
     return "; ".join(parts)
 
@@ -308,16 +290,15 @@ def stored_examples(evidence: Evidence) -> Tensors:
     rows = [(testimony, testimony.result.broken.nonzero().flatten()[:KEPT]) for testimony in witnessed]
     if not any(len(stored) for _, stored in rows):
         return {}
-    inputs = torch.cat([testimony.result.examples[stored] for testimony, stored in rows])
     codes = {norm: code for code, norm in enumerate(DISTANCE)}
-    norms = [codes.get(testimony.claim.region.norm, -1) for testimony, stored in rows for _ in stored]
+    regions = [testimony.claim.region for testimony, stored in rows for _ in stored]
     return {
         "witness": {
-            "inputs": inputs,
+            "inputs": torch.cat([testimony.result.examples[stored] for testimony, stored in rows]),
             "samples": torch.cat([testimony.indices[stored] for testimony, stored in rows]),
             "predictions": torch.cat([testimony.result.predictions[stored] for testimony, stored in rows]),
-            "epsilons": torch.tensor([testimony.claim.region.epsilon for testimony, stored in rows for _ in stored]),
-            "norms": torch.tensor(norms),
+            "epsilons": torch.tensor([region.epsilon for region in regions]),
+            "norms": torch.tensor([codes.get(region.norm, -1) for region in regions]),
             "certified": torch.cat([testimony.certified[stored] for testimony, stored in rows]),
         }
     }

@@ -91,7 +91,7 @@ class Resolver:
         if p.sanity.profile != "stored":
             reached = reached.union({"any attack"}, *again)
         if p.sanity.profile == "full":
-            reached |= {CONTROL_LIBRARY, "corruptions run again"}
+            reached |= {CONTROL_LIBRARY, "any corruption suite"}
         yield self._stage(
             "sanity",
             checks,

@@ -51,7 +51,7 @@ OPTIONS: dict[str, Option] = {
         frozenset({"mlflow"}),
         frozenset({"windtunnel.boundary.models.from_mlflow", "windtunnel.boundary.mlflow_server"}),
     ),
-    "corruptions run again": Option(modules=frozenset({"windtunnel.evaluation.sanity.corruptions_recomputed"})),
+    "any corruption suite": Option(modules=frozenset({"windtunnel.assessments.corruptions.assess"})),
     "digits": Option(frozenset({"sklearn"})),
     "image files": Option(frozenset({"PIL"})),
 }
