@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.stats import norm, ttest_1samp
 
-from windtunnel.evaluation.gate.mean_difference import mean_interval
-from windtunnel.evaluation.gate.non_inferiority import Paired, samples_needed, tango_interval
+from windtunnel.evaluation.gate.non_inferiority import Paired, mean_interval, samples_needed, tango_interval
 
 counts = st.integers(0, 40)
 tables = st.builds(Paired, both=counts, gained=counts, lost=counts, neither=counts).filter(lambda t: t.n > 0)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import nearest
 from windtunnel.core.transformations import transformation_of
-from windtunnel.evaluation.gate.mean_difference import mean_interval
-from windtunnel.evaluation.gate.non_inferiority import Method, Paired, paired_interval
+from windtunnel.evaluation.gate.non_inferiority import Method, Paired, mean_interval, paired_interval, samples_needed
 from windtunnel.params.results import Gate
 from windtunnel.records.basis import Basis
 from windtunnel.records.gate import (
@@ -58,10 +57,9 @@ def decide(
     if gate.no_hard_failures and hard_failures:
         samples = _enough_samples(gate, challenger, None)
         return GateResult(Decision.UNSOUND, (*samples, *conditions, *floors), hard_failures)
-    conditions = [*_enough_samples(gate, challenger, champion), *conditions, *floors] + [
-        _against_champion(gate, name, margin, challenger, champion, layer)
-        for name, margin in gate.maximum_regression.items()
-    ]
+    conditions = [*_enough_samples(gate, challenger, champion), *conditions, *floors]
+    for name, margin in gate.maximum_regression.items():
+        conditions.append(_against_champion(gate, name, margin, challenger, champion, layer))
     decision = Decision.PASSED if all(c.holds for c in conditions) else Decision.FAILED
     if any(c.status is ConditionStatus.REFUSED for c in conditions):
         decision = Decision.UNSOUND
@@ -108,9 +106,8 @@ def _basis(name: str, record: OutcomeRecord, layer: Layer | None, n: int | None 
     balls = {(row.norm, row.epsilon) if isinstance(row, Outcomes) else (None, None) for row in rows}
     norm, epsilon = balls.pop() if len(balls) == 1 else (None, None)
     size, total = _size(name, record), len(record.samples)
-    only_first = (
-        layer is not None and layer.only_first and size < total and name.startswith(("worst_case/", "certified/"))
-    )
+    is_sandwich = name.startswith(("worst_case/", "certified/"))
+    only_first = layer is not None and layer.only_first and size < total and is_sandwich
     return str(Basis(norm, epsilon, size if n is None else n, total, only_first))
 
 
@@ -124,19 +121,15 @@ def _no_estimate(name: str, layer: Layer | None) -> str:
     if layer is None or group not in {"worst_case", "certified"} or metric.startswith("accuracy_all"):
         return ""
     if group == "worst_case" and not layer.n_attacked:
-        transformation = transformation_of(layer.norm)
-        ranges = (
-            dict(transformation.ranges) if transformation else {"norm": layer.norm, "epsilon": f"{layer.epsilon:g}"}
-        )
-        budget = "{" + ", ".join(f"{key}: {value}" for key, value in ranges.items()) + "}"
-        attack = (
-            "library: transformations, algorithm: gradient"
-            if transformation
-            else "library: torchattacks, algorithm: PGD"
-        )
+        ranges: dict[str, object] = {"norm": layer.norm, "epsilon": f"{layer.epsilon:g}"}
+        name, attack = "pgd", "library: torchattacks, algorithm: PGD"
+        if transformation := transformation_of(layer.norm):
+            ranges = dict(transformation.ranges)
+            name, attack = "turn", "library: transformations, algorithm: gradient"
+        budget = ", ".join(f"{key}: {value}" for key, value in ranges.items())
         return (
-            f"no attack ran at {layer.budget}, so there is no worst case. Add "
-            f"attacks: {{{'turn' if transformation else 'pgd'}: {{{attack}, budget: {budget}}}}}"
+            f"no attack ran at {layer.budget}, so there is no worst case. "
+            f"Add attacks: {{{name}: {{{attack}, budget: {{{budget}}}}}}}"
         )
     if layer.only_first:
         line = "; ".join(f"{draw.key}.samples.selection: random" for draw in layer.draws)
@@ -166,36 +159,24 @@ def _floor(
 def _against_champion(
     gate: Gate, name: str, margin: float, challenger: OutcomeRecord, champion: OutcomeRecord | None, layer: Layer | None
 ) -> Condition:
-    # scipy takes a second to import; most who read this module's decisions need none of it.
-    from windtunnel.evaluation.gate.non_inferiority import samples_needed
-
     title, alpha = f"{name} vs champion", gate.non_inferiority.alpha
     bound = "lower end above"
     if why := _no_estimate(name, layer):
         return Condition(title, None, -margin, None, False, bound, why, ConditionStatus.REFUSED)
     if champion is None:
-        return Condition(
-            title, None, -margin, None, True, bound, "no champion to compare with", ConditionStatus.NOT_APPLICABLE
-        )
+        why = "no champion to compare with"
+        return Condition(title, None, -margin, None, True, bound, why, ConditionStatus.NOT_APPLICABLE)
     if why := _mismatch(name, challenger, champion):
         return Condition(title, None, -margin, None, False, bound, why)
     comparison = compared(champion.outcomes[name], challenger.outcomes[name], alpha, gate.non_inferiority.method)
-    low, high = comparison.interval
-    holds = low > -margin
-    why = f"{comparison.statement}: a loss of {-low:.3g} cannot be ruled out, {margin:.3g} is allowed"
-    if not holds and comparison.n < (needed := samples_needed(margin, alpha)):
-        why += f"; even equal outcomes need {needed} samples to show that"
-    basis = _basis(name, challenger, layer, comparison.n)
-    return Condition(
-        title,
-        comparison.difference,
-        -margin,
-        (low, high),
-        holds,
-        bound,
-        comparison.statement if holds else why,
-        basis=basis,
-    )
+    low, _ = comparison.interval
+    holds, why = low > -margin, comparison.statement
+    if not holds:
+        why += f": a loss of {-low:.3g} cannot be ruled out, {margin:.3g} is allowed"
+        if comparison.n < (needed := samples_needed(margin, alpha)):
+            why += f"; even equal outcomes need {needed} samples to show that"
+    basis, difference = _basis(name, challenger, layer, comparison.n), comparison.difference
+    return Condition(title, difference, -margin, comparison.interval, holds, bound, why, basis=basis)
 
 
 def _mismatch(name: str, challenger: OutcomeRecord, champion: OutcomeRecord) -> str:
@@ -243,12 +224,8 @@ def compared(first: Outcomes | Shares, second: Outcomes | Shares, alpha: float, 
     assert isinstance(first, Outcomes)
     assert isinstance(second, Outcomes)
     pairs = [*zip(first.held, second.held, strict=True)]
-    table = Paired(
-        both=pairs.count((HELD, HELD)),
-        gained=pairs.count((LOST, HELD)),
-        lost=pairs.count((HELD, LOST)),
-        neither=pairs.count((LOST, LOST)),
-    )
+    cells = ((HELD, HELD), (LOST, HELD), (HELD, LOST), (LOST, LOST))
+    table = Paired(*(pairs.count(cell) for cell in cells))
     description = f"{table.gained} gained, {table.lost} lost of {table.n}"
     return Compared(table.n, table.difference, paired_interval(table, alpha, method), description)
 

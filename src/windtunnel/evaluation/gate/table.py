@@ -35,9 +35,8 @@ def failing(result: GateResult) -> list[str]:
     """Return `condition (region, n): why` of each unmet condition; for an unsound evaluation only its hard failures."""
     if result.hard_failures:
         return [*result.hard_failures]
-    return [
-        f"{c.name}{f' ({c.basis})' if c.basis else ''}: {c.reason or 'fails'}" for c in result.conditions if not c.holds
-    ]
+    unmet = [condition for condition in result.conditions if not condition.holds]
+    return [f"{c.name}{f' ({c.basis})' if c.basis else ''}: {c.reason or 'fails'}" for c in unmet]
 
 
 def markdown(result: GateResult) -> str:

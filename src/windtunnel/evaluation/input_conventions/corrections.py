@@ -12,9 +12,10 @@ by far (at 1 %, divided by the number of corrections tried), in one of two ways:
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-from scipy.stats import binom, ttest_rel
+from scipy.stats import ttest_rel
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -22,30 +23,28 @@ from windtunnel.boundary.models.preprocess import Preprocessed, steps_of
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.criterion import SOFTMAX, argmax_or_invalid
 from windtunnel.core.dataset import Dataset
+from windtunnel.evaluation.sanity.rates import ALPHA, discordant, significantly_more
 from windtunnel.params.model import Preprocess
 
-Table = dict[str, tuple[tuple[float, ...], tuple[float, ...]]]
+Normalisations = dict[str, tuple[tuple[float, ...], tuple[float, ...]]]
 # name: (mean, std) of each channel, for inputs in [0, 1].
-COLOUR: Table = {
+COLOUR: Normalisations = {
     "ImageNet's": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "CIFAR-10's": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "CIFAR-100's": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
 }
-GREY: Table = {
+GREY: Normalisations = {
     "MNIST's": ((0.1307,), (0.3081,)),
     "Fashion-MNIST's": ((0.2860,), (0.3530,)),
     "ImageNet's grey": ((0.449,), (0.226,)),
 }
 LEVEL = 0.01
 ENOUGH_POINTS = 0.05
-ENOUGH_LOSS = (
-    0.8  # of the loss as given; sound models, and half-trained ones, have 0.88 and more under every correction
-)
+ENOUGH_LOSS = 0.8  # of the loss as given; sound and half-trained models have 0.88 and more under every correction
 ENOUGH_SAMPLES = 100  # for the loss: a few samples have too few errors to weigh
 _TEMPERATURES = torch.logspace(-2, 1, 31)  # of logits whose deviation is 1
 # A correction within so much of the best one is as good: the first of the list, which is the commonest, is named.
 ALIKE = 0.02
-CHANCE = 0.05  # level at which one of two corrections is named alone
 _RIVALS, _SWAPPED = 3, 3  # so many are named, and tried with channels swapped
 
 
@@ -86,9 +85,8 @@ class Suspicion:
     @property
     def line(self) -> str:
         """The whole sentence."""
-        apart = (
-            f"; not told from {', '.join(name for name, _ in self.rivals)} by more than chance" if self.rivals else ""
-        )
+        names = ", ".join(name for name, _ in self.rivals)
+        apart = f"; not told from {names} by more than chance" if names else ""
         if self.losses is None:
             return f"accuracy {self.given:.0%} as given, {self.corrected:.0%} if {self.words} ({self.samples} samples{apart})"
         given_loss, corrected = self.losses
@@ -112,19 +110,17 @@ class _Tried:
         return self.correction.preprocess if self.correction else None
 
 
-def normalisations(channels: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return (mean, std), each (C, 1, 1), by the name of their data set."""
-    tables: dict[int, Table] = {1: GREY, 3: COLOUR}
-    named = {**tables.get(channels, {}), "a mean and deviation of 0.5": ((0.5,) * channels, (0.5,) * channels)}
-    return {name: (_column(mean), _column(std)) for name, (mean, std) in named.items()}
+def normalisations(channels: int) -> Normalisations:
+    """Return (mean, std) of each channel by the name of their data set."""
+    tables = {1: GREY, 3: COLOUR}
+    return {**tables.get(channels, {}), "a mean and deviation of 0.5": ((0.5,) * channels, (0.5,) * channels)}
 
 
 def expectations(shape: Sequence[int]) -> Iterator[Correction]:
     """Yield the value conventions that a model may expect of images (C, H, W), the commonest first."""
     for name, (mean, std) in normalisations(shape[0]).items():
-        values: dict[str, object] = {"mean": _rounded(mean), "std": _rounded(std)}
-        if not name.endswith("'s") and "grey" not in name:
-            values = {"range": (-1, 1)}
+        is_of_a_data_set = name.endswith("'s") or "grey" in name
+        values: dict[str, object] = {"mean": mean, "std": std} if is_of_a_data_set else {"range": (-1, 1)}
         hypothesis = f"inputs were normalised with {_of(name)}: is normalisation missing inside the model?"
         yield _expecting(hypothesis, name, shape, values)
     hypothesis = "inputs spanned 0 to 255: does the model expect values up to 255?"
@@ -142,15 +138,20 @@ def _expecting(hypothesis: str, name: str, shape: Sequence[int], values: Mapping
     return Correction(hypothesis, lambda x: module.prepared(x).reshape(x.shape), name, preprocess)
 
 
+def _also(correction: Correction, shape: Sequence[int], order: str, what: str, **values: object) -> Correction:
+    """Return the correction for a model that differs in the layout of its channels as well."""
+    assert correction.preprocess is not None
+    condition, _, question = correction.words.partition(":")
+    changed = {**correction.preprocess.model_dump(exclude_unset=True), **values}
+    return _expecting(f"{condition}, {what} ({order}):{question}", f"{correction.name} in {order}", shape, changed)
+
+
 def with_channels_swapped(correction: Correction, shape: Sequence[int]) -> Correction:
     """Return the correction for a model whose channels are the other way round."""
     assert correction.preprocess is not None
     values = correction.preprocess.model_dump(exclude_unset=True)
-    values.update({key: values[key][::-1] for key in ("mean", "std") if key in values}, channels="BGR")
-    condition, _, question = correction.words.partition(":")
-    return _expecting(
-        f"{condition}, channels the other way round (BGR):{question}", f"{correction.name} in BGR", shape, values
-    )
+    swapped = {key: values[key][::-1] for key in ("mean", "std") if key in values}
+    return _also(correction, shape, "BGR", "channels the other way round", channels="BGR", **swapped)
 
 
 def corrections(data: Dataset, *, is_flat: bool = False) -> Iterator[Correction]:
@@ -169,20 +170,13 @@ def corrections(data: Dataset, *, is_flat: bool = False) -> Iterator[Correction]
             hypothesis = "channels came last: does the model expect NHWC?"
             yield _expecting(hypothesis, "NHWC", shape, {"layout": "NHWC"})
             for correction in expectations(shape):
-                assert correction.preprocess is not None
-                values = {**correction.preprocess.model_dump(exclude_unset=True), "layout": "NHWC"}
-                condition, _, question = correction.words.partition(":")
-                yield _expecting(
-                    f"{condition}, channels last (NHWC):{question}", f"{correction.name} in NHWC", shape, values
-                )
+                yield _also(correction, shape, "NHWC", "channels last", layout="NHWC")
     for name, (mean, std) in normalisations(shape[0]).items():
-        yield Correction(
-            f"a normalisation with {_of(name)} were undone: are the inputs normalised twice, in the data and in the model?",
-            _undone(mean, std),
-        )
-    yield Correction(
-        "black and white changed places: is ink dark in the data, and bright in training?", lambda x: 1 - x
-    )
+        hypothesis = f"a normalisation with {_of(name)} were undone: are the inputs normalised twice, in the data and in the model?"
+        columns = (torch.tensor(values).view(-1, 1, 1) for values in (mean, std))
+        yield Correction(hypothesis, partial(_undone, *columns))
+    hypothesis = "black and white changed places: is ink dark in the data, and bright in training?"
+    yield Correction(hypothesis, lambda x: 1 - x)
     if shape[1] == shape[2]:
         yield Correction("rows and columns changed places: are images stored transposed?", lambda x: x.transpose(2, 3))
 
@@ -200,28 +194,18 @@ def suspicion(classifier: Classifier | None, data: Dataset, logits: Tensor) -> S
     believed = by_accuracy or [candidate for candidate in tried if _surer(baseline, candidate, len(tried))]
     if not believed:
         return None
-    best = max(_mean(candidate.right) for candidate in believed)
-    alike = [candidate for candidate in believed if _mean(candidate.right) >= best - ALIKE]
+    most = max(_mean(candidate.right) for candidate in believed)
+    alike = [candidate for candidate in believed if _mean(candidate.right) >= most - ALIKE]
     surest = min(alike, key=lambda candidate: 0.0 if candidate.losses is None else _mean(candidate.losses))
-    best_candidate = next(candidate for candidate in alike if not _beats(surest, candidate))
-    rivals = tuple(
+    best = next(candidate for candidate in alike if not _beats(surest, candidate))
+    rivals = [
         (candidate.correction.name, candidate.preprocess)
-        for candidate in (alike if best_candidate.preprocess else [])
-        if candidate is not best_candidate
-        and candidate.correction
-        and candidate.preprocess
-        and not _beats(best_candidate, candidate)
-    )
-    losses = None if by_accuracy else (_mean(baseline.losses), _mean(best_candidate.losses))
-    return Suspicion(
-        best_candidate.words,
-        _mean(baseline.right),
-        _mean(best_candidate.right),
-        len(data),
-        losses,
-        best_candidate.preprocess,
-        rivals[:_RIVALS],
-    )
+        for candidate in (alike if best.preprocess else [])
+        if candidate is not best and candidate.correction and candidate.preprocess and not _beats(best, candidate)
+    ]
+    losses = None if by_accuracy else (_mean(baseline.losses), _mean(best.losses))
+    accuracies = (_mean(baseline.right), _mean(best.right))
+    return Suspicion(best.words, *accuracies, len(data), losses, best.preprocess, tuple(rivals[:_RIVALS]))
 
 
 def _asked(classifier: Classifier, data: Dataset) -> list[_Tried]:
@@ -235,16 +219,9 @@ def _asked(classifier: Classifier, data: Dataset) -> list[_Tried]:
     if not data.is_image or data.inputs.shape[1] != 3:
         return candidates
     shape = tuple(data.inputs.shape[1:])
-    values = [
-        candidate
-        for candidate in candidates
-        if candidate.preprocess and candidate.preprocess.channels == "RGB" and not candidate.preprocess.layout
-    ]
+    values = [c for c in candidates if c.preprocess and c.preprocess.channels == "RGB" and not c.preprocess.layout]
     likeliest = sorted(values, key=lambda candidate: (-_mean(candidate.right), _mean(candidate.losses)))[:_SWAPPED]
-    swapped = [
-        tried(with_channels_swapped(candidate.correction, shape)) for candidate in likeliest if candidate.correction
-    ]
-    return [*candidates, *swapped]
+    return candidates + [tried(with_channels_swapped(c.correction, shape)) for c in likeliest if c.correction]
 
 
 def _takes_vectors(classifier: Classifier, data: Dataset) -> bool:
@@ -262,13 +239,10 @@ def invisible_channels(classifier: Classifier, data: Dataset, suspicion: Suspici
     if not data.is_image or data.inputs.shape[1] != 3 or torch.equal(data.inputs, data.inputs.flip(1)):
         return ""
     shape = tuple(data.inputs.shape[1:])
-    as_found = _expecting(
-        "", "", shape, suspicion.preprocess.model_dump(exclude_unset=True) if suspicion and suspicion.preprocess else {}
-    )
-    original, swapped = (
-        _tried("", classifier.logits(as_found.inputs(inputs).contiguous()), data.targets)
-        for inputs in (data.inputs, data.inputs.flip(1))
-    )
+    preprocess = suspicion.preprocess.model_dump(exclude_unset=True) if suspicion and suspicion.preprocess else {}
+    as_found = _expecting("", "", shape, preprocess)
+    images = (as_found.inputs(inputs).contiguous() for inputs in (data.inputs, data.inputs.flip(1)))
+    original, swapped = (_tried("", classifier.logits(x), data.targets) for x in images)
     if _beats(original, swapped) or _beats(swapped, original):
         return ""
     return (
@@ -280,12 +254,12 @@ def invisible_channels(classifier: Classifier, data: Dataset, suspicion: Suspici
 
 def _beats(first: _Tried, other: _Tried) -> bool:
     """Return True if the first does better than the second by more than chance, in accuracy or in loss."""
-    gained, lost = int((first.right & ~other.right).sum()), int((other.right & ~first.right).sum())
-    if gained > lost and float(binom.sf(gained - 1, gained + lost, 0.5)) < CHANCE:
+    gained, lost = discordant(first.right, other.right)
+    if significantly_more(gained, lost):
         return True
     if first.losses is None or other.losses is None or gained < lost or torch.equal(first.losses, other.losses):
         return False
-    return float(ttest_rel(other.losses.numpy(), first.losses.numpy(), alternative="greater").pvalue) < CHANCE
+    return float(ttest_rel(other.losses.numpy(), first.losses.numpy(), alternative="greater").pvalue) < ALPHA
 
 
 def _tried(hypothesis: str, logits: Tensor, targets: Tensor, correction: Correction | None = None) -> _Tried:
@@ -304,9 +278,10 @@ def orders(names: tuple[str, ...], logits: Tensor, targets: Tensor) -> Iterator[
     alphabetical = sorted(range(k), key=lambda i: names[i])
     listed = {
         "labels began at 1 in training: is one class too many before the first, or one too few?": [
-            (i - 1) % k for i in range(k)
+            k - 1,
+            *range(k - 1),
         ],
-        "labels were one higher: do they begin at 1 in the data?": [(i + 1) % k for i in range(k)],
+        "labels were one higher: do they begin at 1 in the data?": [*range(1, k), 0],
         "classes were in the order of their numbers as text (0, 1, 10, 11, 2): were folders of training sorted so?": as_text,
         "classes were in alphabetical order: were they in training?": alphabetical,
         "classes were in the reverse order": list(range(k))[::-1],
@@ -325,26 +300,23 @@ def _learnt_order(predicted: Tensor, targets: Tensor, k: int) -> tuple[str, Tens
         learnt, tried = slice(start, None, 2), slice(1 - start, None, 2)
         table = torch.zeros(k, k)
         is_learnt = predicted[learnt] >= 0
-        table.index_put_(
-            (predicted[learnt][is_learnt], targets[learnt][is_learnt]),
-            torch.ones(int(is_learnt.sum())),
-            accumulate=True,
-        )
+        cells = (predicted[learnt][is_learnt], targets[learnt][is_learnt])
+        table.index_put_(cells, torch.ones(int(is_learnt.sum())), accumulate=True)
         order = torch.where(table.sum(1) > 0, table.argmax(1), -1)
         right[tried] = order[predicted[tried].clamp_min(0)] == targets[tried]
     moved = [f"{i} is {int(c)}" for i, c in enumerate(order) if int(c) not in (-1, i)][:3]
-    return (
-        f"classes were in another order ({', '.join(moved)}, ...): is data.class_names in the order of training?",
-        right,
+    hypothesis = (
+        f"classes were in another order ({', '.join(moved)}, ...): is data.class_names in the order of training?"
     )
+    return hypothesis, right
 
 
 def better(original: Tensor, corrected: Tensor, tried: int) -> bool:
     """Return True if a correction is accepted: both arguments are bool (N,), the samples classified correctly."""
-    gained, lost = int((corrected & ~original).sum()), int((original & ~corrected).sum())
+    gained, lost = discordant(corrected, original)
     errors, errors_left = int((~original).sum()), int((~corrected).sum())
     enough = gained - lost >= ENOUGH_POINTS * len(original) or 2 * errors_left <= errors
-    return enough and gained > lost and float(binom.sf(gained - 1, gained + lost, 0.5)) < LEVEL / tried
+    return enough and significantly_more(gained, lost, tried, LEVEL)
 
 
 def _surer(original: _Tried, corrected: _Tried, tried: int) -> bool:
@@ -370,13 +342,5 @@ def _of(name: str) -> str:
     return name if name.startswith("a mean") else f"{name} mean and deviation"
 
 
-def _rounded(values: Tensor) -> tuple[float, ...]:
-    return tuple(round(value, 4) for value in values.flatten().tolist())
-
-
-def _undone(mean: Tensor, std: Tensor) -> Callable[[Tensor], Tensor]:
-    return lambda x: x * std + mean
-
-
-def _column(values: tuple[float, ...]) -> Tensor:
-    return torch.tensor(values).view(-1, 1, 1)
+def _undone(mean: Tensor, std: Tensor, inputs: Tensor) -> Tensor:
+    return inputs * std + mean

@@ -30,9 +30,8 @@ def twice_normalised(classifier: Classifier) -> str:
         return ""
     black, white = first_inputs.reshape(2, *shape).flatten(2).mean(2)  # also where a linear layer is given flat images
     for first, second, mean, std in _pairs(shape[0]):
-        if torch.allclose(black, mean, atol=_ALIKE * float(1 / std.min())) and torch.allclose(
-            white - black, 1 / std, rtol=_ALIKE
-        ):
+        is_mean = torch.allclose(black, mean, atol=_ALIKE * float(1 / std.min()))
+        if is_mean and torch.allclose(white - black, 1 / std, rtol=_ALIKE):
             span = f"{float(black.min()):.2f} to {float(white.max()):.2f}"
             return (
                 f"the model's first layer is given values from {span}: inputs are normalised with {first} mean and deviation, and "
@@ -70,7 +69,7 @@ class _First(TorchDispatchMode):
 
 def _pairs(channels: int) -> Iterator[tuple[str, str, Tensor, Tensor]]:
     """(first, second, what black becomes, the deviation of both) for two normalisations in a row, each (C,)."""
-    statistics = {name: (mean.flatten(), std.flatten()) for name, (mean, std) in normalisations(channels).items()}
+    statistics = {name: torch.tensor(values) for name, values in normalisations(channels).items()}
     for first, (mean, std) in statistics.items():
         for second, (mean_again, std_again) in statistics.items():
             yield first, second, (-mean / std - mean_again) / std_again, std * std_again

@@ -61,9 +61,8 @@ def picture(data: Dataset, table: list[Row], path: Path) -> None:
         tile = _image(data.inputs[i], data.value_range)
         scale = _SIDE / max(tile.size)
         size = (max(1, round(tile.width * scale)), max(1, round(tile.height * scale)))
-        sheet.paste(
-            tile.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS), (x_left, _GAP)
-        )
+        how = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS
+        sheet.paste(tile.resize(size, how), (x_left, _GAP))
         wrong = bool(row.label) and row.label != row.prediction
         lines = [f"label {row.label}" if row.label else "no label", f"{row.prediction} {row.confidence:.0%}", row.name]
         for number, line in enumerate(lines):

@@ -33,10 +33,11 @@ def weakest_first(metrics: Mapping[str, Value]) -> tuple[list[str], list[OneClas
 
 def weakest_slices(metrics: Mapping[str, Value]) -> list[SliceRow]:
     """Return the slices of a summary; lowest worst case first, then lowest clean accuracy."""
-    rows = table(tuple[SliceRow, ...], metrics, "slices")
-    return sorted(
-        rows, key=lambda row: (1.0 if row.worst_case_accuracy is None else row.worst_case_accuracy, row.clean_accuracy)
-    )
+
+    def rank(row: SliceRow) -> tuple[float, float]:
+        return 1.0 if row.worst_case_accuracy is None else row.worst_case_accuracy, row.clean_accuracy
+
+    return sorted(table(tuple[SliceRow, ...], metrics, "slices"), key=rank)
 
 
 def gap_words(metrics: Mapping[str, Value], end: str) -> str:

@@ -47,39 +47,24 @@ def headline_metrics(summary: Artifacts, clean: Artifacts, assessments: Sequence
     layer, *_ = layers_of(metrics)
     sizes = {"clean": layer.n, "certified": layer.n_certified, "worst_case": layer.n_attacked}
     top: dict[str, dict[str, Json]] = {}
-    for group, source in (
-        ("certified", "certified_accuracy"),
-        ("clean", "clean_accuracy"),
-        ("worst_case", "worst_case_accuracy"),
-    ):
-        numbers = {
-            key.replace(source, "accuracy"): metrics[key]
-            for key in (*_with_interval(source), *_with_interval(f"{source}_all"))
-            if key in metrics
-        }
+    for group in ("certified", "clean", "worst_case"):
+        source = f"{group}_accuracy"
+        rates = _chosen(summary, (*_with_interval(source), *_with_interval(f"{source}_all")))
+        numbers = {key.replace(source, "accuracy"): value for key, value in rates.items()}
         if numbers:
             numbers["n"] = sizes[group]
-        numbers |= {key: metrics[f"{group}_{key}"] for key in (*OF_CLASSES, *OF_SLICES) if f"{group}_{key}" in metrics}
+        weakest = _chosen(summary, [f"{group}_{key}" for key in (*OF_CLASSES, *OF_SLICES)])
+        numbers |= {key.removeprefix(f"{group}_"): value for key, value in weakest.items()}
         if numbers:
             top[group] = numbers
     for layer in layers_of(metrics):
-        if layer.name:
-            for group, rate, n in (
-                ("worst_case", layer.worst_case, layer.n_attacked),
-                ("certified", layer.certified, layer.n_certified),
-            ):
-                if rate:
-                    block: dict[str, Json] = {"accuracy": rate.value, "n": n}
-                    if limits := rate.limits:
-                        block |= {"accuracy_ci_low": limits[0], "accuracy_ci_high": limits[1]}
-                    top.setdefault(group, {})[layer.name] = block
-    calibration: dict[str, Json] = {
-        key: clean.metrics[key] for key in ("nll", "ece", "adaptive_ece", "brier") if key in clean.metrics
-    }
-    top["clean"] = {**top.get("clean", {}), **calibration}
-    entries = {
-        a.name: {key: a.metrics[key] for key in leading(a.metadata.family) if key in a.metrics} for a in assessments
-    }
+        ends = {"worst_case": (layer.worst_case, layer.n_attacked), "certified": (layer.certified, layer.n_certified)}
+        for group, (end, n) in ends.items():
+            if layer.name and end:
+                limits = dict(zip(("accuracy_ci_low", "accuracy_ci_high"), end.limits or (), strict=False))
+                top.setdefault(group, {})[layer.name] = {"accuracy": end.value, "n": n, **limits}
+    top["clean"] = {**top.get("clean", {}), **_chosen(clean, ("nll", "ece", "adaptive_ece", "brier"))}
+    entries = {a.name: _chosen(a, leading(a.metadata.family)) for a in assessments}
     slices: dict[str, dict[str, Json]] = {}
     for row in table(tuple[SliceRow, ...], metrics, "slices"):
         rates = row.model_dump(mode="json", exclude={"column", "value", "states", "n_attacked"}, exclude_none=True)
@@ -106,9 +91,8 @@ def write_series(summary: Artifacts, assessments: Sequence[Artifacts], directory
                 # A bar has one name: bars of one name are stacked, and accuracies must not be added up.
                 bar = f"{budget} {end.removesuffix('_accuracy').replace('_', ' ')}"
                 ends_of_interval = dict(zip(("ci_low", "ci_high"), value.limits or ("", ""), strict=True))
-                rows.append(
-                    {"bar": bar, "budget": budget, "end": end, "accuracy": value.value, **ends_of_interval, "n": size}
-                )
+                row = {"bar": bar, "budget": budget, "end": end, "accuracy": value.value, **ends_of_interval, "n": size}
+                rows.append(row)
     write_csv(directory / "sandwich.csv", ("bar", "budget", "end", "accuracy", "ci_low", "ci_high", "n"), rows)
     bars: list[dict[str, object]] = []
     for artifacts in (summary, *assessments):
@@ -128,11 +112,13 @@ def write_series(summary: Artifacts, assessments: Sequence[Artifacts], directory
                     "n": basis.n,
                 }
             )
-    write_csv(
-        directory / "assessments.csv",
-        ("assessment", "metric", "accuracy", "ci_low", "ci_high", "norm", "epsilon", "n"),
-        bars,
-    )
+    columns = ("assessment", "metric", "accuracy", "ci_low", "ci_high", "norm", "epsilon", "n")
+    write_csv(directory / "assessments.csv", columns, bars)
+
+
+def _chosen(artifacts: Artifacts, keys: Sequence[str]) -> dict[str, Json]:
+    """Return those of the metrics `keys` that an assessment has."""
+    return {key: artifacts.metrics[key] for key in keys if key in artifacts.metrics}
 
 
 def _with_interval(name: str) -> tuple[str, str, str]:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -17,9 +16,6 @@ from windtunnel.params.schema import Params
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.gate import HELD, LOST, NOT_ASSESSED, PAIRED_METRIC, OutcomeRecord, Outcomes, Shares
 from windtunnel.records.sandwich import layers_of
-
-V = TypeVar("V")
-A = TypeVar("A")
 
 
 def record_outcomes(
@@ -42,70 +38,66 @@ def record_outcomes(
     # Corruptions decide nothing of the worst case.
     settings: dict[str, Json] = {a.name: entries_run[a.name] for a in assessments if a.kind in _HELD}
     right = clean.tensor("clean_predictions") == clean.tensor("targets")
-    states, drawn = summary.tensor("sample_states"), summary.tensor("drawn")
-    survived, certified = (states == state.code for state in (SampleState.SURVIVED, SampleState.CERTIFIED))
-    outcomes: dict[str, Outcomes | Shares] = {"clean/accuracy": Outcomes(_digest(samples), _row(right))}
-    all_samples, ball = torch.ones_like(drawn), (params.budget.norm, params.budget.epsilon)
-    sandwiched = drawn if drawn.any() else all_samples
-    for metric, source, robust, of in (
+    everyone, certified, robust = torch.ones_like(right), *_ends(summary.tensor("sample_states"))
+    drawn = summary.tensor("drawn")
+    sandwiched = drawn if drawn.any() else everyone
+    of_clean, of_run = _digest(samples), _digest(samples, budget, settings)
+    ball = (params.budget.norm, params.budget.epsilon)
+    outcomes: dict[str, Outcomes | Shares] = {"clean/accuracy": Outcomes(of_clean, _row(right, everyone))}
+    for metric, source, is_held, of in (
         ("certified/accuracy", "certified_accuracy", certified, sandwiched),
-        ("certified/accuracy_all", "certified_accuracy_all", certified, all_samples),
-        ("worst_case/accuracy", "worst_case_accuracy", certified | survived, drawn),
+        ("certified/accuracy_all", "certified_accuracy_all", certified, everyone),
+        ("worst_case/accuracy", "worst_case_accuracy", robust, drawn),
     ):
         if source in summary.metrics:
-            row = _spread(_row(robust[of]), of.nonzero().flatten().tolist(), len(of), NOT_ASSESSED)
-            outcomes[metric] = Outcomes(_digest(samples, budget, settings), "".join(row), *ball)
+            outcomes[metric] = Outcomes(of_run, _row(is_held, of), *ball)
     for (column, value), members in zip(slices_of(summary), summary.data.get(MEMBERS, ()), strict=True):
         for source, is_held, of in (
-            ("clean_accuracy", right, all_samples),
+            ("clean_accuracy", right, everyone),
             ("certified_accuracy", certified, sandwiched),
-            ("worst_case_accuracy", certified | survived, drawn),
+            ("worst_case_accuracy", robust, drawn),
         ):
-            mine = of & members
-            if source in summary.metrics and mine.any():
-                row = _spread(_row(is_held[mine]), mine.nonzero().flatten().tolist(), len(mine), NOT_ASSESSED)
-                is_clean = source.startswith("clean")
-                digest = _digest(samples) if is_clean else _digest(samples, budget, settings)
-                outcomes[f"slices/{column}/{value}/{source}"] = Outcomes(
-                    digest, "".join(row), *(() if is_clean else ball)
-                )
+            if source in summary.metrics and (of & members).any():
+                held, is_clean = _row(is_held, of & members), source == "clean_accuracy"
+                row = Outcomes(of_clean, held) if is_clean else Outcomes(of_run, held, *ball)
+                outcomes[f"slices/{column}/{value}/{source}"] = row
     layers = layers_of(summary.metrics) if "sandwich_states" in summary.data else ()
     for position, layer in enumerate(layers):
-        if layer.name:
-            drawn, states = summary.tensor("sandwich_drawn")[position], summary.tensor("sandwich_states")[position]
-            survived, certified = (states == s.code for s in (SampleState.SURVIVED, SampleState.CERTIFIED))
-            scope: Json = {"norm": layer.norm.value, "epsilon": layer.epsilon}
-            ends = (("worst_case", layer.worst_case, certified | survived), ("certified", layer.certified, certified))
-            for group, rate, robust in ends:
-                of = drawn if drawn.any() else all_samples
-                if rate:
-                    row = _spread(_row(robust[of]), of.nonzero().flatten().tolist(), len(of), NOT_ASSESSED)
-                    outcomes[f"{group}/{layer.name}/accuracy"] = Outcomes(
-                        _digest(samples, scope, settings), "".join(row), layer.norm, layer.epsilon
-                    )
+        if not layer.name:
+            continue
+        drawn = summary.tensor("sandwich_drawn")[position]
+        certified, robust = _ends(summary.tensor("sandwich_states")[position])
+        scope: Json = {"norm": layer.norm.value, "epsilon": layer.epsilon}
+        of_layer = _digest(samples, scope, settings)
+        ends = (("worst_case", layer.worst_case, robust), ("certified", layer.certified, certified))
+        for group, rate, is_held in ends:
+            if rate:
+                held = _row(is_held, drawn if drawn.any() else everyone)
+                outcomes[f"{group}/{layer.name}/accuracy"] = Outcomes(of_layer, held, layer.norm, layer.epsilon)
     for artifacts in assessments:
         if (metric := PAIRED_METRIC[artifacts.kind]) not in artifacts.metrics:
             continue
-        places, name = indices_of(artifacts, clean.sample_names).tolist(), f"{artifacts.name}/{metric}"
+        places, name = indices_of(artifacts, clean.sample_names), f"{artifacts.name}/{metric}"
         if artifacts.kind in _HELD:
+            is_held, of = torch.zeros_like(right), torch.zeros_like(right)
+            is_held[places], of[places] = _HELD[artifacts.kind](artifacts), True
             # An attack on what others left depends on the settings of those others too.
             own_scope = settings if blocks[artifacts.name].get("on") else entries_run[artifacts.name]
-            row = _spread(_row(_HELD[artifacts.kind](artifacts)), places, len(right), NOT_ASSESSED)
             region = artifacts.metadata.semantics.perturbation
-            outcomes[name] = Outcomes(_digest(samples, budget, own_scope), "".join(row), region.norm, region.epsilon)
+            digest = _digest(samples, budget, own_scope)
+            outcomes[name] = Outcomes(digest, _row(is_held, of), region.norm, region.epsilon)
         else:
             images = _right_images(artifacts)
-            counts = _spread(images.sum(0).tolist(), places, len(right), None)
-            outcomes[name] = Shares(_digest(samples, entries_run[artifacts.name]), tuple(counts), len(images))
+            counts = dict(zip(places.tolist(), images.sum(0).tolist(), strict=True))
+            shares = tuple(counts.get(i) for i in range(len(right)))
+            outcomes[name] = Shares(_digest(samples, entries_run[artifacts.name]), shares, len(images))
     return OutcomeRecord(clean.metadata.provenance.model_digest, tuple(clean.sample_names), outcomes)
 
 
-def _spread(values: Sequence[V], places: Sequence[int], n: int, absent: A) -> list[V | A]:
-    """Return the values at their places among n samples."""
-    row: list[V | A] = [absent] * n
-    for position, value in zip(places, values, strict=True):
-        row[position] = value
-    return row
+def _ends(states: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which samples of `states` (N,) are certified, and which count as right in the worst case; bool (N,)."""
+    certified = states == SampleState.CERTIFIED.code
+    return certified, certified | (states == SampleState.SURVIVED.code)
 
 
 def _right_images(artifacts: Artifacts) -> Tensor:
@@ -130,8 +122,10 @@ def _verified(artifacts: Artifacts) -> Tensor:
 _HELD = {AssessmentKind.EMPIRICAL_ATTACK: _unbroken, AssessmentKind.FORMAL_VERIFICATION: _verified}
 
 
-def _row(is_correct: Tensor) -> str:
-    return "".join(HELD if is_set else LOST for is_set in is_correct.to(torch.bool).tolist())
+def _row(is_held: Tensor, assessed: Tensor) -> str:
+    """Return the outcome of each sample, both masks bool (N,)."""
+    pairs = zip(is_held.tolist(), assessed.tolist(), strict=True)
+    return "".join((HELD if held else LOST) if is_assessed else NOT_ASSESSED for held, is_assessed in pairs)
 
 
 def _digest(*parts: Json) -> str:

@@ -62,8 +62,7 @@ def security_curves(assessments: Sequence[Artifacts]) -> list[SecurityCurve]:
 
 
 def _curves(artifacts: Artifacts) -> Iterator[SecurityCurve]:
-    region, metrics = region_of(artifacts), artifacts.metrics
-    kind = artifacts.kind
+    region, metrics, kind = region_of(artifacts), artifacts.metrics, artifacts.kind
     if region is None or kind == AssessmentKind.STATISTICAL_SAMPLING:
         return
     if kind == AssessmentKind.FORMAL_VERIFICATION:
@@ -103,18 +102,8 @@ def _of_distances(artifacts: Artifacts, region: PerturbationBall) -> SecurityCur
     epsilons = torch.cat([torch.zeros(1), distances[distances.isfinite()]]).unique()
     rates = [binomial_rate(int((distances > epsilon).sum()), len(distances)) for epsilon in epsilons]
     value, low, high = ([getattr(rate, key) for rate in rates] for key in ("value", "low", "high"))
-    return SecurityCurve(
-        artifacts.name,
-        region.norm,
-        False,
-        epsilons.tolist(),
-        value,
-        low,
-        high,
-        len(distances),
-        region.epsilon,
-        steps=True,
-    )
+    curve = (epsilons.tolist(), value, low, high, len(distances), region.epsilon)
+    return SecurityCurve(artifacts.name, region.norm, False, *curve, steps=True)
 
 
 def _out_of_time(artifacts: Artifacts) -> int:

@@ -37,7 +37,8 @@ def slice_metrics(
     is_certified = states == SampleState.CERTIFIED.code
     is_robust = is_certified | (states == SampleState.SURVIVED.code)
     sandwiched = drawn if drawn.any() else drawn | ~drawn
-    rows, of_ends = [], {"worst_case": [], "certified": []}  # type: tuple[list[SliceRow], dict[str, list[BinomialRate]]]
+    rows: list[SliceRow] = []
+    of_ends: dict[str, list[BinomialRate]] = {}
     for (column, value), mine in zip(names, members, strict=True):
         rates = {"clean": _rate(states[mine] != SampleState.MISCLASSIFIED.code, level)}
         if (mine & drawn).any():
@@ -45,17 +46,16 @@ def slice_metrics(
         if examined and (mine & sandwiched).any():
             chosen = is_certified[mine & sandwiched]
             rates["certified"] = binomial_rate(int(chosen.sum()), len(chosen), level, "clopper_pearson")
-        for end, of_slices in of_ends.items():
-            of_slices += [rates[end]] if end in rates else []
-        numbers = {
-            key: number for end, rate in rates.items() for key, number in rate.metrics(f"{end}_accuracy").items()
-        }
+        numbers: dict[str, float] = {}
+        for end, rate in rates.items():
+            numbers |= rate.metrics(f"{end}_accuracy")
+            of_ends.setdefault(end, []).append(rate)
         counts = {"n": int(mine.sum()), "n_attacked": int((mine & drawn).sum()), "states": state_counts(states[mine])}
         rows.append(SliceRow.model_validate({"column": column, "value": value, **counts, **numbers}))
     metrics: dict[str, Json] = {TABLE: written(rows)} if rows else {}
-    for end, of_slices in of_ends.items():
-        if of_slices:
-            weakest = min(of_slices, key=lambda rate: rate.value)
+    for end in ("worst_case", "certified"):
+        if end in of_ends:
+            weakest = min(of_ends[end], key=lambda rate: rate.value)
             metrics |= weakest.metrics(f"{end}_weakest_slice_accuracy")
     return metrics
 

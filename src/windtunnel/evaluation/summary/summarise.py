@@ -127,9 +127,8 @@ def summarise(
 def _randomness(assessments: Sequence[Artifacts]) -> Randomness:
     """Return where the draws of the summary come from: it is stochastic where what it joins is."""
     drawn = [a.metadata.semantics.randomness for a in assessments if is_randomised(a)]
-    return (
-        Randomness(drawn[0] or Randomness.GLOBAL_RNG) if drawn else Randomness.DETERMINISTIC
-    )  # "": of an older version
+    # "": of an older version.
+    return Randomness(drawn[0] or Randomness.GLOBAL_RNG) if drawn else Randomness.DETERMINISTIC
 
 
 def _regions(assessments: Sequence[Artifacts]) -> set[PerturbationBall]:
@@ -241,10 +240,9 @@ def _caveats(first: RegionEvidence, failures: Sequence[str], assessments: Sequen
             f"no unbiased estimate for all samples. samples.selection: random or stratified gives one.",
         )
     if first.examined.any() and not first.examined.all():
-        yield Caveat(
-            "partly_verified",
-            f"{int((~first.examined).sum())} of {n} samples were not sent to a verifier and count as not certified.",
-        )
+        missing = int((~first.examined).sum())
+        text = f"{missing} of {n} samples were not sent to a verifier and count as not certified."
+        yield Caveat("partly_verified", text)
     if not any(a.kind == AssessmentKind.FORMAL_VERIFICATION and not of_a_smoothed_model(a) for a in assessments):
         yield Caveat("nothing_verified", "No formal verification ran: nothing here is verified.")
 

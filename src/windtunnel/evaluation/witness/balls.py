@@ -54,7 +54,7 @@ class Ball:
             room_left = (self.radius - (sorted_room.cumsum(1) - sorted_room)).clamp(min=0)
             move = torch.zeros_like(room).scatter(1, order, torch.minimum(sorted_room, room_left))
         else:
-            move = torch.where(_largest(size * room, int(self.radius)), room, torch.zeros_like(room))
+            move = torch.where(largest_positive(size * room, int(self.radius)), room, torch.zeros_like(room))
         return (centre + sign * move).clamp(self.low, self.high).view_as(clean)
 
     def project(self, inputs: Tensor, clean: Tensor) -> Tensor:
@@ -69,11 +69,11 @@ class Ball:
         elif self.norm is Norm.L1:
             change = _l1_projection(change, self.radius)
         else:
-            change = torch.where(_largest(change.abs(), int(self.radius)), change, torch.zeros_like(change))
+            change = torch.where(largest_positive(change.abs(), int(self.radius)), change, torch.zeros_like(change))
         return (centre + change).clamp(self.low, self.high).view_as(clean)
 
 
-def _largest(values: Tensor, k: int) -> Tensor:
+def largest_positive(values: Tensor, k: int) -> Tensor:
     """Mask of the k largest positive values of each row; bool like `values` (n, D)."""
     chosen = torch.zeros_like(values, dtype=torch.bool)
     if k > 0:

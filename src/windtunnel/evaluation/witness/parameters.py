@@ -54,24 +54,20 @@ def search_parameters(
     side = max(3, round(_GRID ** (1 / dimensions)) | 1)
     ticks = (torch.linspace(-1, 1, side, dtype=torch.float64) * _SHORT).tolist()
     lattice = torch.tensor(list(itertools.product(ticks, repeat=dimensions)), dtype=torch.float64)
-    each, margins = max(1, passes // max(1, n)), torch.full((n,), -torch.inf)
-    broken, examples = torch.zeros(n, dtype=torch.bool), inputs.clone()
-    predictions, used, methods = torch.full((n,), -1), torch.zeros(n, dtype=torch.int64), [""] * n
+    each, result, criterion = max(1, passes // max(1, n)), WitnessResult.none(inputs), classifier.criterion
     for i, seed in enumerate(seeds):
         generator = torch.Generator().manual_seed(seed)
-        points = torch.cat([lattice, random_units(max(0, each - len(lattice)), dimensions, generator, corner=False)])[
-            :each
-        ]
-        content = None
+        random = random_units(max(0, each - len(lattice)), dimensions, generator, corner=False)
+        points, content = torch.cat([lattice, random])[:each], None
         if transformation.is_patch:
             content = torch.randint(2, (len(points), *inputs.shape[1:]), generator=generator).to(inputs)
         images = at_units(transformation, epsilon, inputs[i].expand(len(points), -1, -1, -1), points, content)
         logits = classifier.logits(images)
-        losses = classifier.criterion.margin_loss(logits, labels[i].expand(len(points)))
+        losses = criterion.margin_loss(logits, labels[i].expand(len(points)))
         worst = int(losses.argmax())
-        used[i] = len(points)
+        result.passes[i] = len(points)
         if losses[worst] > 0:
-            broken[i], examples[i], margins[i] = True, images[worst], losses[worst]
-            predictions[i] = classifier.criterion.predict(logits[worst][None], labels[i][None])[0]
-            methods[i] = "grid of parameters" if worst < len(lattice) else "random parameters"
-    return WitnessResult(broken, examples, margins, predictions, used, tuple(methods))
+            result.broken[i], result.examples[i], result.margins[i] = True, images[worst], losses[worst]
+            result.predictions[i] = criterion.predict(logits[worst][None], labels[i][None])[0]
+            result.methods[i] = "grid of parameters" if worst < len(lattice) else "random parameters"
+    return result

@@ -23,7 +23,7 @@ from windtunnel.core.contracts import Norm
 from windtunnel.core.criterion import Criterion
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.seeds import derive_seed, seeded
-from windtunnel.evaluation.witness.balls import Ball
+from windtunnel.evaluation.witness.balls import Ball, largest_positive
 
 # Passes over the model: a fifth of those of the run's attacks, or 20 samples x 200 passes where that is more.
 _PASSES_AT_LEAST, _SHARE_OF_THE_RUN = 20 * 200, 0.2
@@ -69,24 +69,34 @@ class WitnessResult:
     predictions int64 (n,): the class of each example, -1 where there is none or a logit is not finite.
     """
 
+    methods: list[str]
     broken: Tensor
     examples: Tensor
     margins: Tensor
     predictions: Tensor
     passes: Tensor
-    methods: tuple[str, ...]
+
+    @classmethod
+    def none(cls, inputs: Tensor) -> WitnessResult:
+        """Return the state before a search of `inputs`: nothing tried, nothing broken."""
+        n = len(inputs)
+        margins, predictions = torch.full((n,), -torch.inf), torch.full((n,), -1)
+        broken, passes = torch.zeros(n, dtype=torch.bool), torch.zeros(n, dtype=torch.int64)
+        return cls([""] * n, broken, inputs.clone(), margins, predictions, passes)
+
+    @classmethod
+    def joined(cls, parts: Sequence[WitnessResult]) -> WitnessResult:
+        """Return the results of several searches, one after the other."""
+        columns = (torch.cat([getattr(part, name) for part in parts]) for name in _COLUMNS)
+        return cls([method for part in parts for method in part.methods], *columns)
 
     def at(self, mask: Tensor) -> WitnessResult:
         """Return the same of the samples at `mask` (n,) alone."""
-        methods = tuple(method for method, chosen in zip(self.methods, mask.tolist(), strict=True) if chosen)
-        return WitnessResult(
-            self.broken[mask],
-            self.examples[mask],
-            self.margins[mask],
-            self.predictions[mask],
-            self.passes[mask],
-            methods,
-        )
+        columns = (getattr(self, name)[mask] for name in _COLUMNS)
+        return WitnessResult([self.methods[i] for i in mask.nonzero().flatten().tolist()], *columns)
+
+
+_COLUMNS = ("broken", "examples", "margins", "predictions", "passes")
 
 
 def search(target: Target, inputs: Tensor, labels: Tensor, seeds: Sequence[int], passes: int) -> WitnessResult:
@@ -101,14 +111,7 @@ def search(target: Target, inputs: Tensor, labels: Tensor, seeds: Sequence[int],
         passes_left = passes - sum(int(part.passes.sum()) for part in parts)
         share = passes_left * len(inputs[rows]) // (len(inputs) - start)
         parts.append(_Searching(target, inputs[rows], labels[rows], seeds[rows], share).result())
-    return WitnessResult(
-        broken=torch.cat([part.broken for part in parts]),
-        examples=torch.cat([part.examples for part in parts]),
-        margins=torch.cat([part.margins for part in parts]),
-        predictions=torch.cat([part.predictions for part in parts]),
-        passes=torch.cat([part.passes for part in parts]),
-        methods=tuple(method for part in parts for method in part.methods),
-    )
+    return WitnessResult.joined(parts)
 
 
 class _Searching:
@@ -117,80 +120,68 @@ class _Searching:
     def __init__(self, target: Target, inputs: Tensor, labels: Tensor, seeds: Sequence[int], passes: int) -> None:
         self.target, self.inputs, self.labels, self.left = target, inputs, labels, passes
         self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        self.broken = torch.zeros(len(inputs), dtype=torch.bool)
-        self.examples, self.passes = inputs.clone(), torch.zeros(len(inputs), dtype=torch.int64)
-        self.margins = torch.full((len(inputs),), -torch.inf)
-        self.predictions = torch.full((len(inputs),), -1)
+        self.state = WitnessResult.none(inputs)
         self.best, self.best_margin = inputs.clone(), torch.full((len(inputs),), -torch.inf)
-        self.methods = [""] * len(inputs)
-        self.failed: set[str] = set()
 
     def result(self) -> WitnessResult:
         gradient_passes, criterion = 2 * STEPS + 1, self.target.classifier.criterion
-        if self.target.gradients:
-            self._run("gradient of the margin", gradient_passes, lambda rows: self._ascend(rows, criterion.margin_loss))
+        has_gradients = self.target.gradients
+        if has_gradients:
+            self._run("gradient of the margin", gradient_passes, partial(self._ascend, loss=criterion.margin_loss))
         self._run("other samples", 2 * NEIGHBOURS, self._towards_others)
         if self.target.surrogate is not None:
             self._run("transfer", 1, self._transfer)
-        self._run("random search", SQUARES[0], lambda rows: self._squares(rows, SQUARES[0]))
-        if self.target.gradients:
-            self._run(
-                "gradient of cross entropy",
-                gradient_passes,
-                lambda rows: self._ascend(rows, criterion.loss, at_random=True),
-            )
-        self._run("random search", SQUARES[1], lambda rows: self._squares(rows, SQUARES[1]))
-        for rank in range(2 if self.target.gradients else 0):
+        self._run("random search", SQUARES[0], partial(self._squares, queries=SQUARES[0]))
+        if has_gradients:
+            towards = partial(self._ascend, loss=criterion.loss, at_random=True)
+            self._run("gradient of cross entropy", gradient_passes, towards)
+        self._run("random search", SQUARES[1], partial(self._squares, queries=SQUARES[1]))
+        for rank in range(2 if has_gradients else 0):
             self._run("targeted gradient", gradient_passes, partial(self._ascend, loss=None, rank=rank))
-        if not self.target.gradients:
-            self._run("random search", 2 * SQUARES[1], lambda rows: self._squares(rows, 2 * SQUARES[1]))
-        return WitnessResult(
-            self.broken, self.examples, self.margins, self.predictions, self.passes, tuple(self.methods)
-        )
+        if not has_gradients:
+            self._run("random search", 2 * SQUARES[1], partial(self._squares, queries=2 * SQUARES[1]))
+        return self.state
 
     def _run(self, method: str, cost: int, run: Callable[[Tensor], None]) -> None:
         """Run a method on the unbroken samples that the passes left allow, and confirm what it broke."""
         confirmation = _REPEATS if self.target.is_random else 1
-        rows = (~self.broken).nonzero().flatten()[: self.left // (cost + confirmation)]
+        rows = (~self.state.broken).nonzero().flatten()[: self.left // (cost + confirmation)]
         if not len(rows):
             return
-        before = self.passes.sum()
+        before = self.state.passes.sum()
         try:
             run(rows)
-        except RuntimeError as error:  # the graph is interrupted, or has an operation without a derivative
+        except RuntimeError:  # the graph is interrupted, or has an operation without a derivative
             if "gradient" not in method:
                 raise
-            self.failed.add(f"{method}: {' '.join(str(error).split())[:100]}")
         self._confirm(rows, method, confirmation)
-        self.left -= int(self.passes.sum() - before)
+        self.left -= int(self.state.passes.sum() - before)
 
     def _confirm(self, rows: Tensor, method: str, times: int) -> None:
         """Evaluate the best point of each sample again; it counts if it is in the ball and most predictions are wrong."""
         hopeful = rows[self.best_margin[rows] > 0]
         if not len(hopeful):
             return
-        points, labels = self.best[hopeful], self.labels[hopeful]
-        self.passes[hopeful] += times
+        points, labels, state = self.best[hopeful], self.labels[hopeful], self.state
+        criterion = self.target.classifier.criterion
+        state.passes[hopeful] += times
         answers = [self.target.classifier.logits(points) for _ in range(times)]
-        margins = torch.stack(
-            [_margin_or_broken(self.target.classifier.criterion, logits, labels) for logits in answers]
-        )
+        margins = torch.stack([_margin_or_broken(criterion, logits, labels) for logits in answers])
         wrong = ((margins > 0).double().mean(0) > 0.5) & self.target.ball.contains(points, self.inputs[hopeful])
         confirmed = hopeful[wrong]
-        self.broken[confirmed], self.examples[confirmed] = True, points[wrong]
-        self.margins[confirmed] = margins.sort(0).values[times // 2][
-            wrong
-        ]  # an odd number of answers, some perhaps infinite
+        state.broken[confirmed], state.examples[confirmed] = True, points[wrong]
+        # An odd number of answers, some perhaps infinite.
+        state.margins[confirmed] = margins.sort(0).values[times // 2][wrong]
         likely = torch.stack(answers).mean(0)[wrong]
-        self.predictions[confirmed] = self.target.classifier.criterion.predict(likely, labels[wrong])
-        self.predictions[confirmed[~likely.isfinite().all(1)]] = -1
+        state.predictions[confirmed] = criterion.predict(likely, labels[wrong])
+        state.predictions[confirmed[~likely.isfinite().all(1)]] = -1
         for row in confirmed.tolist():
-            self.methods[row] = method
+            state.methods[row] = method
         self.best_margin[hopeful[~wrong]] = -torch.inf
 
     def _margins(self, points: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
         """Margin loss of the model at `points`, one pass each; infinite where a logit is not finite. (m,)."""
-        self.passes[rows] += 1
+        self.state.passes[rows] += 1
         return _margin_or_broken(self.target.classifier.criterion, self.target.classifier.logits(points), labels)
 
     def _keep(self, rows: Tensor, points: Tensor, margins: Tensor) -> None:
@@ -211,7 +202,7 @@ class _Searching:
             # Points that transfer or random search have improved are near to what gradients alone do not reach.
             start = self.target.ball.project(self.best[rows] + (corner - clean) / 2, clean)
         if loss is None:
-            self.passes[rows] += 1
+            self.state.passes[rows] += 1
             logits = self.target.classifier.logits(clean).scatter(1, labels[:, None], -torch.inf)
             aim = logits.topk(min(rank + 2, logits.shape[1] - 1), dim=1).indices[:, -1]
 
@@ -220,14 +211,13 @@ class _Searching:
                 return pair[:, 0] - pair[:, 1]
 
         alive = torch.arange(len(rows))
-        for points, margins, iterates in ascend(
-            self.target.classifier, self.target.ball, clean, labels, start, loss, STEPS
-        ):
+        iteration = ascend(self.target.classifier, self.target.ball, clean, labels, start, loss, STEPS)
+        for points, margins, iterates in iteration:
             self._keep(rows[iterates], points, margins)
             alive = iterates[margins <= 0]
-            self.passes[rows[iterates]] += 1
-            self.passes[rows[alive]] += 1
-        self.passes[rows[alive]] -= 1  # the last step takes no gradient
+            self.state.passes[rows[iterates]] += 1
+            self.state.passes[rows[alive]] += 1
+        self.state.passes[rows[alive]] -= 1  # the last step takes no gradient
 
     def _towards_others(self, rows: Tensor) -> None:
         """Points of the balls nearest to the nearest samples that the model puts into another class, and to half of the way."""
@@ -245,18 +235,11 @@ class _Searching:
     def _transfer(self, rows: Tensor) -> None:
         """Examples that gradients of the surrogate give."""
         assert self.target.surrogate is not None
-        clean, labels = self.inputs[rows], self.labels[rows]
-        points = clean
-        for moved, _, _ in ascend(
-            self.target.surrogate,
-            self.target.ball,
-            clean,
-            labels,
-            clean,
-            self.target.classifier.criterion.margin_loss,
-            SURROGATE_STEPS,
-            to_the_end=True,
-        ):
+        clean, labels, target = self.inputs[rows], self.labels[rows], self.target
+        assert target.surrogate is not None
+        loss, points = target.classifier.criterion.margin_loss, clean
+        steps = ascend(target.surrogate, target.ball, clean, labels, clean, loss, SURROGATE_STEPS, to_the_end=True)
+        for moved, _, _ in steps:
             points = moved
         self._keep(rows, points, self._margins(points, labels, rows))
 
@@ -337,9 +320,8 @@ class _Proposals:
         channels = self.images.shape[1]
         self.places = torch.stack([torch.rand(queries, 4, generator=g) for g in generators], 1)  # (queries, n, 4)
         self.signs = torch.stack([torch.rand(queries, channels, generator=g) for g in generators], 1) * 2 - 1
-        self.stripes = (
-            torch.stack([torch.rand(channels, 1, self.images.shape[3], generator=g) for g in generators]) * 2 - 1
-        )
+        width = self.images.shape[3]
+        self.stripes = torch.stack([torch.rand(channels, 1, width, generator=g) for g in generators]) * 2 - 1
 
     def start(self, best: Tensor) -> Tensor:
         """Return the best known points; vertical stripes where none but the clean input is known."""
@@ -357,9 +339,8 @@ class _Proposals:
         if height == 1:
             wide = max(1, round(width * share))
         squares = self.places[step][rows]
-        inside = (
-            self._square(squares[:, 0], height, high)[:, :, None] & self._square(squares[:, 1], width, wide)[:, None, :]
-        )
+        rows_inside, columns_inside = _covered(squares[:, 0], height, high), _covered(squares[:, 1], width, wide)
+        inside = rows_inside[:, :, None] & columns_inside[:, None, :]
         square = inside[:, None] * self.signs[step][rows][:, :, None, None].sign()
         clean, moved = self.images[rows], points.reshape(len(rows), *self.images.shape[1:])
         if self.ball.norm is Norm.LINF:
@@ -381,18 +362,15 @@ class _Proposals:
         # The changed elements of the square come first, then the other changed ones, in an order that the query decides.
         weights = torch.frac(torch.arange(fresh[0].numel()) * 0.6180339887 + square_mask[:, 2:3] * 97.0).view_as(fresh)
         priority = (fresh != clean) * (weights + inside[:, None] * 1.0 + 1e-3)
-        is_kept = torch.zeros_like(priority.flatten(1), dtype=torch.bool)
-        if k:
-            top = priority.flatten(1).topk(min(k, priority[0].numel()), dim=1)
-            is_kept.scatter_(1, top.indices, top.values > 0)
+        is_kept = largest_positive(priority.flatten(1), k)
         return torch.where(is_kept.view_as(fresh), fresh, clean)
 
-    @staticmethod
-    def _square(corner: Tensor, side: int, length: int) -> Tensor:
-        """Mask of the positions of a side that a square of this length covers, placed by a number in [0, 1); bool (m, side)."""
-        first = (corner * (side - length + 1)).long().clamp(max=side - length)[:, None]
-        positions = torch.arange(side)
-        return (positions >= first) & (positions < first + length)
+
+def _covered(corner: Tensor, side: int, length: int) -> Tensor:
+    """Mask of the positions of a side that a square of this length covers, placed by a number in [0, 1); bool (m, side)."""
+    first = (corner * (side - length + 1)).long().clamp(max=side - length)[:, None]
+    positions = torch.arange(side)
+    return (positions >= first) & (positions < first + length)
 
 
 def train_student(
@@ -416,8 +394,7 @@ def train_student(
     return fit(Loaded(module.eval(), TORCH, "student", "student of the model"), device, data)
 
 
-_ADAM: dict[str, Any] = {"amsgrad": False, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0, "eps": 1e-8}
-_ADAM |= {"maximize": False}
+_ADAM: dict[str, Any] = dict(amsgrad=False, beta1=0.9, beta2=0.999, weight_decay=0.0, eps=1e-8, maximize=False)
 
 
 def _teach(module: nn.Module, inputs: Tensor, answers: Tensor, generator: torch.Generator) -> None:
