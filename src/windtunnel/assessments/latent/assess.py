@@ -1,13 +1,13 @@
 """The pipeline of a latent assessment: encode, generate, search, measure; for one classifier or for several."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from windtunnel.assessments.latent.correlate import correlations, few_classifiers
-from windtunnel.assessments.latent.examine import decode, examine, predict_codes
+from windtunnel.assessments.latent.examine import decode, examine, plan_of, predict_codes
 from windtunnel.assessments.latent.metrics import (
     accuracy,
     at_epsilon,
@@ -21,7 +21,7 @@ from windtunnel.assessments.latent.metrics import (
     value_metrics,
 )
 from windtunnel.assessments.latent.noise import log_likelihood, scaled_norm, shrink
-from windtunnel.assessments.latent.search import LINF, SCALED_L2, Geometry, Problem, SearchSettings, minimum_search
+from windtunnel.assessments.latent.search import LINF, SCALED_L2, Geometry, Problem, minimum_search
 from windtunnel.assessments.latent.table import LATENT_PGD
 from windtunnel.assessments.latent.tables import ClassifierMetrics
 from windtunnel.assessments.task import Task
@@ -78,12 +78,22 @@ class Codes:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Results of one classifier on them; see `examine` and `conventional`."""
+    """Results of one classifier on the codes, for the samples of `subject`; see `examine` and `conventional`."""
 
-    reconstruction: dict[str, Tensor]
-    generation: dict[str, Tensor]
+    entry: LatentEntry
+    subject: Subject
+    codes: Codes
+    reconstruction: Mapping[str, Tensor]
+    generation: Mapping[str, Tensor]
     accuracy_predictions: Tensor
-    conventional: dict[str, Tensor]
+    conventional: Mapping[str, Tensor]
+
+    @property
+    def sides(self) -> dict[str, tuple[Tensor, Mapping[str, Tensor], Tensor]]:
+        """(codes, what was found around them, their classes) of the generated images, and of the samples where any were encoded."""
+        codes, targets = self.codes, self.subject.dataset.targets
+        sides = {"reconstruction": (codes.latents, self.reconstruction, targets)} if len(codes.latents) else {}
+        return {**sides, "generation": (codes.generated, self.generation, codes.generated_classes)}
 
 
 def assess(
@@ -97,7 +107,7 @@ def assess(
 ) -> AssessmentResult:
     """Run `entry` for the subject's classifier and for `others`, on the same codes.
 
-    everyone: all assessed samples; where `entry` encodes none, their labels say how often each class is generated, and their
+    all_samples: all assessed samples; where `entry` encodes none, their labels say how often each class is generated, and their
     predictions what the clean accuracy is.
 
     Extra keys of robustness_data.pt, for N samples: `latents`, `perturbed_latents` (N, n_L), `reconstructed_inputs`,
@@ -110,32 +120,31 @@ def assess(
     Raises UserError without generators or without the encoder asked for, UnsoundError where something gives NaN.
     """
     if generators is None:
-        raise UserError(
-            f"latent.{name}: there are no generative models; set generators.source: train, or bring a function"
-        )
+        text = "there are no generative models; set generators.source: train, or bring a function"
+        raise UserError(f"latent.{name}: {text}")
     generators = generators.to(subject.classifier.device)
     generators.require_length_matters(f"latent.{name}")
     # With no samples to encode, classes and clean accuracy are still those of the data.
-    reference_samples = subject if len(subject.dataset) or all_samples is None else all_samples
-    codes = _codes(name, entry, subject, reference_samples, generators)
-    findings = _findings(name, "this run", entry, reference_samples, generators, codes)
-    rows, extra = [_row("this run", entry, reference_samples, codes, findings)], {}
+    reference = subject if len(subject.dataset) or all_samples is None else all_samples
+    codes = _codes(name, entry, subject, reference, generators)
+    findings = _findings(name, "this run", entry, reference, generators, codes)
+    rows, extra = [_row("this run", findings)], {}
     for index, (label, classifier) in enumerate((others or {}).items(), 1):
-        other = _as_subject(reference_samples, classifier)
-        own_findings = _findings(name, label, entry, other, generators, codes)
-        rows.append(_row(label, entry, other, codes, own_findings))
-        extra[f"model_{index}"] = _kept_of_model(other, own_findings)
+        other = _findings(name, label, entry, _as_subject(reference, classifier), generators, codes)
+        rows.append(_row(label, other))
+        extra[f"model_{index}"] = _kept_of_model(other)
     metrics: dict[str, Json] = {
-        **_metrics(entry, reference_samples, codes, findings),
+        **_metrics(findings),
         **(quality.model_dump() if quality else {}),
         **({"models": written(rows), "correlations": written(correlations(rows))} if others else {}),
     }
+    options = entry.model_dump(mode="json", include={"bounded", "minimum", "encoding", "conventional", "noise_draws"})
     return AssessmentResult(
         name=name,
         semantics=Semantics(LATENT_PGD, _region(entry)),
-        data={**_data(entry, subject, reference_samples, generators, codes, findings), **extra},
+        data={**_data(findings, subject, generators), **extra},
         metrics=metrics,
-        caveats=(*_caveats(entry, reference_samples, generators, findings, metrics), *few_classifiers(rows)),
+        caveats=(*_caveats(findings, generators, metrics), *few_classifiers(rows)),
         kwargs={
             **base_kwargs(subject),
             "models": ["this run", *(others or {})],
@@ -147,7 +156,7 @@ def assess(
             "latents": codes.latents,
             "classes": subject.dataset.targets,
             "generated": codes.generated,
-            **entry.model_dump(mode="json", include={"bounded", "minimum", "encoding", "conventional", "noise_draws"}),
+            **options,
         },
         provenance={
             "generators": generators.source,
@@ -224,29 +233,27 @@ def _findings(
             indices = batch.indices
             findings = examine(entry, generators, classifier, latents[indices], classes[indices], batch.seed)
             if entry.conventional and side == "reconstruction":
-                pixels = conventional(
-                    entry.conventional, classifier, data.inputs[indices], classes[indices], data.value_range, batch.seed
-                )
+                inputs, labels, span = data.inputs[indices], classes[indices], data.value_range
+                pixels = conventional(entry.conventional, classifier, inputs, labels, span, batch.seed)
                 findings |= {f"conventional.{key}": value for key, value in pixels.items()}
             return findings
 
         return run_batches(batches, work, name=f"{name}: {label}, {side}", checkpoint=checkpoints[-1])
 
     generation = search("generation", codes.generated, codes.generated_classes)
-    reconstruction = (
+    results = (
         search("reconstruction", codes.latents, data.targets)
         if len(codes.latents)
         else {key: value[:0] for key, value in generation.items()}
     )
-    device = classifier.device
-    predictions = predict_codes(
-        generators, classifier, codes.accuracy_latents.to(device), codes.accuracy_classes.to(device)
-    )
+    latents, classes = (x.to(classifier.device) for x in (codes.accuracy_latents, codes.accuracy_classes))
+    predictions = predict_codes(generators, classifier, latents, classes)
     for checkpoint in checkpoints:
         checkpoint.clear()
-    pixels = {k.partition(".")[2]: v for k, v in reconstruction.items() if k.startswith("conventional.")}
-    own_metrics = {k: v for k, v in reconstruction.items() if not k.startswith("conventional.")}
-    return Findings(own_metrics, generation, predictions, pixels)
+    prefix = "conventional."
+    pixels = {key.removeprefix(prefix): value for key, value in results.items() if key.startswith(prefix)}
+    reconstruction = {key: value for key, value in results.items() if not key.startswith(prefix)}
+    return Findings(entry, subject, codes, reconstruction, generation, predictions, pixels)
 
 
 def _as_subject(subject: Subject, classifier: Classifier) -> Subject:
@@ -256,15 +263,14 @@ def _as_subject(subject: Subject, classifier: Classifier) -> Subject:
     return replace(subject, classifier=classifier, clean_logits=logits, clean_predictions=clean_predictions)
 
 
-def _core_metrics(entry: LatentEntry, subject: Subject, codes: Codes, findings: Findings) -> dict[str, Json]:
+def _core_metrics(findings: Findings) -> dict[str, Json]:
     """Return the eight metrics and their conventional counterparts of one classifier."""
+    entry, subject, codes = findings.entry, findings.subject, findings.codes
     rhos = entry.bounded.rho
     clean = binomial_rate(int(subject.clean_correct.sum()), len(subject.dataset))
-    block: dict[str, Json] = {
-        **clean.metrics("clean_accuracy"),
-        **accuracy(findings.accuracy_predictions, codes.accuracy_classes).metrics("lga"),
-    }
-    for side, (_, data, classes) in _sides(subject, codes, findings).items():
+    lga = accuracy(findings.accuracy_predictions, codes.accuracy_classes)
+    block: dict[str, Json] = {**clean.metrics("clean_accuracy"), **lga.metrics("lga")}
+    for side, (_, data, classes) in findings.sides.items():
         block |= {**side_metrics(side, data, classes, rhos[0]), **value_metrics(side, data, entry.decay_epsilon, rhos)}
     if entry.conventional and findings.conventional:
         bounds = {norm: bounds_of(entry.conventional, norm) for norm in GEOMETRY}
@@ -272,36 +278,23 @@ def _core_metrics(entry: LatentEntry, subject: Subject, codes: Codes, findings: 
     return block
 
 
-def _sides(
-    subject: Subject, codes: Codes, findings: Findings
-) -> dict[str, tuple[Tensor, Mapping[str, Tensor], Tensor]]:
-    """(codes, what was found around them, their classes) of the generated images, and of the samples where any were encoded."""
-    sides: dict[str, tuple[Tensor, Mapping[str, Tensor], Tensor]] = {}
-    if len(codes.latents):
-        sides["reconstruction"] = (codes.latents, findings.reconstruction, subject.dataset.targets)
-    return {**sides, "generation": (codes.generated, findings.generation, codes.generated_classes)}
-
-
-def _metrics(entry: LatentEntry, subject: Subject, codes: Codes, findings: Findings) -> dict[str, Json]:
-    sides = _sides(subject, codes, findings)
+def _metrics(findings: Findings) -> dict[str, Json]:
+    entry, dataset, codes = findings.entry, findings.subject.dataset, findings.codes
     factor = shrink(entry.decay_epsilon[0])
+    of_sides = {side: (data, classes) for side, (_, data, classes) in findings.sides.items()}
+    of_codes = (findings.accuracy_predictions, codes.accuracy_classes)
     block: dict[str, Json] = {
-        **_core_metrics(entry, subject, codes, findings),
+        **_core_metrics(findings),
         "n_samples": len(codes.latents),
         "n_generated": len(codes.generated),
         "n_codes": len(codes.accuracy_classes),
         "noise_levels": list(entry.noise_levels),
         **_values(entry),
-        "distributions": {side: distributions(latents, data, factor) for side, (latents, data, _) in sides.items()},
-        "per_class": per_class(
-            subject.dataset.class_names,
-            {side: (data, classes) for side, (_, data, classes) in sides.items()},
-            (findings.accuracy_predictions, codes.accuracy_classes),
-            entry.bounded.rho[0],
-        ),
+        "distributions": {side: distributions(z, data, factor) for side, (z, data, _) in findings.sides.items()},
+        "per_class": per_class(dataset.class_names, of_sides, of_codes, entry.bounded.rho[0]),
     }
     if len(codes.latents):
-        error = scaled_norm(findings.reconstruction["inputs"] - subject.dataset.inputs)
+        error = scaled_norm(findings.reconstruction["inputs"] - dataset.inputs)
         block |= {
             **mean_with_interval("code_norm", scaled_norm(codes.latents)),
             "reconstruction_error": float(error.mean()),
@@ -312,64 +305,47 @@ def _metrics(entry: LatentEntry, subject: Subject, codes: Codes, findings: Findi
 
 def metrics_from(entry: LatentEntry, data: Tensors, subject: Subject) -> dict[str, Json]:
     """Return the metrics of the subject's classifier from robustness_data.pt alone, as `assess` made them."""
-    generated, accuracy_tensors = (tensors_in(data, key) for key in ("generated", "generated_accuracy"))
-    codes = Codes(
-        tensor_in(data, "latents"),
-        generated["latents"],
-        generated["classes"],
-        generated["latents"][:0],
-        accuracy_tensors["classes"],
-    )
-    reconstruction = {
-        key: tensor_in(data, _RENAMED.get(key, key)) for key in generated if key not in {"latents", "classes"}
-    }
+    generated, codes = (tensors_in(data, key) for key in ("generated", "generated_accuracy"))
+    latents, classes = generated["latents"], generated["classes"]
+    keys = generated.keys() - {"latents", "classes"}
+    reconstruction = {key: tensor_in(data, _RENAMED.get(key, key)) for key in keys}
     if "reference_targets" in data:
         targets, predictions = (tensor_in(data, f"reference_{key}") for key in ("targets", "predictions"))
-        subject = replace(
-            subject, dataset=replace(subject.dataset, inputs=targets, targets=targets), clean_predictions=predictions
-        )
-    return _metrics(
-        entry,
-        subject,
-        codes,
-        Findings(reconstruction, generated, accuracy_tensors["predictions"], tensors_in(data, "conventional")),
-    )
+        dataset = replace(subject.dataset, inputs=targets, targets=targets)
+        subject = replace(subject, dataset=dataset, clean_predictions=predictions)
+    all_codes = Codes(tensor_in(data, "latents"), latents, classes, latents[:0], codes["classes"])
+    pixels = tensors_in(data, "conventional")
+    return _metrics(Findings(entry, subject, all_codes, reconstruction, generated, codes["predictions"], pixels))
 
 
-def _row(label: str, entry: LatentEntry, subject: Subject, codes: Codes, findings: Findings) -> ClassifierMetrics:
-    core = {**_core_metrics(entry, subject, codes, findings), **_image_changes(entry, subject, codes, findings)}
+def _row(label: str, findings: Findings) -> ClassifierMetrics:
+    core = {**_core_metrics(findings), **_image_changes(findings)}
     return ClassifierMetrics.of(label, {key: value for key, value in core.items() if not isinstance(value, list)})
 
 
-def _image_changes(entry: LatentEntry, subject: Subject, codes: Codes, findings: Findings) -> dict[str, Json]:
+def _image_changes(findings: Findings) -> dict[str, Json]:
     """Mean distance of the found examples in the image, per side: the paper's third finding is about robust classifiers."""
     block: dict[str, Json] = {}
-    for index, epsilon in enumerate(entry.decay_epsilon):
-        for side, (latents, data, _) in _sides(subject, codes, findings).items():
+    epsilons = findings.entry.decay_epsilon
+    for index, epsilon in enumerate(epsilons):
+        for side, (latents, data, _) in findings.sides.items():
             epsilon_data = {key: data[f"{at_epsilon(epsilon) if index else ''}{key}"] for key in MOVED}
             moved = changes(latents, epsilon_data, shrink(epsilon))
             for norm in ("l2", "l1"):
-                values = moved[f"image_change_{norm}"]
-                block |= mean_with_interval(f"image_change_{norm}_{side}", values) if not index else {}
-                if len(entry.decay_epsilon) > 1:
-                    block |= mean_with_interval(f"image_change_{norm}_{side}_epsilon_{epsilon:g}", values)
+                values, name = moved[f"image_change_{norm}"], f"image_change_{norm}_{side}"
+                block |= {} if index else mean_with_interval(name, values)
+                if len(epsilons) > 1:
+                    block |= mean_with_interval(f"{name}_epsilon_{epsilon:g}", values)
     return block
 
 
-def _data(
-    entry: LatentEntry,
-    subject: Subject,
-    reference_samples: Subject,
-    generators: FittedGenerator,
-    codes: Codes,
-    findings: Findings,
-) -> Tensors:
-    mine = findings.reconstruction
+def _data(findings: Findings, subject: Subject, generators: FittedGenerator) -> Tensors:
+    entry, codes, mine = findings.entry, findings.codes, findings.reconstruction
     broken = within(mine["distances"], entry.bounded.rho[0])
     likelihood = log_likelihood(mine["distances"], entry.decay_epsilon[0], generators.latent_dim)
     reference = {
-        "reference_targets": reference_samples.dataset.targets,
-        "reference_predictions": reference_samples.clean_predictions,
+        "reference_targets": findings.subject.dataset.targets,
+        "reference_predictions": findings.subject.clean_predictions,
     }
     return {
         **base_data(subject, torch.where(broken, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))),
@@ -379,34 +355,29 @@ def _data(
         "llar_log_likelihood": likelihood,
         "generated": {"classes": codes.generated_classes, "latents": codes.generated, **findings.generation},
         "generated_accuracy": {"classes": codes.accuracy_classes, "predictions": findings.accuracy_predictions},
-        "conventional": findings.conventional,
+        "conventional": {**findings.conventional},
         **({} if len(subject.dataset) else reference),
-        **_pictures(subject, generators, codes, findings),
+        **(_pictures(findings, generators) if subject.dataset.is_image else {}),
     }
 
 
 def _broken_within(entry: LatentEntry, mine: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return whether each sample is broken within each of several bounds, (N, R), at each decay epsilon; nothing for one bound."""
-    rhos = entry.bounded.rho
-    if len(rhos) == 1:
-        return {}
-    prefixes = ["", *(at_epsilon(epsilon) for epsilon in entry.decay_epsilon[1:])]
-    return {
-        f"{prefix}broken_within": torch.stack([within(mine[f"{prefix}distances"], rho) for rho in rhos], 1)
-        for prefix in prefixes
-    }
+    rhos, epsilons = entry.bounded.rho, entry.decay_epsilon
+    block: dict[str, Tensor] = {}
+    for prefix in ("", *map(at_epsilon, epsilons[1:])) if len(rhos) > 1 else ():
+        block[f"{prefix}broken_within"] = torch.stack([within(mine[f"{prefix}distances"], rho) for rho in rhos], 1)
+    return block
 
 
-def _pictures(subject: Subject, generators: FittedGenerator, codes: Codes, findings: Findings) -> Tensors:
-    """Return the first noisy image (P, E, ...) at each level of a few samples and generated images; nothing where inputs are no images."""
-    if not subject.dataset.is_image:
-        return {}
+def _pictures(findings: Findings, generators: FittedGenerator) -> Tensors:
+    """Return the first noisy image (P, E, ...) at each level of a few samples and generated images."""
     pictures: dict[str, Tensor] = {}
-    for side, (_, data, classes) in _sides(subject, codes, findings).items():
-        shown = one_of_each(classes, PICTURED)
-        levels = data["noisy_latents"].shape[1]
-        noisy = data["noisy_latents"][shown].flatten(0, 1).to(subject.classifier.device)
-        images = decode(generators, noisy, classes[shown].repeat_interleave(levels).to(noisy.device))
+    device = findings.subject.classifier.device
+    for side, (_, data, classes) in findings.sides.items():
+        shown, levels = one_of_each(classes, PICTURED), data["noisy_latents"].shape[1]
+        noisy = data["noisy_latents"][shown].flatten(0, 1).to(device)
+        images = decode(generators, noisy, classes[shown].repeat_interleave(levels).to(device))
         pictures |= {f"{side}_rows": shown, f"{side}_noisy": images.unflatten(0, (len(shown), levels))}
     return {"pictures": pictures}
 
@@ -420,7 +391,7 @@ def one_of_each(classes: Tensor, count: int) -> Tensor:
     return rank.argsort(stable=True)[:count]
 
 
-def _kept_of_model(subject: Subject, findings: Findings) -> dict[str, Tensor]:
+def _kept_of_model(findings: Findings) -> dict[str, Tensor]:
     """Return the tensors from which the metrics of a further classifier can be computed.
 
     Its examples are kept, to be seen beside each other.
@@ -428,7 +399,7 @@ def _kept_of_model(subject: Subject, findings: Findings) -> dict[str, Tensor]:
     keys = {"predictions", "noisy_predictions", *MOVED} - {"decayed_inputs"}
     stored_keys = [key for key in findings.generation if key.rpartition(".")[2] in keys]
     return {
-        "clean_predictions": subject.clean_predictions,
+        "clean_predictions": findings.subject.clean_predictions,
         "generated_accuracy": findings.accuracy_predictions,
         **{f"reconstruction.{key}": findings.reconstruction[key] for key in stored_keys},
         **{f"generation.{key}": findings.generation[key] for key in stored_keys},
@@ -436,52 +407,48 @@ def _kept_of_model(subject: Subject, findings: Findings) -> dict[str, Tensor]:
     }
 
 
-def _caveats(
-    entry: LatentEntry, subject: Subject, generators: FittedGenerator, findings: Findings, metrics: Mapping[str, Json]
-) -> list[Caveat]:
-    notes: list[Caveat] = []
+def _caveats(findings: Findings, generators: FittedGenerator, metrics: Mapping[str, Json]) -> Iterator[Caveat]:
+    entry, subject = findings.entry, findings.subject
     encoded = "lra" in metrics
     lra, clean = number({"lra": 1, **metrics}, "lra"), number(metrics, "clean_accuracy")
     if lra < clean - RECONSTRUCTION_GAP:
-        text = (
+        yield Caveat(
+            "poor_reconstruction",
             f"Accuracy on reconstructed images (LRA {lra:.1%}) is more than 5 points under clean accuracy ({clean:.1%}): the "
-            f"metrics on reconstructions measure the generative model as much as the classifier."
+            f"metrics on reconstructions measure the generative model as much as the classifier.",
         )
-        notes.append(Caveat("poor_reconstruction", text))
     norm = number({"code_norm": 1, **metrics}, "code_norm")
     if abs(norm - 1) > CODE_NORM_GAP:
-        text = (
+        yield Caveat(
+            "codes_not_standard_normal",
             f"Codes of real images have a mean scaled norm of {norm:.2f}, draws of N(0, I) of 1.00: what is said of generated images "
-            f"is of codes that real images seldom have, and scaled norms on the two sides do not compare."
+            f"is of codes that real images seldom have, and scaled norms on the two sides do not compare.",
         )
-        notes.append(Caveat("codes_not_standard_normal", text))
     if encoded and uses_search(entry.encoding, generators):
         why = "was asked for" if generators.has_encoder else "is needed: the generative model has no encoder"
-        notes.append(Caveat("codes_searched", f"Codes of real images are found by gradient search, which {why}."))
+        yield Caveat("codes_searched", f"Codes of real images are found by gradient search, which {why}.")
     if not encoded:
-        text = (
+        yield Caveat(
+            "no_samples_encoded",
             "No sample was encoded (samples: {n: 0}): there are metrics of generated images alone, and how well the generative "
-            "model covers real ones was not measured."
+            "model covers real ones was not measured.",
         )
-        notes.append(Caveat("no_samples_encoded", text))
     lars, lags = (int(number({key: 0, **metrics}, key)) for key in ("lars_not_found", "lags_not_found"))
     if lars or lags:
-        text = (
+        yield Caveat(
+            "not_found",
             f"Within {entry.minimum.rho:g} no change of class was found for {lars} reconstructed and "
-            f"{lags} generated images; the mean severities are over the others, so the true ones are larger."
+            f"{lags} generated images; the mean severities are over the others, so the true ones are larger.",
         )
-        notes.append(Caveat("not_found", text))
-    doubted = sum(int(side["unconfirmed"].sum()) for side in (findings.reconstruction, findings.generation))
-    if doubted:
+    if doubted := sum(int(side["unconfirmed"].sum()) for side in (findings.reconstruction, findings.generation)):
         text = f"A second forward pass did not confirm {doubted} examples of the search; they count as not found."
-        notes.append(Caveat("unconfirmed", text))
+        yield Caveat("unconfirmed", text)
     if depends_on_batch(subject.classifier, subject.dataset.inputs):
-        text = (
+        yield Caveat(
+            "depends_on_batch",
             "The classifier's scores for an image depend on what else is in the batch (batch statistics at inference): its "
-            "predictions are not a function of the image, and one at a time would give other numbers."
+            "predictions are not a function of the image, and one at a time would give other numbers.",
         )
-        notes.append(Caveat("depends_on_batch", text))
-    return notes
 
 
 def depends_on_batch(classifier: Classifier, inputs: Tensor) -> bool:
@@ -494,11 +461,10 @@ def depends_on_batch(classifier: Classifier, inputs: Tensor) -> bool:
 def run(task: Task[LatentEntry]) -> AssessmentResult:
     """Run one entry for this run's classifier and for its `models`."""
     subject = task.subject
-    others = load_models(
-        task.where, task.entry, task.all_samples.dataset, task.resolved.work.device, configured_server()
-    )
-    block = generators_in(task.resolved.work.inputs["generators"])
-    generators = load_generators(task.layout.generators, subject.classifier.device, task.all_samples.dataset, block)
+    data, work = task.all_samples.dataset, task.resolved.work
+    others = load_models(task.where, task.entry, data, work.device, configured_server())
+    block = generators_in(work.inputs["generators"])
+    generators = load_generators(task.layout.generators, subject.classifier.device, data, block)
     quality = read_quality(task.layout.generators)
     return assess(task.name, task.entry, subject, generators, quality, others, task.all_samples)
 
@@ -574,23 +540,18 @@ def conventional(
 
     Noise of `noise_sigma` of the range `span` is added and clipped to it, since models take no other inputs.
     """
-    device = classifier.device
-    centres, labels = inputs.to(device), classes.to(device)
+
+    def generator(purpose: str) -> torch.Generator:
+        return torch.Generator().manual_seed(derive_seed(seed, "conventional", purpose))
+
+    centres, labels = inputs.to(classifier.device), classes.to(classifier.device)
     results = {}
     for norm, geometry in GEOMETRY.items():
-        plan = SearchSettings(
-            max(bounds_of(options, norm)) * options.reach, options.restarts, options.steps, options.step_size
-        )
+        plan = plan_of(options, max(bounds_of(options, norm)) * options.reach)
         problem = Problem(lambda points, indices: classifier.module(points).float(), centres, labels, geometry, span)
-        results[norm] = minimum_search(problem, plan, _generator(seed, norm)).distances.cpu()
-    generator = _generator(seed, "noise")
-    sigma = options.noise_sigma * (span[1] - span[0])
-    draws = [
-        classifier.predict((inputs + sigma * torch.randn(inputs.shape, generator=generator)).clamp(*span), classes)
-        for _ in range(options.noise_draws)
-    ]
-    return {**results, "noise_predictions": torch.stack(draws, 1)}
-
-
-def _generator(seed: int, purpose: str) -> torch.Generator:
-    return torch.Generator().manual_seed(derive_seed(seed, "conventional", purpose))
+        results[norm] = minimum_search(problem, plan, generator(norm)).distances.cpu()
+    noise, sigma, answers = generator("noise"), options.noise_sigma * (span[1] - span[0]), []
+    for _ in range(options.noise_draws):
+        noisy = (inputs + sigma * torch.randn(inputs.shape, generator=noise)).clamp(*span)
+        answers.append(classifier.predict(noisy, classes))
+    return {**results, "noise_predictions": torch.stack(answers, 1)}

@@ -18,7 +18,7 @@ from windtunnel.assessments.latent.search import (
 from windtunnel.boundary.generators.interface import FittedGenerator
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.seeds import derive_seed
-from windtunnel.params.latent import Effort, LatentEntry
+from windtunnel.params.latent import Conventional, Effort, LatentEntry
 
 
 def examine(
@@ -104,7 +104,7 @@ def _search_within(rho: float, entry: LatentEntry, problem: Problem, minimum: Ne
     minimum.distances[remaining[closer]] = near.distances[closer]
 
 
-def plan_of(effort: Effort, rho: float) -> SearchSettings:
+def plan_of(effort: Effort | Conventional, rho: float) -> SearchSettings:
     """Return the plan of a block of params inside a radius."""
     return SearchSettings(rho, effort.restarts, effort.steps, effort.step_size)
 
@@ -117,11 +117,11 @@ def decode(generators: FittedGenerator, latents: Tensor, classes: Tensor) -> Ten
 
 def predict_codes(generators: FittedGenerator, classifier: Classifier, latents: Tensor, classes: Tensor) -> Tensor:
     """Predictions (N,) for the images of codes, which are not kept."""
+    answers = []
     with torch.no_grad():
-        parts = zip(latents.split(1024), classes.split(1024), strict=True)
-        return torch.cat(
-            [classifier.criterion.predict(classifier.module(generators.decode(z, c)), c).cpu() for z, c in parts]
-        )
+        for z, c in zip(latents.split(1024), classes.split(1024), strict=True):
+            answers.append(classifier.criterion.predict(classifier.module(generators.decode(z, c)), c).cpu())
+    return torch.cat(answers)
 
 
 def _noisy(

@@ -59,10 +59,7 @@ def noise_accuracy(name: str, noisy: Tensor, classes: Tensor) -> dict[str, Json]
 def side_metrics(side: str, data: Mapping[str, Tensor], classes: Tensor, rho: float) -> dict[str, Json]:
     """Every metric of one side (reconstruction or generation) of one classifier; see `examine` for the tensors."""
     local, mean_minimum, bounded = NAMES[side]
-    curve = [
-        noise_accuracy("llna", data["noisy_predictions"][:, e], classes)
-        for e in range(data["noisy_predictions"].shape[1])
-    ]
+    curve = [noise_accuracy("llna", at_level, classes) for at_level in data["noisy_predictions"].unbind(1)]
     return {
         **({} if side == "generation" else accuracy(data["predictions"], classes).metrics(local)),
         **noise_accuracy(f"llna_{side}", data["noisy_predictions"], classes),
@@ -175,9 +172,8 @@ def _interval(name: str, values: np.ndarray, statistic: Callable[..., object]) -
     """Percentile bootstrap, 95 %; none for fewer than two values or for infinite ends."""
     if len(values) < 2:
         return {}
+    rng = np.random.default_rng(0)
     with np.errstate(invalid="ignore"):
-        result = bootstrap(
-            (values,), statistic, n_resamples=RESAMPLES, method="percentile", rng=np.random.default_rng(0)
-        )
+        result = bootstrap((values,), statistic, n_resamples=RESAMPLES, method="percentile", rng=rng)
     low, high = (float(end) for end in result.confidence_interval)
     return {f"{name}_ci_low": low, f"{name}_ci_high": high} if np.isfinite([low, high]).all() else {}

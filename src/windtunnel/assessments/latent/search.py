@@ -168,11 +168,9 @@ def _groups(restarts: int) -> Iterator[range]:
 
 def _aim(other_classes: Tensor, restart: int) -> Tensor:
     """Return the class that a restart is aimed at, (S,): odd ones at one other class after the other, even ones at any, -1."""
-    return (
-        other_classes[:, restart // 2 % other_classes.shape[1]]
-        if restart % 2
-        else other_classes.new_full((len(other_classes),), -1)
-    )
+    if restart % 2:
+        return other_classes[:, restart // 2 % other_classes.shape[1]]
+    return other_classes.new_full((len(other_classes),), -1)
 
 
 def _other_classes(problem: Problem) -> Tensor:
@@ -182,9 +180,8 @@ def _other_classes(problem: Problem) -> Tensor:
     """
     points, classes = problem.centres.clone().requires_grad_(), problem.classes[:, None]
     scores = problem.scores(points, torch.arange(len(points), device=points.device))
-    other_classes = (
-        scores.detach().scatter(1, classes, -torch.inf).topk(min(OTHER_CLASSES, scores.shape[1] - 1), dim=1).indices
-    )
+    k = min(OTHER_CLASSES, scores.shape[1] - 1)
+    other_classes = scores.detach().scatter(1, classes, -torch.inf).topk(k, dim=1).indices
     gaps = scores.gather(1, classes) - scores.gather(1, other_classes)
     slopes = [torch.autograd.grad(gap.sum(), points, retain_graph=True)[0] for gap in gaps.unbind(1)]
     steepness = torch.stack([problem.geometry.dual(slope) for slope in slopes], 1).clamp_min(1e-30)
@@ -220,7 +217,11 @@ def _descend(
     for step in range(plan.steps + 1):
         if not len(going.indices):
             break
-        points, changes = _inside(problem, going.indices, going.changes)
+        centres, changes = problem.centres[going.indices], going.changes
+        points = centres + changes
+        if problem.span is not None:
+            points = points.clamp(*problem.span)
+            changes = points - centres
         points.requires_grad_()
         scores, classes = problem.scores(points, going.indices), problem.classes[going.indices]
         loss = margins(scores, classes)
@@ -242,24 +243,14 @@ def _descend(
     return torch.cat([indices for indices, _ in hits]), torch.cat([changes for _, changes in hits])
 
 
-def _inside(problem: Problem, indices: Tensor, changes: Tensor) -> tuple[Tensor, Tensor]:
-    """(points, changes), both after the points were clamped to the problem's span."""
-    centres = problem.centres[indices]
-    if problem.span is None:
-        return centres + changes, changes
-    points = (centres + changes).clamp(*problem.span)
-    return points, points - centres
-
-
 def _bisect(problem: Problem, indices: Tensor, changes: Tensor) -> tuple[Tensor, Tensor]:
     """Move changes (H, ...) of samples `indices` towards the centre for as long as the class stays changed."""
     low, high = torch.zeros(len(indices)).to(changes), torch.ones(len(indices)).to(changes)
     with torch.no_grad():
         for _ in range(BISECTIONS if len(indices) else 0):
             middle = (low + high) / 2
-            changed = (
-                problem.margins(problem.centres[indices] + changes * _column(middle, changes), indices) < -ROUNDING
-            )
+            points = problem.centres[indices] + changes * _column(middle, changes)
+            changed = problem.margins(points, indices) < -ROUNDING
             high, low = torch.where(changed, middle, high), torch.where(changed, low, middle)
     return indices, changes * _column(high, changes)
 
