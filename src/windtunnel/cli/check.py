@@ -258,9 +258,7 @@ def check_model(
     flagged = [f for f in findings if f.status in (Status.FAIL, Status.WARN)]
     for finding in flagged:
         if finding.status is Status.WARN:
-            console.print(
-                f"{_WARN} sanity {finding.id}, {finding.title}: {finding.reason}. {finding.remedy}"
-            )
+            console.print(f"{_WARN} sanity {finding.id}, {finding.title}: {finding.reason}. {finding.remedy}")
     if not flagged:
         console.print(
             f"{_OK} sanity: {sum(f.status is Status.PASS for f in findings)} checks of model and input passed"

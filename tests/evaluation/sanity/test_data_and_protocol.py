@@ -18,8 +18,8 @@ from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.check import Severity, Status
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.model import _unusual
-from windtunnel.evaluation.sanity.near_duplicates import copies, fine_images
 from windtunnel.evaluation.sanity.run import registry, run_check
+from windtunnel.evaluation.sanity.samples import copies, fine_images
 from windtunnel.evaluation.summary.evidence import PerturbationBall
 from windtunnel.records.findings import FindingRecord
 

@@ -84,7 +84,8 @@ def success_stands(evidence: Evidence, limit: float) -> CheckResult:
     """
     bad, ids, n_samples, wrong_in_all = list[str](), list[str](), 0, 0
     for assessment in map(evidence.pictured, evidence.of("attacks", "queries")):
-        reached = _reached(assessment, _predict(evidence, assessment))
+        inputs, targets = assessment.tensor("perturbed_inputs"), assessment.tensor("targets")
+        reached = _reached(assessment, evidence.classifier.predict(inputs, targets))
         considered = assessment.tried & assessment.right
         differ = (reached != assessment.succeeded) & considered
         n, wrong = int(considered.sum()), int(differ.sum())
@@ -118,11 +119,6 @@ def _is_noise(evidence: Evidence, assessment: Assessment, differ: Tensor, consid
     rates = [float((answers[i] != answers[i + 1])[considered].double().mean()) for i in range(0, 2 * _PAIRS, 2)]
     expected = min(1.0, sum(rates) / _PAIRS + 1 / n)
     return bool(binomtest(int(differ.sum()), n, expected, alternative="greater").pvalue > _LEVEL)
-
-
-def _predict(evidence: Evidence, assessment: Assessment) -> Tensor:
-    inputs, targets = assessment.tensor("perturbed_inputs"), assessment.tensor("targets")
-    return evidence.once(f"again {assessment.name}", lambda: evidence.classifier.predict(inputs, targets))
 
 
 @our_check("B4")

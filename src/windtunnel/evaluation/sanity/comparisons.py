@@ -279,12 +279,8 @@ class _BenchmarkModel:
     clean: float
     autoattack: float
     paper: str
-    external: float | None = None
+    external: float = 1.0
     by: str = ""
-
-    @property
-    def lowest(self) -> float:
-        return self.autoattack if self.external is None else min(self.autoattack, self.external)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,5 +301,5 @@ def best_known(benchmark: str) -> tuple[str, float, float, str]:
     """Return (model, its accuracy, epsilon in Linf, when that was looked up) of the highest record, each by its lowest evaluation."""
     content = fitting(_Records, read_json(FILE), str(FILE), "the best known accuracies")
     records = content.benchmarks[benchmark]
-    best = max(records.records, key=lambda entry: entry.lowest)
-    return best.model, best.lowest, parse_number(records.epsilon), content.read
+    accuracy, model = max((min(row.autoattack, row.external), row.model) for row in records.records)
+    return model, accuracy, parse_number(records.epsilon), content.read

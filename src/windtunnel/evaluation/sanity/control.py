@@ -1,5 +1,7 @@
 """The positive control: models whose answer is known, made here, attacked by the probe and by the library."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -79,12 +81,12 @@ def control_data(data: Dataset, classes: int, n: int, *, draw: str) -> Dataset:
 def _range(data: Dataset) -> tuple[float, float]:
     """Return the range of the samples inside the range of their kind; all of that where they span less than a grey level."""
     low, high = data.value_range
-    least = float(
-        by_samples(lambda x: x.where(x.isfinite(), torch.inf).flatten(1).amin(1), data.inputs).amin().clamp(low, high)
-    )
-    most = float(
-        by_samples(lambda x: x.where(x.isfinite(), -torch.inf).flatten(1).amax(1), data.inputs).amax().clamp(low, high)
-    )
+
+    def end(fill: float, reduce: Callable[..., Tensor]) -> float:
+        ends = by_samples(lambda x: reduce(x.where(x.isfinite(), fill).flatten(1), 1), data.inputs)
+        return float(reduce(ends).clamp(low, high))
+
+    least, most = end(torch.inf, torch.amin), end(-torch.inf, torch.amax)
     return (low, high) if most - least < (high - low) / 255 else (least, most)
 
 

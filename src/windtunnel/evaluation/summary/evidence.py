@@ -7,7 +7,7 @@ measured under the norm in question, so an L2 attack's example that lies inside 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -222,12 +222,7 @@ def nearest_examples(
     """
     inputs, predictions = scratch.copy_of(subject.dataset.inputs), subject.clean_predictions.clone()
     pictured = torch.ones(len(inputs), dtype=torch.bool)
-    for index, artifacts in enumerate(assessments):
-        mine = result.broken_by == index
-        if not mine.any():
-            continue
-        indices = indices_of(artifacts, subject.dataset.ids)
-        local = mine[indices]
+    for artifacts, indices, local in _breaking(result, subject, assessments):
         predictions[indices[local]] = artifacts.tensor("perturbed_predictions")[local]
         pictured[indices[local]] = False
         shown, images = indices[artifacts.kept], local[artifacts.kept].nonzero().flatten()
@@ -240,10 +235,18 @@ def nearest_examples(
 def nearest_distances(result: RegionEvidence, subject: Subject, assessments: Sequence[Artifacts]) -> dict[str, Tensor]:
     """Return the distance of the nearest example inside the region, by norm, stored images or not; (N,), 0 for none."""
     nearest = {norm: torch.zeros(len(result.broken)) for norm in DISTANCE}
+    for artifacts, indices, local in _breaking(result, subject, assessments):
+        for norm, sizes in nearest.items():
+            sizes[indices[local]] = artifacts.distances(norm)[local]
+    return {norm.value: sizes for norm, sizes in nearest.items()}
+
+
+def _breaking(
+    result: RegionEvidence, subject: Subject, assessments: Sequence[Artifacts]
+) -> Iterator[tuple[Artifacts, Tensor, Tensor]]:
+    """Yield the assessments with a nearest example, the indices of their samples, and which of these it is of; (n,) bool."""
     for index, artifacts in enumerate(assessments):
         mine = result.broken_by == index
         if mine.any():
-            local = mine[(indices := indices_of(artifacts, subject.dataset.ids))]
-            for norm, sizes in nearest.items():
-                sizes[indices[local]] = artifacts.distances(norm)[local]
-    return {norm.value: sizes for norm, sizes in nearest.items()}
+            indices = indices_of(artifacts, subject.dataset.ids)
+            yield artifacts, indices, mine[indices]

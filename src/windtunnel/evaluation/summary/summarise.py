@@ -88,8 +88,10 @@ def summarise(
     }
     if not pictured.all():
         data[DISTANCES] = nearest_distances(first, subject, assessments)
+    of_slices: dict[str, Json] = {}
     if slices:
-        data[MEMBERS] = slices.members
+        data[MEMBERS], examined = slices.members, bool(first.examined.any())
+        of_slices = slice_metrics(slices.names, slices.members, first.states, first.drawn, examined=examined)
     correct, n = int(subject.clean_correct.sum()), len(subject.dataset)
     titles = [budget_names.get((region.norm, region.epsilon)) for region in regions]
     sandwich: list[Json] = [_layer(o, names, title) for o, title in zip(by_region, titles, strict=True)]
@@ -97,11 +99,7 @@ def summarise(
         **binomial_rate(correct, n).metrics("clean_accuracy"),
         **_layer_rates(first),
         **_class_rates(first, subject),
-        **(
-            slice_metrics(slices.names, slices.members, first.states, first.drawn, examined=bool(first.examined.any()))
-            if slices
-            else {}
-        ),
+        **of_slices,
         "n_samples": n,
         "hard_failures": len(failures),
         "sandwich": sandwich,
@@ -148,20 +146,17 @@ def _layer_rates(result: RegionEvidence) -> dict[str, Json]:
         rates |= binomial_rate(int(unbroken.sum()), int(result.drawn.sum())).metrics("worst_case_accuracy")
     if result.examined.any():
         # Clopper-Pearson for certificates: a claim of safety needs an interval that is never too narrow.
-        for name, of in (("certified_accuracy", _sandwiched(result)), ("certified_accuracy_all", _all_samples(result))):
+        samples = {"certified_accuracy": _sandwiched(result), "certified_accuracy_all": torch.ones_like(result.drawn)}
+        for name, of in samples.items():
             rates |= binomial_rate(int(certified[of].sum()), int(of.sum()), method="clopper_pearson").metrics(name)
     if len(result.states):
         rates["robust_accuracy_at_most"] = float((~result.incorrect).double().mean())
     return rates
 
 
-def _all_samples(result: RegionEvidence) -> Tensor:
-    return torch.ones_like(result.drawn)
-
-
 def _sandwiched(result: RegionEvidence) -> Tensor:
     """Return the samples that both ends of the sandwich are of: the union of the draws, or all where nothing attacked."""
-    return result.drawn if result.drawn.any() else _all_samples(result)
+    return result.drawn if result.drawn.any() else torch.ones_like(result.drawn)
 
 
 def _class_rates(result: RegionEvidence, subject: Subject) -> dict[str, Json]:
