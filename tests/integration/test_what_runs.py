@@ -205,9 +205,9 @@ ROWS = {
     "the solver's process": (append(f"{A}/verification/marabou/worker.py", "\nX = 1\n"), {"verify@marabou"}),
     "what bounds": (append(f"{A}/verification/cascade/bound_step.py", "\nX = 1\n"), {"verify@crown"}),
     "what corrupts": (append(f"{A}/corruptions/corrupt.py", "\nX = 1\n"), {"corrupt@blur", "corrupt@against"}),
-    "a sanity check": (append(f"{PACKAGE}/evaluation/sanity/masking.py", "\nX = 1\n"), {"sanity"}),
+    "a sanity check": (append(f"{PACKAGE}/evaluation/sanity/gradients.py", "\nX = 1\n"), {"sanity"}),
     "the explanation of a check": (  # which is shown beside its result
-        edit(f"{PACKAGE}/evaluation/sanity/curves.py", ') -> CheckResult:\n    """', ') -> CheckResult:\n    """Look: '),
+        edit(f"{PACKAGE}/evaluation/sanity/comparisons.py", ') -> CheckResult:\n    """', ') -> CheckResult:\n    """Look: '),
         {"sanity"},
     ),
     "the gate": (append(f"{PACKAGE}/evaluation/gate/decide.py", "\nX = 1\n"), {"gate"}),
