@@ -175,8 +175,8 @@ def unbounded_attack_succeeds(evidence: Evidence, limit: float) -> CheckResult:
 def theoretical_ceiling(evidence: Evidence, limit: float) -> CheckResult:
     """At Linf 0.5 every image can be made the same grey, so that robust accuracy above 1/K is impossible.
 
-    PGD on the margin at epsilon 0.5, and what the sweeps measured at 0.5 and above with iterative attacks; flags above
-    1/K by more than the 95 % interval.
+    PGD on the margin at epsilon 0.5, 100 steps of each of three sizes; flags above 1/K by more than the 95 % interval. What
+    sweeps measured at 0.5 and above is C11's business.
     """
     samples = evidence.params.sanity.samples
     return _survivors_at(evidence, 0.5, samples, allowed=1 / evidence.data.num_classes)
