@@ -1,7 +1,10 @@
+import subprocess
+import sys
+
 import click
 import pytest
 
-from windtunnel.cli.main import COMMANDS, LazyGroup
+from windtunnel.cli.main import COMMANDS, MODULES, LazyGroup
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -9,3 +12,14 @@ def test_every_command_of_the_list_is_found(name):
     command = LazyGroup("windtunnel").get_command(click.Context(click.Command("windtunnel")), name)
     assert isinstance(command, click.Command)
     assert command.help
+
+
+def test_the_help_of_a_command_waits_for_nothing_slow():
+    """All but check, which computes whatever its options are."""
+    modules = sorted({MODULES.get(name, name) for name in COMMANDS} - {"check"})
+    slow = "torch mlflow dvc scipy pandas matplotlib onnx".split()
+    code = (
+        f"import sys, {', '.join(f'windtunnel.cli.{name}' for name in modules)}; print(*set(sys.modules) & set({slow}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

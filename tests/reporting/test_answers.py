@@ -67,7 +67,8 @@ def run(tmp_path, monkeypatch):
     write_json({"kwargs": {"checks": CHECKS}}, Path("reports/sanity/metadata.json"))
     write_json(VERDICT, Path("reports/gate.json"))
     monkeypatch.setattr(
-        "windtunnel.cli.sanity.ASKED_NOW", {"G6": lambda: live_checks.LiveOutcome(Status.WARN, "not committed: x")}
+        "windtunnel.operations.live_checks.ASKED_NOW",
+        {"G6": lambda: live_checks.LiveOutcome(Status.WARN, "not committed: x")},
     )
     return tmp_path
 

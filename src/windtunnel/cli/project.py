@@ -6,11 +6,10 @@ import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from windtunnel.boundary.discovery.samples import SampleFiles
 from windtunnel.boundary.discovery.weights import Weights
 from windtunnel.boundary.files import path_text
 from windtunnel.boundary.params_file import params_text as file_text
@@ -18,14 +17,17 @@ from windtunnel.boundary.text import parse_map
 from windtunnel.cli.doctor import install_packages
 from windtunnel.core.errors import UserError
 from windtunnel.operations.doctor import PIPELINE
-from windtunnel.operations.project.choose import Choice, FolderContents, notes, params_text
 from windtunnel.operations.project.graph import graph_text
 from windtunnel.operations.project.upgrade import plan_upgrade
 from windtunnel.operations.project.write import GRAPH, PARAMS, Plan, apply, plan, removal, remove
 from windtunnel.operations.resolve.status import pending_stages
 from windtunnel.records.layout import CHAMPION, LOCK
 
-C = TypeVar("C", SampleFiles, Weights)
+if TYPE_CHECKING:
+    from windtunnel.boundary.discovery.samples import SampleFiles
+    from windtunnel.operations.project.choose import Choice, FolderContents
+
+C = TypeVar("C", "SampleFiles", Weights)
 
 
 @click.command()
@@ -76,6 +78,8 @@ def init(
       windtunnel init --ci github
       windtunnel init --remove
     """  # noqa: D301
+    from windtunnel.operations.project.choose import FolderContents, notes, params_text
+
     if os.path.isabs(folder) or len(Path(folder).parts) != 1 or folder in {".", ".."}:
         raise UserError(f"init: --folder {folder}: the name of one folder to make here is needed")
     root = Path.cwd()
@@ -100,6 +104,8 @@ def init(
 def _choose(
     inputs: FolderContents, model: str | None, factory: str | None, data: Path | None, store: str | None, *, yes: bool
 ) -> Choice:
+    from windtunnel.operations.project.choose import Choice
+
     if inputs.made:
         click.echo(f"DVC stages here: {', '.join(dict.fromkeys(inputs.made.values()))}")
     chosen = _model(inputs, model) if model else _pick("model", inputs.weights, yes=yes)

@@ -12,15 +12,8 @@ from windtunnel.boundary.params import load_params
 from windtunnel.cli.output import OutputPath
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.operations.dvc_files import require_whole_files
-from windtunnel.operations.evidence.pack import write_evidence
-from windtunnel.operations.tracking.state import read_state
-from windtunnel.operations.tracking.store import tag_state
 from windtunnel.params.results import Report
 from windtunnel.records.layout import PARAMS_FILE, REPORT, REPORTS
-from windtunnel.reporting.report.build import build_report
-from windtunnel.reporting.report.collect import known_assessments
-from windtunnel.reporting.report.html import render_html
-from windtunnel.reporting.report.pdf import render_pdf
 from windtunnel.runtime.credentials import reason_of, without_credentials
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -67,6 +60,10 @@ def report(
       windtunnel report --full --scope per_assessor
       windtunnel report --reports ../other-run/reports
     """  # noqa: D301
+    from windtunnel.reporting.report.build import build_report
+    from windtunnel.reporting.report.html import render_html
+    from windtunnel.reporting.report.pdf import render_pdf
+
     if not reports.is_dir():
         raise UserError(f"--reports: {reports} is no folder; run dvc repro first")
     if output.resolve() == (reports / REPORT.name).resolve():
@@ -85,6 +82,8 @@ def report(
 
 def _names(reports: Path, only: tuple[str, ...]) -> list[str]:
     """`attacks.pgd` or `pgd` as `pgd`. Raises UserError, with the nearest name, where there is no such directory."""
+    from windtunnel.reporting.report.collect import known_assessments
+
     available = known_assessments(reports)
     names = [name.rsplit(".", 1)[-1] for name in only]
     for name in names:
@@ -115,6 +114,10 @@ def evidence(*, output: Path, key: Path | None, benchmark: str | None) -> None:
       windtunnel evidence --output pack.zip
       windtunnel evidence --sign ~/.ssh/id_ed25519
     """  # noqa: D301
+    from windtunnel.operations.evidence.pack import write_evidence
+    from windtunnel.operations.tracking.state import read_state
+    from windtunnel.operations.tracking.store import tag_state
+
     require_whole_files()
     pack = write_evidence(output, key, benchmark)
     click.echo(f"evidence: {pack.n_files} files in {output}; root digest sha256:{pack.root}")

@@ -7,6 +7,7 @@ import tempfile
 import webbrowser
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.box import SIMPLE
@@ -20,20 +21,16 @@ from windtunnel.cli.output import OutputPath
 from windtunnel.core.errors import UserError, nearest
 from windtunnel.core.machine import usable_processors
 from windtunnel.operations.dvc_files import require_whole_files
-from windtunnel.operations.experiments import Experiment, grid, run_experiments
-from windtunnel.operations.revisions import fetch_run, known_names, run_at, run_of_lock
-from windtunnel.operations.tracking.state import state_digest
-from windtunnel.operations.tracking.sweep import Point, record_sweep
 from windtunnel.records.files import METADATA_FILE
 from windtunnel.records.layout import Layout
-from windtunnel.reporting.answers import compare_answer
-from windtunnel.reporting.compare.comparison import Comparison, compare_runs
-from windtunnel.reporting.compare.page import document, markdown, render_comparison, title
-from windtunnel.reporting.compare.runs import Run, numbers_in, run_in
-from windtunnel.reporting.report.model import Section, Table, Text
 from windtunnel.reporting.view.serve import ViewServer
-from windtunnel.reporting.view.site import site, write_site
 from windtunnel.runtime.credentials import reason_of, without_credentials
+
+if TYPE_CHECKING:
+    from windtunnel.operations.experiments import Experiment
+    from windtunnel.reporting.compare.comparison import Comparison
+    from windtunnel.reporting.compare.runs import Run
+    from windtunnel.reporting.report.model import Section
 
 _WIDTH = 120  # where there is no terminal that has one
 
@@ -57,6 +54,9 @@ def compare(*, runs: tuple[str, ...], as_markdown: bool, html: Path | None, as_j
       windtunnel compare main HEAD --markdown      for a pull request
       windtunnel compare old/reports reports --html comparison.html
     """  # noqa: D301
+    from windtunnel.reporting.answers import compare_answer
+    from windtunnel.reporting.compare.comparison import compare_runs
+
     names = runs if len(runs) > 1 else (*runs, "workspace")
     with tempfile.TemporaryDirectory() as scratch:
         runs_found = [resolve(name, Path(scratch) / str(i)) for i, name in enumerate(names)]
@@ -69,6 +69,8 @@ def compare(*, runs: tuple[str, ...], as_markdown: bool, html: Path | None, as_j
 
 def show_comparison(comparison: Comparison, *, as_markdown: bool, html: Path | None) -> None:
     """Print a comparison, and write it as HTML where `html` is given."""
+    from windtunnel.reporting.compare.page import document, markdown, render_comparison, title
+
     heading, sections = title(comparison), document(comparison)
     if as_markdown:
         click.echo(markdown(heading, sections), nl=False)
@@ -80,6 +82,8 @@ def show_comparison(comparison: Comparison, *, as_markdown: bool, html: Path | N
 
 
 def _print(heading: str, sections: list[Section]) -> None:
+    from windtunnel.reporting.report.model import Table, Text
+
     console = Console() if Console().is_terminal else Console(width=_WIDTH)
     console.print(f"[bold]{escape(heading)}[/bold]")
     for section in sections:
@@ -101,6 +105,9 @@ WORKSPACE = "workspace"
 
 def resolve(name: str, scratch: Path) -> Run:
     """Return the run called `name`, downloading into `scratch` if necessary. Raises UserError for an unknown name."""
+    from windtunnel.operations.revisions import known_names, run_at
+    from windtunnel.reporting.compare.runs import run_in
+
     directory = Path("." if name == WORKSPACE else name)
     if name == WORKSPACE or _has_results(directory):
         return run_in(directory, name, "as it is now" if name == WORKSPACE else "directory")
@@ -122,6 +129,9 @@ def _has_results(directory: Path) -> bool:
 
 
 def _mlflow_run(name: str, scratch: Path) -> Run | None:
+    from windtunnel.operations.revisions import fetch_run, run_of_lock
+    from windtunnel.reporting.compare.runs import numbers_in, run_in
+
     tracking = load_params().tracking
     label = fetch_run(name, scratch, tracking_uri(tracking.uri), tracking.experiment)
     if label is None:
@@ -156,6 +166,8 @@ def view(*, runs: tuple[str, ...], bundle: Path | None, port: int, host: str, op
       windtunnel view main workspace          which samples flipped?
       windtunnel view --bundle samples        static files: open samples/index.html, or put them on any web server
     """  # noqa: D301
+    from windtunnel.reporting.view.site import site, write_site
+
     with tempfile.TemporaryDirectory() as scratch:
         resolved_runs = [resolve(name, Path(scratch) / str(i)) for i, name in enumerate(runs or ("workspace",))]
         if bundle is not None:
@@ -211,6 +223,10 @@ def sweep(
       windtunnel sweep --budget tight,wide --jobs 2
       windtunnel sweep --set model.train.recipe=standard,adversarial --html recipes.html
     """  # noqa: D301
+    from windtunnel.operations.experiments import grid, run_experiments
+    from windtunnel.operations.revisions import run_at
+    from windtunnel.reporting.compare.comparison import compare_runs
+
     axes = dict([_axis(text, "budget") for text in budgets] + [_axis(text, "") for text in sets])
     if not axes:
         raise UserError("sweep: nothing to vary; for example --budget epsilon=2/255,4/255")
@@ -231,6 +247,9 @@ def sweep(
 
 def _record(name: str, axes: Mapping[str, list[str]], experiments: Sequence[Experiment], runs: Sequence[Run]) -> None:
     """Keep the sweep in MLflow, with links to the runs of its experiments. A store that is down costs a line: results are in DVC."""
+    from windtunnel.operations.tracking.state import state_digest
+    from windtunnel.operations.tracking.sweep import Point, record_sweep
+
     values = {experiment.name: dict(experiment.overrides) for experiment in experiments}
     points = []
     for run in runs:

@@ -16,15 +16,10 @@ from windtunnel.cli.output import OutputPath
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.evaluation.sanity.check import GROUPS, PLUGINS, Check
 from windtunnel.evaluation.sanity.remedies import REMEDIES, stronger
-from windtunnel.evaluation.sanity.run import registry
-from windtunnel.operations.live_checks import ASKED_NOW
-from windtunnel.operations.strengthen import add_to, lines_of, run_entries
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
 from windtunnel.records.findings import FindingRecord, Severity, Status, counts, in_words, overall, read_sanity
 from windtunnel.records.layout import PARAMS_FILE, SANITY
-from windtunnel.reporting.answers import sanity_answer
-from windtunnel.reporting.ci_reports import cases_of_checks, write_junit
 
 _COLOUR = {
     Status.PASS: "green",
@@ -52,6 +47,10 @@ def sanity(*, explain: str | None, group: str | None, flagged: bool, as_json: bo
       windtunnel sanity --flagged
       windtunnel sanity --explain C3
     """  # noqa: D301
+    from windtunnel.operations.live_checks import ASKED_NOW
+    from windtunnel.reporting.answers import sanity_answer
+    from windtunnel.reporting.ci_reports import cases_of_checks, write_junit
+
     console = Console()
     if explain:
         _explain(explain, console)
@@ -98,6 +97,8 @@ def _number(value: float | str | None) -> str:
 
 
 def _explain(name: str, console: Console) -> None:
+    from windtunnel.evaluation.sanity.run import registry
+
     rows = registry()
     row = rows.get(name.upper())
     if row is None:
@@ -118,6 +119,8 @@ def _words(row: Check) -> str:
 
 def _what_to_run(row: Check) -> str:
     """Return the lines of params.yaml that answer the check, for the attacks of the project here, or for a PGD; empty where none can."""
+    from windtunnel.operations.strengthen import lines_of
+
     attacks, budget = {"pgd": AttackEntry(library="torchattacks", algorithm="PGD")}, Budget(epsilon=8 / 255)
     if PARAMS_FILE.is_file():
         params = load_params()
@@ -147,6 +150,8 @@ def strengthen(*, dry_run: bool, only: tuple[str, ...]) -> None:
       windtunnel strengthen --dry-run
       windtunnel strengthen --only D15
     """  # noqa: D301
+    from windtunnel.operations.strengthen import add_to, lines_of, run_entries
+
     recorded, params, console = read_sanity(SANITY), load_params(), Console()
     if recorded is None:
         raise UserError(f"{SANITY}: no sanity checks ran yet. Run dvc repro first")

@@ -22,21 +22,7 @@ from windtunnel.boundary.params import load_params
 from windtunnel.cli.output import OutputPath
 from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.operations.dvc_files import require_whole_files
-from windtunnel.operations.retrain import (
-    REASONS,
-    STATUS,
-    fetch_champion,
-    only_one,
-    promote_last_run,
-    promote_version,
-    summary_markdown,
-)
-from windtunnel.operations.retrain import reassess as reassess_champion
-from windtunnel.operations.retrain import retrain as flow
 from windtunnel.operations.stages.track import report_delivery
-from windtunnel.operations.tracking.registry import CHALLENGER, CHAMPION, PREVIOUS, open_registry
-from windtunnel.operations.tracking.track import track as track_state
-from windtunnel.operations.tracking.view import share_headline_view
 from windtunnel.records.files import replacing
 from windtunnel.runtime.credentials import without_credentials
 
@@ -53,6 +39,8 @@ def track(*, strict: bool) -> None:
       windtunnel track
       MLFLOW_TRACKING_URI=http://tracking:5000 windtunnel track --strict
     """  # noqa: D301
+    from windtunnel.operations.tracking.track import track as track_state
+
     report_delivery(track_state(strict=strict))
 
 
@@ -74,6 +62,8 @@ def ui(ctx: click.Context, *, port: int, host: str, open_it: bool) -> None:
       windtunnel ui --port 5001
       MLFLOW_TRACKING_URI=http://tracking:5000 windtunnel ui
     """  # noqa: D301
+    from windtunnel.operations.tracking.view import share_headline_view
+
     tracking = load_params().tracking
     uri = tracking_uri(tracking.uri)
     try:
@@ -152,6 +142,10 @@ def retrain(ctx: click.Context, *, summary: Path | None, force: bool, allow_dirt
       windtunnel retrain
       windtunnel retrain --summary reports/retrain.md
     """  # noqa: D301
+    from windtunnel.operations.retrain import only_one, summary_markdown
+    from windtunnel.operations.retrain import retrain as flow
+    from windtunnel.operations.tracking.registry import open_registry
+
     require_whole_files()
     with only_one(main_root() / ".cache" / "windtunnel"):
         registry = open_registry(load_params().tracking)
@@ -202,6 +196,10 @@ def champion(*, fetch: bool, reassess: bool) -> None:
       windtunnel champion --fetch && dvc repro && windtunnel gate
       windtunnel champion --reassess            after a change of the assessments or of the samples
     """  # noqa: D301
+    from windtunnel.operations.retrain import REASONS, STATUS, fetch_champion
+    from windtunnel.operations.retrain import reassess as reassess_champion
+    from windtunnel.operations.tracking.registry import CHALLENGER, CHAMPION, PREVIOUS, open_registry
+
     params = load_params()
     registry = open_registry(params.tracking)
     if fetch or reassess:
@@ -241,6 +239,9 @@ def promote(*, number: str | None, force: bool, allow_dirty: bool) -> None:
       windtunnel promote
       windtunnel promote --version 7
     """  # noqa: D301
+    from windtunnel.operations.retrain import promote_last_run, promote_version
+    from windtunnel.operations.tracking.registry import open_registry
+
     registry = open_registry(load_params().tracking)
     if number is not None:
         version = promote_version(registry, number, force=force)
@@ -257,5 +258,7 @@ def rollback() -> None:
     Example:
       windtunnel rollback
     """  # noqa: D301
+    from windtunnel.operations.tracking.registry import open_registry
+
     removed, restored = open_registry(load_params().tracking).rollback()
     click.echo(f"rollback: {restored} is the champion again; {removed} is out of service")
