@@ -95,7 +95,7 @@ def choose(
     relaxation: Relaxation,
     back: BackwardBound,
 ) -> Tensor:
-    """Return the column (m,) to split each row at; -1 where there is none left.
+    """Return the column (m,) to split each row at, by filtered smart branching (FSB); -1 where there is none left.
 
     Every candidate's halves are bounded, in dense networks after a few steps of optimisation; what counts is
     how much of the way from the bound known (m,) to the goal (m,) they come, both halves together.
