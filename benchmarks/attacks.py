@@ -44,7 +44,7 @@ from windtunnel.params.data import Data
 from windtunnel.params.entry import Budget
 from windtunnel.params.model import Model, Recipe
 from windtunnel.records.artifacts import Artifacts, write_artifacts
-from windtunnel.runtime import checkpoint
+from windtunnel.runtime import batch_runner
 
 SHARED = Path(os.environ.get("WINDTUNNEL_SHARED", "../shared"))
 BATCH = 128
@@ -221,7 +221,7 @@ def memory_of(n: int) -> dict[str, float]:
     it = of_module(module, Dataset(inputs, labels, tuple(map(str, range(n))), classes))
     given = entry(Member("torchattacks", "FGSM"), 100)
     with tempfile.TemporaryDirectory() as folder:
-        checkpoint.CHECKPOINTS = Path(folder)
+        batch_runner.CHECKPOINTS = Path(folder)
         assess("warm", given, budget(0.1), it.subset(torch.arange(100)))
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
         before = resident("VmRSS")

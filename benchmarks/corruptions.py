@@ -83,7 +83,7 @@ def suite(n: int, side: int, names: list[str], workers: int) -> dict[str, object
     from windtunnel.core.dataset import Dataset
     from windtunnel.core.subject import subject_of
     from windtunnel.params.corruptions import CorruptionEntry
-    from windtunnel.runtime import checkpoint
+    from windtunnel.runtime import batch_runner
     from windtunnel.runtime.placement import VARIABLE
 
     torch.set_num_threads(1)
@@ -96,7 +96,7 @@ def suite(n: int, side: int, names: list[str], workers: int) -> dict[str, object
     os.environ[VARIABLE] = f"processes:{workers}" if workers > 1 else "here"
     subject = subject_of(model, data)
     with tempfile.TemporaryDirectory() as folder:
-        checkpoint.CHECKPOINTS = Path(folder)
+        batch_runner.CHECKPOINTS = Path(folder)
         peaks: dict[int, float] = {}
         Thread(target=watch_workers, args=(peaks,), daemon=True).start()
         start = time.perf_counter()

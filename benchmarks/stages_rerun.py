@@ -5,7 +5,7 @@
 Each of the commits before `--end` that touch `src` is mapped to the modules of today: its files are followed through all later
 renames (a file that was deleted goes to the file of the deleting commit that shares most lines with it). A stage runs again
 where one of these modules is among those that its file in `reports/resolved` lists as work. Changes of comments and docstrings
-alone count nothing, as in the cache itself. Run `windtunnel resolve` first. Before the rooms were made the mean was 9.2.
+alone count nothing, as in the cache itself. Run `dvc repro resolve` first. Before the rooms were made the mean was 9.2.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
-from windtunnel.operations.resolve.source import read_source
-
 from windtunnel.core.errors import UserError
+from windtunnel.operations.resolve.closure import read_source
 
 SOURCE = "src/windtunnel"
 
@@ -40,7 +39,7 @@ def digest(revision: str, path: str) -> str | None:
         file.write(shown.stdout)
         file.flush()
         try:
-            return read_source(Path(file.name), "module").digest
+            return read_source(Path(file.name), "module")["digest"]
         except UserError:
             return None
 
