@@ -11,6 +11,7 @@ from windtunnel.evaluation.validate import validate, validated_params
 from windtunnel.params.entry import parse_number
 from windtunnel.params.load import check_whole, validate_schema
 from windtunnel.params.model import Model
+from windtunnel.params.schema import Params
 
 ROOT = Path(__file__).parents[2]
 MINIMAL = {"data": {}, "model": {}, "budget": {"epsilon": 0.1}}
@@ -194,3 +195,14 @@ def test_a_seed_beyond_64_bits_is_refused():
 def test_a_resolved_model_with_all_its_defaults_reads_back(head):
     model = Model.model_validate({"source": "train", "head": head})
     assert Model.model_validate(model.model_dump(mode="json")) == model
+
+
+def test_the_json_schema_names_limits_as_editors_know_them():
+    def keys(node):
+        if isinstance(node, dict):
+            yield from node
+            yield from (key for value in node.values() for key in keys(value))
+        if isinstance(node, list):
+            yield from (key for value in node for key in keys(value))
+
+    assert not {"gt", "ge", "lt", "le"} & set(keys(Params.model_json_schema()))

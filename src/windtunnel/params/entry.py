@@ -66,8 +66,14 @@ def parse_number(value: object) -> float:
 Number = Annotated[float, BeforeValidator(parse_number), PlainSerializer(float)]
 
 MAX_SECONDS = 1e8  # three years; timers of Python and of the system overflow at some more
-Seconds = Annotated[Number, Field(gt=0, le=MAX_SECONDS)]
-Positive = Annotated[Number, Field(gt=0)]
+# Limits stand before the parser: after it, pydantic names them `gt` and `le` in the JSON Schema, which editors do not know.
+_PARSE, _WRITE = BeforeValidator(parse_number), PlainSerializer(float)
+Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS), _PARSE, _WRITE]
+Positive = Annotated[float, Field(gt=0), _PARSE, _WRITE]
+NonNegative = Annotated[float, Field(ge=0), _PARSE, _WRITE]
+Share = Annotated[float, Field(ge=0, le=1), _PARSE, _WRITE]
+PositiveShare = Annotated[float, Field(gt=0, le=1), _PARSE, _WRITE]
+PartialShare = Annotated[float, Field(gt=0, lt=1), _PARSE, _WRITE]
 
 
 def key(default: Any, description: str, **limits: Any) -> Any:

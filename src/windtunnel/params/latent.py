@@ -15,7 +15,7 @@ from pydantic import (
     field_validator,
 )
 
-from windtunnel.params.entry import Block, Entry, Number, Positive, Samples, Seconds, Value, key
+from windtunnel.params.entry import Block, Entry, Number, Positive, PositiveShare, Samples, Seconds, Value, key
 from windtunnel.params.model import OtherModel
 
 
@@ -70,9 +70,7 @@ class Generators(Block):
     )
     kwargs: dict[str, Value] = key(dict, "arguments of the function")
     path: str | None = key(None, "function: weights to load into what it returns, a torch module")
-    decay: Annotated[Number, Field(gt=0, le=1)] = key(
-        1, "codes are drawn from N(0, decay^2 I): below 1 more typical images, of less variety"
-    )
+    decay: PositiveShare = key(1, "codes are drawn from N(0, decay^2 I): below 1 more typical images, of less variety")
     value_range: tuple[Number, Number] | None = key(
         None, "function: what its images span, e.g. [-1, 1]; its own value_range where absent"
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, PositiveInt
 
-from windtunnel.params.entry import Block, Number, Value, key
+from windtunnel.params.entry import Block, Number, PartialShare, Share, Value, key
 from windtunnel.params.model import OtherModel
 
 
@@ -32,9 +32,7 @@ class Sanity(Block):
     queries: PositiveInt = key(
         1000, "queries that a model.source: function may get from the checks, half of them from the witness (D15)"
     )
-    expected_clean_accuracy: Annotated[Number, Field(ge=0, le=1)] | None = key(
-        None, "what the model is known to reach on this data (A8)"
-    )
+    expected_clean_accuracy: Share | None = key(None, "what the model is known to reach on this data (A8)")
     surrogate: str | OtherModel | None = key(
         None, "a second model for transfer (D15): an earlier reports/model, or {model, factory, ...}"
     )
@@ -95,7 +93,7 @@ class Gate(Block):
     minimum: dict[str, Number] = key(
         dict, "metric of the summary: smallest value allowed, e.g. worst_case/accuracy: 0.3"
     )
-    maximum_regression: dict[str, Annotated[Number, Field(gt=0, lt=1)]] = key(
+    maximum_regression: dict[str, PartialShare] = key(
         dict, "metric that is a mean over samples: largest loss allowed against the champion, e.g. clean/accuracy: 0.02"
     )
     non_inferiority: NonInferiority = NonInferiority()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field, PositiveInt, model_validator
 
-from windtunnel.params.entry import Block, Entry, Number, key
+from windtunnel.params.entry import Block, Entry, NonNegative, Number, key
 
 
 class EpsilonRange(Block):
@@ -48,7 +46,7 @@ class SweepEntry(Entry):
 
     library: str = "windtunnel"
     algorithm: str = "FGSM"
-    epsilons: list[Annotated[Number, Field(ge=0)]] | EpsilonRange = Field(
+    epsilons: list[NonNegative] | EpsilonRange = Field(
         default_factory=lambda: [0.0, 0.01, 0.02, 0.05, 0.1, 0.2],
         description="a list, or {start, stop, steps, spacing}",
     )
