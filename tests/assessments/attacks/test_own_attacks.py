@@ -128,6 +128,10 @@ def test_a_mean_over_draws_is_nearer_to_the_expectation(digits_subject):
     assert (result.data["backward_passes"][result.data["attacked"]] >= 5 * 4).all()
 
 
+def test_a_stand_in_that_is_a_module_is_in_eval_mode():
+    assert not StraightThrough(torch.nn.Linear(2, 2), torch.nn.Dropout(0.5)).surrogate.training
+
+
 def test_straight_through_is_the_model_with_another_derivative():
     """Forward the staircase, backward the identity: d/dx of the sum is 1 everywhere."""
     x = torch.linspace(0, 1, 7).view(1, -1).requires_grad_()

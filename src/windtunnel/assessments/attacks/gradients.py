@@ -33,6 +33,7 @@ class StraightThrough(ModelWrapper):
     def __init__(self, model: nn.Module, surrogate: Callable[[Tensor], Tensor]) -> None:
         super().__init__(model)
         self.surrogate = surrogate
+        self.eval()  # a stand-in that is a module may be in train mode
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits, (n, K)."""
