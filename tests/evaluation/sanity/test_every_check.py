@@ -218,9 +218,9 @@ def tight_bounds(d: dict) -> None:
     d["output_bounds"]["upper"] = d["output_bounds"]["lower"].clone()
 
 
-def impossible_radius(e: Evidence) -> Evidence:
+def impossible_radius(e: Evidence, n: int = 100) -> Evidence:
     meta = {
-        "call_kwargs": {"sigma": 0.25, "n": 100, "alpha": 0.001},
+        "call_kwargs": {"sigma": 0.25, "n": n, "alpha": 0.001},
         "semantics": {**piece_of(e, "crown").semantics.model_dump(mode="json"), "families": [SMOOTHED_MODEL]},
     }
     e = fake(e, "smooth", "verification", {"certified_radius": torch.full((60,), 5.0)}, meta)
@@ -440,6 +440,13 @@ def test_a_verification_whose_method_gave_way_is_flagged(evidence: Evidence, cod
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("n", [5, 100])
+def test_a_radius_that_so_few_draws_cannot_certify_is_hard(evidence: Evidence, n: int) -> None:
+    """Of 5 draws at alpha 0.001 the largest radius is negative: they certify nothing."""
+    finding = look("E9", impossible_radius(evidence, n))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.HARD)
+
+
 def test_a_reference_is_known_by_its_errors_and_not_by_its_name(evidence: Evidence) -> None:
     assert look("E12", divided_by(evidence, "our own baseline", alexnets=True)).status is Status.FAIL
     assert look("E12", divided_by(evidence, "imagenet-alexnet", alexnets=False)).status is Status.PASS

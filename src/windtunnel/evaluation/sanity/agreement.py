@@ -276,15 +276,18 @@ def smoothing_plausible(evidence: Evidence, limit: float) -> CheckResult:
     smoothed = [p for p in evidence.verifications if of_a_smoothed_model(p.artifacts) and p.has("certified_radius")]
     if not smoothed:
         raise NotApplicable("no randomised smoothing among the verifications")
-    ratios, few = {}, []
+    ratios, bad, few = [], [], []
     for certificate in smoothed:
         sigma, draws, alpha = (number(certificate.calls[0], key) for key in ("sigma", "n", "alpha"))
         ceiling = sigma * float(normal.ppf(alpha ** (1 / draws)))
-        ratios[certificate.name] = float(certificate.tensor("certified_radius").nan_to_num(0).max()) / ceiling
+        radius = float(certificate.tensor("certified_radius").nan_to_num(0).max())
+        ratios.append(radius / ceiling)
+        if radius > ceiling * (1 + 1e-6):  # few draws have a negative ceiling: they certify nothing
+            bad.append(certificate.name)
         if draws < limit:
             few.append(certificate.name)
-    worst, n = max(0.0, *ratios.values()), len(smoothed)
-    if bad := [name for name, ratio in ratios.items() if ratio > 1 + 1e-6]:
+    worst, n = max(0.0, *ratios), len(smoothed)
+    if bad:
         return listing(bad, "radius beyond what n draws can certify in", value=worst, n=n)
     return listing(few, f"fewer than {limit:.0f} draws in", value=worst, n=n, severity=Severity.WARN)
 
