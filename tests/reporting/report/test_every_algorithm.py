@@ -8,7 +8,7 @@ import pytest
 import windtunnel
 from windtunnel.assessments.catalogue import algorithms
 from windtunnel.assessments.figures.plots import Bar, bars
-from windtunnel.assessments.figures.scene import Label, split_scene
+from windtunnel.assessments.figures.scene import Label, Line, Scene, split_scene
 from windtunnel.evaluation.sanity.run import registry
 from windtunnel.records.artifacts import Artifacts, write_metadata
 from windtunnel.records.files import DATA_FILE
@@ -39,6 +39,13 @@ def test_a_chart_is_cut_between_its_rows_and_keeps_all_of_them(count):
     assert len(parts) <= math.ceil(count / 30)
     inside = [0 <= mark.y <= part.height for part in parts for mark in part.marks if isinstance(mark, Label)]
     assert all(inside)
+
+
+def test_a_slanted_line_keeps_its_slope_where_a_page_ends():
+    line = Line(((0.0, 0.0), (100.0, 1400.0)), "broken")
+    upper, lower = split_scene(Scene(100, 1400, (line,), ""), 700)
+    assert upper.marks[0].points == ((0, 0), (50, 700))
+    assert lower.marks[0].points == ((50, 0), (100, 700))
 
 
 def _run_of_every_algorithm(subject, folder):

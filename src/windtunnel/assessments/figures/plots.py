@@ -240,7 +240,7 @@ def lines(
     for curve in series:
         ends = [
             (axes.at(x, low), axes.at(x, high))
-            for (x, _), (low, high) in zip(curve.points, curve.interval, strict=False)
+            for (x, _), (low, high) in zip(curve.points, curve.interval, strict=bool(curve.interval))
         ]
         if ends and curve.line:
             marks.append(Area((*(high for _, high in ends), *(low for low, _ in reversed(ends))), curve.colour))

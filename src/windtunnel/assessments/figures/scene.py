@@ -7,6 +7,7 @@ Coordinates are in points, y downwards. A colour is a role of PALETTE (which has
 from collections.abc import Iterator, Sequence
 from colorsys import hls_to_rgb
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal, TypeAlias
 
 # Okabe and Ito's palette (https://jfly.uni-koeln.de/color/).
@@ -250,7 +251,7 @@ def split_scene(scene: Scene, height: float) -> list[Scene]:
     edges = _edges(body, bottom, height - foot)
     parts = []
     for top, end in zip(edges, edges[1:], strict=False):
-        marks = [moved(_cut(mark, top, end), 0, -top) for mark in body if _is_between(mark, top, end)]
+        marks = [moved(part, 0, -top) for mark in body for part in _between(mark, top, end)]
         marks += [moved(mark, 0, end - top - bottom) for mark in below]
         parts.append(Scene(scene.width, end - top + foot, tuple(marks), scene.alt))
     return parts
@@ -284,24 +285,36 @@ def _is_vertical(line: Line) -> bool:
     return len({x for x, _ in line.points}) == 1 and high - low >= _CUT_FROM
 
 
-def _is_between(mark: Mark, top: float, end: float) -> bool:
-    """Return True if a mark, or some of it, stands between two heights: a row stands where it begins."""
+def _between(mark: Mark, top: float, end: float) -> Iterator[Mark]:
+    """Yield what a mark has between two heights: a row stands as a whole where it begins, the rest is cut."""
     low, high = _extent(mark)
-    if high - low < _CUT_FROM:
-        return top <= low < end or low < 0 == top
-    return low < end and high > top
+    if high - low < _CUT_FROM or isinstance(mark, Label | Dot):
+        if top <= low < end or low < 0 == top:
+            yield mark
+    elif isinstance(mark, Rect):
+        if (first := max(low, top)) < (last := min(high, end)):
+            yield replace(mark, y=first, height=last - first)
+    elif isinstance(mark, Area):
+        if low < end and high > top:
+            yield replace(mark, points=tuple((x, min(max(y, top), end)) for x, y in mark.points))
+    else:
+        for start, stop in pairwise(mark.points):
+            if points := _cut(start, stop, top, end):
+                yield replace(mark, points=points)
 
 
-def _cut(mark: Mark, top: float, end: float) -> Mark:
-    """Return what a mark that is taller than a row has between two heights."""
-    low, high = _extent(mark)
-    if high - low < _CUT_FROM:
-        return mark
-    if isinstance(mark, Rect):
-        return replace(mark, y=max(low, top), height=min(high, end) - max(low, top))
-    if isinstance(mark, Line | Area):
-        return replace(mark, points=tuple((x, min(max(y, top), end)) for x, y in mark.points))
-    return mark
+def _cut(
+    start: tuple[float, float], stop: tuple[float, float], top: float, end: float
+) -> tuple[tuple[float, float], ...]:
+    """Return the part of a straight line between two heights; empty where there is none."""
+    (x0, y0), (x1, y1) = sorted((start, stop), key=lambda point: point[1])
+    if y1 < top or y0 > end or (y0 == end and end != y1):
+        return ()
+
+    def at(y: float) -> tuple[float, float]:
+        return (x0 + (x1 - x0) * (y - y0) / (y1 - y0) if y1 > y0 else x0, y)
+
+    return (start, stop) if y0 == y1 else (at(max(y0, top)), at(min(y1, end)))
 
 
 def moved(mark: Mark, dx: float, dy: float) -> Mark:
