@@ -47,10 +47,6 @@ def sanity(*, explain: str | None, group: str | None, flagged: bool, as_json: bo
       windtunnel sanity --flagged
       windtunnel sanity --explain C3
     """  # noqa: D301
-    from windtunnel.operations.live_checks import ASKED_NOW
-    from windtunnel.reporting.answers import sanity_answer
-    from windtunnel.reporting.ci_reports import cases_of_checks, write_junit
-
     console = Console()
     if explain:
         _explain(explain, console)
@@ -58,6 +54,11 @@ def sanity(*, explain: str | None, group: str | None, flagged: bool, as_json: bo
     last_run = read_sanity(SANITY)
     if last_run is None:
         raise UserError(f"{SANITY}: no sanity checks ran yet. Run dvc repro first")
+
+    from windtunnel.operations.live_checks import ASKED_NOW
+    from windtunnel.reporting.answers import sanity_answer
+    from windtunnel.reporting.ci_reports import cases_of_checks, write_junit
+
     recorded = last_run.checks
     rows = [ASKED_NOW[row.id]().instead_of(row) if row.id in ASKED_NOW else row for row in recorded]
     now = [row for row, old in zip(rows, recorded, strict=True) if row is not old]

@@ -279,6 +279,7 @@ def _require_promotable(decision: str, reasons: str, *, force: bool) -> None:
 
 def require_committed(what: str) -> None:
     """Raise UserError where the work tree is dirty, or outside git: nobody could make such a model again."""
+    _git("rev-parse", "--is-inside-work-tree")  # outside git, `git diff` fails with its usage
     files = _git("diff", "--name-only", "HEAD", "--", ".", *_NO_SAY).splitlines()
     if files:
         named = ", ".join(files[:5]) + (", ..." if len(files) > 5 else "")

@@ -31,8 +31,11 @@ def run_at(name: str, scratch: Path) -> Run | None:
 
     Raises UserError where that commit has no dvc.lock, or where its results are unavailable.
     """
+    revision = (git_output("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}") or "").strip()
+    # In a clone of a pull request main is a branch of the remote alone.
+    remote = set((git_output("for-each-ref", "--format=%(objectname)", f"refs/remotes/*/{name}") or "").split())
     experiment = experiments().get(name)
-    commit = experiment or (git_output("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}") or "").strip()
+    commit = revision or experiment or (remote.pop() if len(remote) == 1 else "")
     if not commit:
         return None
     scratch.mkdir(parents=True, exist_ok=True)
@@ -41,7 +44,7 @@ def run_at(name: str, scratch: Path) -> Run | None:
         if content is None:
             raise UserError(f"compare: {name}: there is no {file} at commit {commit[:8]}, so it has no results")
         (scratch / file).write_text(content, encoding="utf-8", errors="surrogateescape")
-    return run_of_lock(scratch, name, f"{'DVC experiment' if experiment else 'git revision'} {commit[:8]}")
+    return run_of_lock(scratch, name, f"{'DVC experiment' if commit == experiment else 'git revision'} {commit[:8]}")
 
 
 def experiments() -> dict[str, str]:

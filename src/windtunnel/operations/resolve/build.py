@@ -89,7 +89,7 @@ class Resolver:
         again = [dependencies.of_family(family).options(entry, p) for family, _, entry in entries(p)]
         reached = self.model_options
         if p.sanity.profile != "stored":
-            reached = reached.union({"any attack"}, *again)
+            reached = reached.union({"any attack"}, *again) - {"any corruption suite"}
         if p.sanity.profile == "full":
             reached |= {CONTROL_LIBRARY, "any corruption suite"}
         yield self._stage(

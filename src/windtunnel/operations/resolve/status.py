@@ -63,10 +63,12 @@ def pending_stages() -> list[Pending]:
             upstream = _upstream(repo)
     except NotDvcRepoError as error:
         raise UserError("status: this is no DVC repository; run dvc init, or go to where dvc.yaml is") from error
-    return list(_in_order(why, upstream))
+    return list(_in_order(why, upstream, set(stages)))
 
 
-def _in_order(why: Mapping[str, tuple[str, ...]], upstream: Mapping[str, list[str]]) -> Iterator[Pending]:
+def _in_order(
+    why: Mapping[str, tuple[str, ...]], upstream: Mapping[str, list[str]], ours: set[str]
+) -> Iterator[Pending]:
     runs: set[str] = set()
     for label in upstream:
         after = tuple(above for above in upstream[label] if above in runs)
@@ -75,7 +77,7 @@ def _in_order(why: Mapping[str, tuple[str, ...]], upstream: Mapping[str, list[st
             runs.add(label)
             redraws = bool(reasons) and all(reason.startswith("figures:") for reason in reasons) and not after
             stage, _, name = label.partition("@")
-            yield Pending(label, reasons, after, stage_seconds(stage, name), redraws)
+            yield Pending(label, reasons, after, stage_seconds(stage, name) if label in ours else None, redraws)
 
 
 def _reasons(
