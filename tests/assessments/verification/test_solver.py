@@ -182,6 +182,8 @@ def test_a_solver_that_dies_or_hangs_costs_its_sample_alone(tiny, tmp_path, monk
     queries = queries_of(tiny, 0.01, torch.arange(2), one_by_one=False)
 
     class Dies:
+        kind = "processes"
+
         def results(self, work, units, name, limit):
             assert limit(units[0]) == 60 + marabou.GRACE
             yield 1, work(units[1])

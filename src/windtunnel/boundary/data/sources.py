@@ -223,7 +223,7 @@ def _folder(data: Data, split: str) -> Raw:
         raise UserError(f"{key}: {odd_names[0]!a} is a file name that is no UTF-8, or not printable; rename it")
     class_of_file = None
     if labels not in {None, "none"}:
-        class_of_file = _csv_labels(_file(data, labels_key), names)
+        class_of_file = _csv_labels(_file(data, labels_key), names, f"data.{labels_key}")
     elif labels is None:
         if loose := [name for name in names if "/" not in name]:
             raise UserError(
@@ -235,17 +235,17 @@ def _folder(data: Data, split: str) -> Raw:
     return Raw(images, None if class_of_file is None else np.array(class_of_file), names, (0.0, 255.0))
 
 
-def _csv_labels(path: Path, names: Sequence[str]) -> list[str]:
+def _csv_labels(path: Path, names: Sequence[str], key: str) -> list[str]:
     try:
-        text = io.StringIO(read_text(path, where="data.labels", max_bytes=_LABELS_BYTES), newline="")
+        text = io.StringIO(read_text(path, where=key, max_bytes=_LABELS_BYTES), newline="")
         table = {row[0].strip(): row[1].strip() for row in csv.reader(text) if len(row) >= 2}
     except csv.Error as error:
-        raise UserError(f"data.labels: {path} is not a CSV ({error})") from error
+        raise UserError(f"{key}: {path} is not a CSV ({error})") from error
     if unlabelled := [name for name in names if name not in table]:
-        raise UserError(f"data.labels: {path} has no line for {unlabelled[0]} (lines are file,label)")
+        raise UserError(f"{key}: {path} has no line for {unlabelled[0]} (lines are file,label)")
     file_names = set(names)
     if lost := [name for name in table if name not in file_names and Path(name).suffix.lower() in IMAGE_SUFFIXES]:
-        raise UserError(f"data.labels: {path} names {lost[0]}, which is not in the folder ({len(lost)} such)")
+        raise UserError(f"{key}: {path} names {lost[0]}, which is not in the folder ({len(lost)} such)")
     return [table[name] for name in names]
 
 

@@ -11,6 +11,7 @@ from windtunnel.boundary.models.loaders import Loaded
 from windtunnel.boundary.models.record import TwinAgreement
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Caveat
+from windtunnel.core.statistics import binomial_rate
 
 TWIN = "twin"  # its folder beside the files of the deployed model
 
@@ -54,8 +55,6 @@ def with_twin(loaded: Loaded, twin: Classifier, agreement: TwinAgreement | None)
     """Return the deployed model with the gradients of its twin, and a caveat on how often the two agree."""
     agreement_text = "how often they agree was not measured"
     if agreement:
-        from windtunnel.core.statistics import binomial_rate  # scipy, which `train` needs for nothing else
-
         rate = binomial_rate(agreement.agree, agreement.samples)
         agreement_text = (
             f"they agree on {agreement.agree} of {agreement.samples} samples ({rate.low:.1%} to {rate.high:.1%})"

@@ -95,6 +95,9 @@ def folded(
 
     """
     observed = list(results)
+    assert not any(result.severity or result.note or result.each for result in observed), (
+        "the row and the fold say these"
+    )
     if none and not observed:
         raise NotApplicable(none)
     bad = [result for result in observed if result.flagged]

@@ -60,7 +60,8 @@ def no_stale_cache(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
             for name, digest in table(dict[str, str], options, key).items()
         ]
         other += [name for name, digest, file in used if file.is_file() and file_digest(file) != digest]
-        yield CheckResult(bool(other), len(other[:1]), assessments=[assessment.name], reason=", ".join(other))
+        reason = f"made with or from another {', '.join(other)}"
+        yield CheckResult(bool(other), len(other[:1]), assessments=[assessment.name], reason=reason)
 
 
 @our_check("G3")

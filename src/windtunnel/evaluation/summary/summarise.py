@@ -55,7 +55,7 @@ def summarise(
 ) -> AssessmentResult:
     """Derive the state of each sample and the robustness sandwich, at `budget` and at every other one used.
 
-    `findings`: of the stage `sanity`. `budget_names`: see `params.budget_names`.
+    `findings`: of the stage `sanity`. `budget_names`: see `params.load.budget_names`.
 
     The extra keys of robustness_data.pt: `certified_verdicts`, `worst_by`,
     `certified_by` (indices into kwargs.assessments, -1 for none), `sample_states` (codes of kwargs.state_codes) and `drawn`

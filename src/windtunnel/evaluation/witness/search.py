@@ -234,7 +234,6 @@ class _Searching:
 
     def _transfer(self, rows: Tensor) -> None:
         """Examples that gradients of the surrogate give."""
-        assert self.target.surrogate is not None
         clean, labels, target = self.inputs[rows], self.labels[rows], self.target
         assert target.surrogate is not None
         loss, points = target.classifier.criterion.margin_loss, clean

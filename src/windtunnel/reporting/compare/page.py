@@ -194,8 +194,13 @@ def page(comparison: Comparison) -> ReportContent:
         statement=" ".join(_sentence(first.label, against) for against in runs),
         caveats=tuple(Highlight("warning", f"Not paired: {line}.") for run in runs for line in run.refused),
     )
-    sections = (*(_against(first, run) for run in runs), about, *(replace(part, detail=True) for part in details))
+    sections = (*(_against(first, run) for run in runs), about, *map(_detail, details))
     return ReportContent(title(comparison), front, sections)
+
+
+def _detail(part: Section) -> Section:
+    """Return a section among the details: what explains its tables stands before them."""
+    return replace(part, detail=True, blocks=tuple(sorted(part.blocks, key=lambda block: not isinstance(block, Text))))
 
 
 def render_comparison(comparison: Comparison, path: Path) -> None:

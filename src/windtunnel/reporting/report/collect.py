@@ -115,6 +115,7 @@ def collect(
     inputs.run = _run(summary) if summary and measured else None
     if clean:
         inputs.figures[clean.name] = figures_of(clean)
+    clean = summary = None  # their large tensors are not needed while the assessments are read
     for name in requested:
         assessment = read(robustness / name, f"Assessment {name}")
         if assessment and (failure := assessment.metadata.failure):
@@ -135,7 +136,7 @@ def collect(
     inputs.model = _recorded(model, lambda path: read_model(path.parent), f"model/{MODEL_JSON} {_DAMAGED}", problems)
     line = "The gate's decision is missing from this report: gate.json is damaged"
     inputs.gate = _recorded(gate, read_gate, line, problems)
-    if summary:
+    if inputs.summary:
         line = "What is known against epsilon is missing from this report: the summary has no curves that fit"
         curves = _attempt(lambda: read_curves(reports / "summary"), line, problems)
         inputs.curves = [curve for curve in curves or () if curve.name in requested]
