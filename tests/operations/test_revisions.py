@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from windtunnel.core.errors import UserError
-from windtunnel.operations.revisions import run_at
+from windtunnel.operations.revisions import run_at, run_of_lock
 
 
 @pytest.fixture
@@ -33,3 +33,16 @@ def test_a_branch_of_the_remote_alone_is_a_revision(clone, name):
 
 def test_an_unknown_name_is_no_revision(clone):
     assert run_at("nowhere", clone / "scratch") is None
+
+
+def test_results_outside_a_dvc_repository_are_one_line(clone):
+    scratch = clone / "scratch"
+    scratch.mkdir()
+    (scratch / "params.yaml").write_text("seed: 0\n")
+    md5 = "d41d8cd98f00b204e9800998ecf8427e"
+    outs = "".join(
+        f"    - path: {path}\n      md5: {md5}\n" for path in ("reports/robustness/clean", "reports/summary")
+    )
+    (scratch / "dvc.lock").write_text(f"schema: '2.0'\nstages:\n  clean:\n    cmd: x\n    outs:\n{outs}")
+    with pytest.raises(UserError, match="here is no DVC repository"):
+        run_of_lock(scratch, "main", "git revision 0")

@@ -64,6 +64,7 @@ def run_of_lock(folder: Path, label: str, origin: str) -> Run:
 
     Raises UserError where they are neither in DVC's cache nor on its remote.
     """
+    from dvc.exceptions import NotDvcRepoError
     from dvc.repo import Repo
 
     raw = read_params(folder / "params.yaml")
@@ -78,10 +79,13 @@ def run_of_lock(folder: Path, label: str, origin: str) -> Run:
     missing = [path for path in outputs if path not in outs]
     if "reports/robustness/clean" in missing:
         raise UserError(f"compare: {label}: its dvc.lock tells of no results; run dvc repro and commit dvc.lock")
-    with Repo() as repo:
-        for path in outputs:
-            if path in outs and not (folder / path).exists():
-                _link(repo, outs[path], folder / path, label)
+    try:
+        with Repo() as repo:
+            for path in outputs:
+                if path in outs and not (folder / path).exists():
+                    _link(repo, outs[path], folder / path, label)
+    except NotDvcRepoError as error:
+        raise UserError(f"compare: {label}: its results are in DVC's cache, and here is no DVC repository") from error
     notes = [f"no results of {', '.join(missing)}"] if missing else []
     if stale := sorted(set(other_params(folder / LOCK, raw))):
         notes.append(f"computed with other params than its params.yaml says: {', '.join(stale)}")
