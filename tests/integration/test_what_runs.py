@@ -243,7 +243,7 @@ ROWS = {
     "a progress bar": (version("rich", "99"), set()),
     # Params
     "a default in the schema": (
-        edit(f"{PACKAGE}/params/verification.py", "iterations: PositiveInt = Field(8", "iterations: PositiveInt = Field(9"),
+        edit(f"{PACKAGE}/params/verification.py", "iterations: PositiveInt = key(8", "iterations: PositiveInt = key(9"),
         {*VERIFY, *WHOLE, "report"},
     ),
     "an unused budget": (edit("params.yaml", "epsilon: 0.12", "epsilon: 0.2"), set()),
