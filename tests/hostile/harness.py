@@ -35,7 +35,7 @@ SECONDS, MEMORY = 20.0, 2 * 2**30
 # What commands import when they are called; a fork that does it alone pays up to two seconds of processor time.
 IMPORTED_LATE = (
     "scipy.stats", "torch.export._trace", "windtunnel.assessments.verification.branch_and_bound.session",
-    "windtunnel.assessments.verification.cascade.search_step", "windtunnel.boundary.data.slices", "windtunnel.cli.check",
+    "windtunnel.assessments.verification.cascade.search_step", "windtunnel.boundary.data.slices", "windtunnel.cli.compatibility",
     "windtunnel.cli.project", "windtunnel.cli.verify", "windtunnel.reporting.answers",
 )  # fmt: skip
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from ruamel.yaml import YAML
 
 from tools.handbook import on_startup
-from windtunnel.cli.check import check_compatibility
+from windtunnel.cli.compatibility import check_compatibility
 from windtunnel.cli.main import cli
 from windtunnel.evaluation.validate import validate
 from windtunnel.params.load import validate_schema

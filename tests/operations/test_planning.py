@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from windtunnel.cli import check
+from windtunnel.cli import compatibility
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.validate import validate
 from windtunnel.operations import estimate
@@ -75,7 +75,9 @@ def test_the_lines_to_paste_are_valid_params(monkeypatch):
     console = Console(file=io.StringIO(), width=200)
     before = RoomAnswer(disk_bytes=1, memory_bytes=1, workers=1, seconds=None, entries=[])
 
-    answer = check.print_estimate(params, None, range(200), None, console, before, check.Measurement(True, 1.0, 0.05))
+    answer = compatibility.print_estimate(
+        params, None, range(200), None, console, before, compatibility.Measurement(True, 1.0, 0.05)
+    )
     printed = console.file.getvalue()
     assert "width 0.05 needs 1533 samples, and the data has 200; raise data.samples.n" in printed
     assert "attacks:\n  fgsm:\n    samples: {n: 60, selection: stratified}" in printed

@@ -18,6 +18,8 @@ Groups = Sequence[tuple[str, Sequence[Sequence[str]]]]
 _GAP = 2
 _WIDEST = 44  # of a column of words beside others; it wraps
 
+OK, WARN = "[green]✓[/green]", "[yellow]![/yellow]"  # before a line of a check, in the markup of rich
+
 
 class OutputPath(click.Path):
     """A file to write, or with `is_folder` a folder; refused before any work where it would replace something else.

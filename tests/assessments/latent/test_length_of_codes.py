@@ -5,7 +5,7 @@ import torch
 
 from windtunnel.boundary.generators.banks import BUILTIN
 from windtunnel.boundary.generators.interface import FittedGenerator
-from windtunnel.cli.check import _generator_mistakes
+from windtunnel.cli.compatibility import _generator_mistakes
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.evaluation.validate import validate
 from windtunnel.params.latent import LatentEntry

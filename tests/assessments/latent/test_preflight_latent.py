@@ -9,7 +9,7 @@ from rich.console import Console
 from windtunnel.assessments.latent.assess import load_models
 from windtunnel.assessments.latent.preflight import preflight
 from windtunnel.boundary.models.load import import_model
-from windtunnel.cli.check import check_compatibility
+from windtunnel.cli.compatibility import check_compatibility
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.validate import validate
 from windtunnel.params.entry import Budget

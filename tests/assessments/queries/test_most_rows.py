@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 
 from windtunnel.boundary.models.backends import PredictFunction
-from windtunnel.cli import check
+from windtunnel.cli import compatibility
 from windtunnel.core.contracts import Capability
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.validate import validate
@@ -23,7 +23,9 @@ QUERIES = {
 }
 
 
-def asked_and_announced(linear_subject: Subject, **families: object) -> tuple[int, list[check.QueriesAnswer], str]:
+def asked_and_announced(
+    linear_subject: Subject, **families: object
+) -> tuple[int, list[compatibility.QueriesAnswer], str]:
     """(queries of a run, what was announced, what was printed)."""
     subject = linear_subject.subset(torch.arange(N))
     inner = subject.classifier.module
@@ -36,7 +38,7 @@ def asked_and_announced(linear_subject: Subject, **families: object) -> tuple[in
         {"data": data, "model": model, "budget": budget, "sanity": {"profile": "stored"}, **families}, "test"
     )
     stream = io.StringIO()
-    announced = check.print_queries(params, subject.dataset, Console(file=stream, width=120))
+    announced = compatibility.print_queries(params, subject.dataset, Console(file=stream, width=120))
     assess_subject(params, dataclasses.replace(subject, classifier=classifier), None)
     return module.queries_asked, announced, stream.getvalue()
 

@@ -14,7 +14,7 @@ from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.boundary.models.load import preview_classifier
 from windtunnel.boundary.models.of_libraries import Normalised
 from windtunnel.boundary.models.preprocess import Preprocessed, as_yaml, joined, steps_of
-from windtunnel.cli.check import PICTURE, show_what_it_sees
+from windtunnel.cli.compatibility import PICTURE, show_what_it_sees
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject, subject_of
