@@ -106,14 +106,14 @@ def repair() -> None:
 
 
 @click.command()
-@click.argument("words", metavar="STAGE [NAME]", nargs=-1, required=True)
+@click.argument("stage_and_name", metavar="STAGE [NAME]", nargs=-1, required=True)
 @click.option(
     "--executor",
     "where",
     metavar="WHERE",
     help="here, processes:4, ray or slurm:8: where its work is done, in place of WINDTUNNEL_EXECUTOR",
 )
-def stage(words: tuple[str, ...], where: str | None) -> None:
+def stage(stage_and_name: tuple[str, ...], where: str | None) -> None:
     """Run STAGE in the current directory; of a family of assessments, the entry NAME; what it reads must be there.
 
     `dvc.yaml` calls it for every stage, and `dvc repro` in the right order.
@@ -127,6 +127,6 @@ def stage(words: tuple[str, ...], where: str | None) -> None:
     if where is not None:
         os.environ[VARIABLE] = where
     require_placement()
-    chosen, name = stage_of(*words)
+    chosen, name = stage_of(*stage_and_name)
     with log_stage(chosen, name):
         run_stage(chosen, name)

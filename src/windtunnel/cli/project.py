@@ -150,8 +150,8 @@ def _pick(what: str, candidates: Sequence[C], *, yes: bool) -> C | None:
 
 def _described(candidate: SampleFiles | Weights) -> str:
     fits = f", fits {candidate.name}" if isinstance(candidate, Weights) and candidate.name else ""
-    made = f", made by the DVC stage {candidate.made_by}" if candidate.made_by else ""
-    return f"{candidate.path} ({candidate.source}{fits}{made})"
+    origin = f", made by the DVC stage {candidate.made_by}" if candidate.made_by else ""
+    return f"{candidate.path} ({candidate.source}{fits}{origin})"
 
 
 def _others(names: Sequence[str]) -> str:

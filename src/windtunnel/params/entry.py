@@ -292,15 +292,15 @@ class Entry(Block):
 
 
 class OneOf:
-    """Annotate a string that must be one of `words` or of `more()`: a Literal with names that this machine alone may have."""
+    """Annotate a string that must be one of `choices` or of `more()`: a Literal with names that this machine alone may have."""
 
-    def __init__(self, *words: str, more: Callable[[], Iterable[str]]) -> None:
-        self._words, self._more = words, more
+    def __init__(self, *choices: str, more: Callable[[], Iterable[str]]) -> None:
+        self._choices, self._more = choices, more
 
     @property
-    def words(self) -> list[str]:
+    def choices(self) -> list[str]:
         """Return the values allowed on this machine."""
-        return [*self._words, *self._more()]
+        return [*self._choices, *self._more()]
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         """Return a string, refused as pydantic refuses a Literal."""
@@ -310,10 +310,10 @@ class OneOf:
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
         """Return an enumeration, for editors."""
-        return {"type": "string", "enum": self.words}
+        return {"type": "string", "enum": self.choices}
 
     def _check(self, value: str) -> str:
-        if value not in self.words:
-            expected = ", ".join(f"'{word}'" for word in self.words)
+        if value not in self.choices:
+            expected = ", ".join(f"'{choice}'" for choice in self.choices)
             raise PydanticCustomError("enum", "is not allowed", {"expected": expected})
         return value

@@ -45,7 +45,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(slots=True)
-class _Call:
+class _WatchedCall:
     what: str
     seconds: float
     key: str
@@ -63,7 +63,7 @@ class _Call:
 
 
 _watcher: Connection | None = None  # in a process that `run_watched` started: the way to the one that watches it
-_calls: list[_Call] = []  # of a stage; of calls inside calls, the innermost counts
+_calls: list[_WatchedCall] = []  # of a stage; of calls inside calls, the innermost counts
 _thread: threading.Thread | None = None
 _is_armed = False
 _note: mmap.mmap | None = None  # the call that is waited for, as `fork_worker` reads it in the parent
@@ -91,7 +91,7 @@ def begin(what: str, seconds: float, key: str) -> None:
     if _thread is None and is_working():
         _thread = threading.Thread(target=_watch, daemon=True)
         _thread.start()
-    _calls.append(_Call(what, seconds, key, time.monotonic()))
+    _calls.append(_WatchedCall(what, seconds, key, time.monotonic()))
     if _thread and not _is_armed:
         _arm(_calls[-1])
 
@@ -109,7 +109,7 @@ def is_watched() -> bool:
     return _watcher is not None
 
 
-def _arm(call: _Call | None) -> None:
+def _arm(call: _WatchedCall | None) -> None:
     """End the process from C unless this is called again before: nothing of Python ran so long. None: no call."""
     global _is_armed
     if call is None:

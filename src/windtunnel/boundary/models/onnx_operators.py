@@ -499,9 +499,9 @@ def _resize(x: Tensor, *, mode: str = "nearest", **options: Any) -> Tensor:
         sizes = [math.floor(n * s) for n, s in zip(x.shape[2:], scales[2:], strict=True)]
     target = [int(size) for size in sizes[-(x.ndim - 2) :]]
     old = options["operator"] == "Upsample" or options["opset"] < 11
-    whole = all(w % int(n) == 0 for w, n in zip(target, x.shape[2:], strict=True))  # both give the same
+    is_integer_scale = all(w % int(n) == 0 for w, n in zip(target, x.shape[2:], strict=True))  # both give the same
     if mode == "nearest":
-        if old or whole or (coordinates, rounding) == ("asymmetric", "floor"):
+        if old or is_integer_scale or (coordinates, rounding) == ("asymmetric", "floor"):
             return F.interpolate(x, target, mode="nearest")
         if coordinates == "half_pixel" and rounding.startswith("round"):
             return F.interpolate(x, target, mode="nearest-exact")

@@ -38,28 +38,28 @@ def record_outcomes(
     # Corruptions decide nothing of the worst case.
     settings: dict[str, Json] = {a.name: entries_run[a.name] for a in assessments if a.kind in _HELD}
     right = clean.tensor("clean_predictions") == clean.tensor("targets")
-    everyone, certified, robust = torch.ones_like(right), *_ends(summary.tensor("sample_states"))
+    all_samples, certified, robust = torch.ones_like(right), *_ends(summary.tensor("sample_states"))
     drawn = summary.tensor("drawn")
-    sandwiched = drawn if drawn.any() else everyone
+    sandwiched = drawn if drawn.any() else all_samples
     of_clean, of_run = _digest(samples), _digest(samples, budget, settings)
     ball = (params.budget.norm, params.budget.epsilon)
-    outcomes: dict[str, Outcomes | Shares] = {"clean/accuracy": Outcomes(of_clean, _row(right, everyone))}
+    outcomes: dict[str, Outcomes | Shares] = {"clean/accuracy": Outcomes(of_clean, _row(right, all_samples))}
     for metric, source, is_held, of in (
         ("certified/accuracy", "certified_accuracy", certified, sandwiched),
-        ("certified/accuracy_all", "certified_accuracy_all", certified, everyone),
+        ("certified/accuracy_all", "certified_accuracy_all", certified, all_samples),
         ("worst_case/accuracy", "worst_case_accuracy", robust, drawn),
     ):
         if source in summary.metrics:
             outcomes[metric] = Outcomes(of_run, _row(is_held, of), *ball)
     for (column, value), members in zip(slices_of(summary), summary.data.get(MEMBERS, ()), strict=True):
         for source, is_held, of in (
-            ("clean_accuracy", right, everyone),
+            ("clean_accuracy", right, all_samples),
             ("certified_accuracy", certified, sandwiched),
             ("worst_case_accuracy", robust, drawn),
         ):
             if source in summary.metrics and (of & members).any():
-                held, is_clean = _row(is_held, of & members), source == "clean_accuracy"
-                row = Outcomes(of_clean, held) if is_clean else Outcomes(of_run, held, *ball)
+                states, is_clean = _row(is_held, of & members), source == "clean_accuracy"
+                row = Outcomes(of_clean, states) if is_clean else Outcomes(of_run, states, *ball)
                 outcomes[f"slices/{column}/{value}/{source}"] = row
     layers = layers_of(summary.metrics) if "sandwich_states" in summary.data else ()
     for position, layer in enumerate(layers):
@@ -72,8 +72,8 @@ def record_outcomes(
         ends = (("worst_case", layer.worst_case, robust), ("certified", layer.certified, certified))
         for group, rate, is_held in ends:
             if rate:
-                held = _row(is_held, drawn if drawn.any() else everyone)
-                outcomes[f"{group}/{layer.name}/accuracy"] = Outcomes(of_layer, held, layer.norm, layer.epsilon)
+                states = _row(is_held, drawn if drawn.any() else all_samples)
+                outcomes[f"{group}/{layer.name}/accuracy"] = Outcomes(of_layer, states, layer.norm, layer.epsilon)
     for artifacts in assessments:
         if (metric := PAIRED_METRIC[artifacts.kind]) not in artifacts.metrics:
             continue
@@ -125,7 +125,7 @@ _HELD = {AssessmentKind.EMPIRICAL_ATTACK: _unbroken, AssessmentKind.FORMAL_VERIF
 def _row(is_held: Tensor, assessed: Tensor) -> str:
     """Return the outcome of each sample, both masks bool (N,)."""
     pairs = zip(is_held.tolist(), assessed.tolist(), strict=True)
-    return "".join((HELD if held else LOST) if is_assessed else NOT_ASSESSED for held, is_assessed in pairs)
+    return "".join((HELD if holds else LOST) if is_assessed else NOT_ASSESSED for holds, is_assessed in pairs)
 
 
 def _digest(*parts: Json) -> str:

@@ -330,18 +330,18 @@ def made_weights(entries: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
 class UnstableWindows:
     """Inputs of windows whose ReLU is unstable: int64 `units` (U,), and their four numbers and 0, K = 5 in all, as maps of a few inputs.
 
-    seen: int64 (U, P), which inputs, and others where w is 0. w: float64 (U, K, P), b (U, K).
+    receptive: int64 (U, P), which inputs, and others where w is 0. w: float64 (U, K, P), b (U, K).
     """
 
     units: Tensor
-    seen: Tensor
+    receptive: Tensor
     w: Tensor
     b: Tensor
 
     def at(self, units: Tensor) -> UnstableWindows:
         """Select some of the units, in their order."""
         position = torch.searchsorted(self.units, units)
-        return UnstableWindows(units, self.seen[position], self.w[position], self.b[position])
+        return UnstableWindows(units, self.receptive[position], self.w[position], self.b[position])
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,8 @@ class Adam:
 class _FittedPlanes:
     """The planes of one layer while they are improved."""
 
-    def __init__(self, start: tuple[Tensor, ...], seen: Tensor, rate: float, decay: float) -> None:
-        """start: the weights (Q, K, P), and what else is improved. seen: bool, (Q, K, P) or (K, P), of which inputs the unit depends.
+    def __init__(self, start: tuple[Tensor, ...], receptive: Tensor, rate: float, decay: float) -> None:
+        """start: the weights (Q, K, P), and what else is improved. receptive: bool, (Q, K, P) or (K, P), of which inputs the unit depends.
 
         What a unit does not see has no say in its plane: any weight there were valid, but of units that are carried together
         (`grouped_crown.py`) it would count for another one, which sees it.
@@ -83,11 +83,11 @@ class _FittedPlanes:
         self._now = start
         self._best = tuple(t.clone() for t in start)
         self._adam = [Adam.of(t, rate, decay) for t in start]
-        self._unseen = None if bool(seen.all()) else ~seen
+        self._outside = None if bool(receptive.all()) else ~receptive
 
     def _masked(self, by_weights: Tensor) -> Tensor:
-        """Return the derivative by the weights, 0 where nothing is seen."""
-        return by_weights if self._unseen is None else by_weights.masked_fill_(self._unseen, 0)
+        """Return the derivative by the weights, 0 outside the receptive field."""
+        return by_weights if self._outside is None else by_weights.masked_fill_(self._outside, 0)
 
     def keep(self, better: Tensor) -> None:
         """Record the current planes as the best so far of the functions `better`."""
@@ -192,8 +192,8 @@ class OfLargest(_FittedPlanes):
     def __init__(self, bounded: Bounded, rows: LinearSpecs, pieces: Pieces) -> None:
         middle, radius = widened_box(*bounded.box(0, rows.sample))
         numbers = pieces.numbers
-        self._seen, self._inputs = numbers.seen, middle.shape[1]
-        self._middle, self._radius = middle[:, numbers.seen], radius[:, numbers.seen]
+        self._receptive, self._inputs = numbers.receptive, middle.shape[1]
+        self._middle, self._radius = middle[:, numbers.receptive], radius[:, numbers.receptive]
         w = numbers.w * self._radius[:, :, None]
         self._unit = w.abs().mean((2, 3)).clamp(min=1e-30)
         w = w / self._unit[:, :, None, None]
@@ -202,14 +202,14 @@ class OfLargest(_FittedPlanes):
         self._pieces, self._out, self._blur = (w, b), out, (_BLUR * spread).float()
         self._single = (w.float(), b.float())
         self._box = InputBoxes(middle.float(), radius.float(), self._unit.float())
-        self._columns = torch.arange(len(numbers.seen), device=middle.device).expand(len(rows), -1)
+        self._columns = torch.arange(len(numbers.receptive), device=middle.device).expand(len(rows), -1)
         super().__init__(((weights[..., None] * w).sum(2).float(),), (numbers.w != 0).any(1), *_WINDOW_RATES)
 
     def plane(self) -> Plane:
         """Return the planes of now, for the search for better ones."""
         value, self._over = self._values(self._now[0], *self._single, self._box.unit)
         self._first = torch.softmax(value / self._blur[..., None], 2)
-        return Plane(self._columns, self._now[0], value.amax(2), self._box, self._seen, self._inputs)
+        return Plane(self._columns, self._now[0], value.amax(2), self._box, self._receptive, self._inputs)
 
     def best(self) -> Plane:
         """Return the best planes, their offsets in float64, for inputs as they are."""
@@ -218,12 +218,12 @@ class OfLargest(_FittedPlanes):
         exact = weights.double()
         value, _ = self._values(exact * self._radius / unit, *self._pieces, self._unit)
         offset = value.amax(2) - (exact * self._middle).sum(2)
-        return Plane(self._columns, weights, offset, None, self._seen, self._inputs)
+        return Plane(self._columns, weights, offset, None, self._receptive, self._inputs)
 
     def step(self, negative: Tensor, x: Tensor) -> None:
         """Ascend, given the coefficients of the columns (Q, U), none positive, and where the inputs lie in the box (Q, d)."""
         corner = (self._first[..., None] * self._over.sign_()).sum(2)
-        by_weights = self._masked(negative[..., None] * (x[:, self._seen] - corner))
+        by_weights = self._masked(negative[..., None] * (x[:, self._receptive] - corner))
         self._now = (self._adam[0].step(self._now[0], by_weights),)
 
     def _values(self, g: Tensor, w: Tensor, b: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:

@@ -50,14 +50,14 @@ class Plane:
 
     columns: int64 (Q, K), places among the layer's columns. weights: float32 (Q, K, d); offset: float64 (Q, K). A column is at most
     <weights, x> + offset at the input x. box: while planes are fitted weights are in its units, and x is measured in it.
-    seen: int64 (K, P), where the weights (Q, K, P) are of some of the `inputs` only, of each column its own.
+    receptive: int64 (K, P), where the weights (Q, K, P) are of some of the `inputs` only, of each column its own.
     """
 
     columns: Tensor
     weights: Tensor
     offset: Tensor
     box: InputBoxes | None = None
-    seen: Tensor | None = None
+    receptive: Tensor | None = None
     inputs: int = 0
 
     def carried(self, a: Tensor, which: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -105,12 +105,12 @@ class Plane:
 
     def _each(self, values: Tensor, which: Tensor, *, transposed: bool) -> Tensor:
         """Each row of values times the weights of its function, or times their transposes."""
-        if self.seen is not None:
+        if self.receptive is not None:
             weights = self._of(self.weights, which).to(values)
             if transposed:
-                return (weights * values[:, self.seen]).sum(2)
+                return (weights * values[:, self.receptive]).sum(2)
             products = values.new_zeros(len(values), self.inputs)
-            return products.index_add_(1, self.seen.flatten(), (weights * values[:, :, None]).flatten(1))
+            return products.index_add_(1, self.receptive.flatten(), (weights * values[:, :, None]).flatten(1))
 
         def turned(weights: Tensor) -> Tensor:  # converted last: all of them in float64 would be much to copy
             return (weights.mT if transposed else weights).to(values)
