@@ -547,7 +547,7 @@ def test_a_result_that_used_examples_which_have_changed_since_is_stale(evidence:
     assert look("G2", after(used)).status is Status.PASS
     finding = look("G2", after({"pgd": "0" * 64}))
     assert (finding.status, finding.assessments) == (Status.WARN, ("square",))
-    assert "square: pgd" in finding.reason
+    assert "square: made with or from another pgd" in finding.reason
 
 
 @pytest.mark.slow
