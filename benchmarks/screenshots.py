@@ -1,6 +1,11 @@
 """The pictures of docs/images, made from the current run: report, sample browser and a sample, desktop and phone, light and dark.
 
-python benchmarks/screenshots.py [--reports reports] [--output docs/images]
+python -m benchmarks.screenshots [--reports reports] [--output docs/images]
+
+Other pages are pictured as well, in a folder of their own: the handbook after `make handbook`, MLflow's pages beside `windtunnel ui`:
+
+python -m benchmarks.screenshots --output shots --page handbook=file://$PWD/site/index.html
+python -m benchmarks.screenshots --output shots --page runs='http://127.0.0.1:5000/#/experiments/1/runs?workflowType=machine_learning&viewStateShareKey=windtunnel'
 """
 
 from __future__ import annotations
@@ -34,6 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reports", type=Path, default=Path("reports"))
     parser.add_argument("--output", type=Path, default=Path("docs/images"))
+    parser.add_argument("--page", action="append", default=[], metavar="NAME=ADDRESS", help="another page to picture")
     given = parser.parse_args()
     given.output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch, chromium() as driver:
@@ -42,6 +48,7 @@ def main() -> None:
         list(write_site([run_in(given.reports, "run")], Path(scratch) / "view"))
         view = (Path(scratch) / "view" / "index.html").as_uri()
         pages = {"report": page.as_uri(), "view": view, "sample": f"{view}#sample={_broken_sample(given.reports)}"}
+        pages |= dict(page.split("=", 1) for page in given.page)
         for name, address in pages.items():
             for screen, size in SCREENS.items():
                 for theme in THEMES:
@@ -64,7 +71,7 @@ def picture(driver: Chrome, page: str, size: tuple[int, int], theme: str) -> byt
     )
     driver.get("about:blank")  # another fragment alone would load no page
     driver.get(page)
-    time.sleep(1)  # pictures of the sheets are decoded
+    time.sleep(6 if page.startswith("http") else 1)  # pictures are decoded; a server's page asks it for its content
     shot = driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})["data"]
     small = Image.open(io.BytesIO(base64.b64decode(shot))).convert("RGB").quantize(256, dither=Image.Dither.NONE)
     buffer = io.BytesIO()

@@ -136,6 +136,16 @@ def test_a_nested_run_logs_every_parameter_of_its_entry(project, fresh_database)
     assert len(models.pop()) == 1
 
 
+def test_the_headline_metric_is_logged_first_since_mlflow_compares_by_the_first(project, fresh_database):
+    shutil.copyfile(fresh_database, project / "mlflow.db")
+    path = Path("reports/robustness/pgd/metadata.json")
+    metrics = {"clean_accuracy": 0.97, "adversarial_accuracy": 0.4, "success_rate_all_samples": 0.6}
+    write_json({**read_json(path), "family": "attacks", "metrics": metrics}, path)
+    assert track().run
+    run = next(r for r in parents(connect(tracking_uri(None)))[1] if r.info.run_name == "pgd")
+    assert next(iter(run.data.metrics)) == "adversarial_accuracy"
+
+
 def test_a_named_budget_is_spelt_out(project):
     text = Path("params.yaml").read_text().replace("budget: {norm: Linf, epsilon: 1/10}", "budget: tight")
     Path("params.yaml").write_text(text + "budgets: {tight: {norm: L2, epsilon: 3/10}}\n")

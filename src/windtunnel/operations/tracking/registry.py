@@ -20,6 +20,7 @@ from windtunnel.boundary.text import parse_json
 from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.operations.tracking.state import MAX_TAG, State, volatile_tags
 from windtunnel.operations.tracking.store import deliver, logged_model
+from windtunnel.operations.tracking.view import run_page
 from windtunnel.params.results import Tracking
 from windtunnel.records.gate import OUTCOMES_FILE, GateResult, Origin, OutcomeRecord, read_record
 from windtunnel.records.layout import REPORTS, SUMMARY
@@ -128,7 +129,7 @@ class Registry:
         with self._asked():
             experiment = self.client.get_run(run_id).info.experiment_id
             if self.uri.startswith("http"):
-                tags["assessment.link"] = f"{without_credentials(self.uri)}/#/experiments/{experiment}/runs/{run_id}"
+                tags["assessment.link"] = f"{without_credentials(self.uri)}/{run_page(experiment, run_id)}"
             logged = logged_model(self.client, run_id, state)
             model_id = _log_weights(logged, model, state.dataset.shape)
             if not self.client.search_registered_models(f"name = '{self.model}'"):

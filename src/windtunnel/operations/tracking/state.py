@@ -23,6 +23,7 @@ from windtunnel.operations.tracking.describe import describe
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 from windtunnel.records.artifacts import is_whole
+from windtunnel.records.basis import leading_metric
 from windtunnel.records.files import DATA_FILE, METADATA_FILE, file_digest, is_tensor_summary, read_block, read_own
 from windtunnel.records.findings import FindingRecord, counts, overall, read_findings
 from windtunnel.records.gate import OUTCOMES_FILE, read_gate
@@ -75,9 +76,10 @@ class ChildState:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Every plain number of the assessment's metrics."""
-        metrics = self.metadata.metrics
-        return flatten({**metrics, **self.run_times, **_by_name(metrics)})
+        """Every plain number of the assessment's metrics: the headline first, on which MLflow's comparison opens."""
+        metrics, headline = self.metadata.metrics, leading_metric(self.metadata)
+        plain = flatten({**metrics, **self.run_times, **_by_name(metrics)})
+        return dict(sorted(plain.items(), key=lambda item: item[0] != headline))
 
     @property
     def curves(self) -> dict[str, list[tuple[int, float]]]:

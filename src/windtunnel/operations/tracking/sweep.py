@@ -14,6 +14,7 @@ from windtunnel.assessments.figures.scene import Scene
 from windtunnel.boundary.mlflow_server import connect, store_lock
 from windtunnel.core.transformations import epsilon_text
 from windtunnel.operations.tracking.store import find_experiment, find_state
+from windtunnel.operations.tracking.view import run_page
 from windtunnel.records.basis import Basis, stated
 from windtunnel.records.metadata import rate
 
@@ -109,11 +110,9 @@ def _note(run: str, points: Sequence[Point], states: Mapping[str, Run | None]) -
     for point in points:
         cells = [_cell(point.metrics, group) for group in ("worst_case", "certified", "clean")]
         state = states[point.state]
-        link = (
-            f"[{state.info.run_name}](#/experiments/{state.info.experiment_id}/runs/{state.info.run_id})"
-            if state
-            else "not logged"
-        )
+        link = "not logged"
+        if state:
+            link = f"[{state.info.run_name}]({run_page(state.info.experiment_id, state.info.run_id)})"
         rows.append(f"| {point.label} | {' | '.join(cells)} | {link} |")
     return "\n".join([*rows, "", f"![{FIGURE}](get-artifact?path={FIGURE}&run_uuid={run})"])
 

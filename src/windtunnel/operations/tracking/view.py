@@ -30,6 +30,7 @@ COLUMNS = (
     ("tags", "dvc.exp.name"),
 )
 SANDWICH = ("certified/accuracy", "worst_case/accuracy", "clean/accuracy")
+_WORKFLOW = "workflowType=machine_learning"  # without it a new browser shows the pages of generative models
 _WIDTH = 110  # pixels
 
 
@@ -58,5 +59,9 @@ def share_headline_view(uri: str, experiment: str) -> str:
             **_charts(),
         }
         client.set_experiment_tag(identifier, f"mlflow.sharedViewState.{KEY}", json.dumps(view))
-    query = urlencode({"workflowType": "machine_learning", "viewStateShareKey": KEY})
-    return f"/#/experiments/{identifier}/runs?{query}"
+    return f"/#/experiments/{identifier}/runs?{_WORKFLOW}&{urlencode({'viewStateShareKey': KEY})}"
+
+
+def run_page(experiment: str, run: str) -> str:
+    """Return the address of a run's page below the UI's root."""
+    return f"#/experiments/{experiment}/runs/{run}?{_WORKFLOW}"
