@@ -135,9 +135,7 @@ def _npz(data: Data, split: str) -> Raw:
     if "x" not in arrays:
         raise UserError(f"{path}: {without_x(arrays)}")
     x = arrays["x"]
-    if x.ndim == 0:
-        raise UserError(f"{path}: x is a single value; (N, C, H, W), (N, H, W) or tabular (N, F) is needed")
-    ids = [str(i) for i in arrays["ids"]] if "ids" in arrays else _numbered(len(x))
+    ids = [str(i) for i in arrays["ids"]] if "ids" in arrays else _numbered(x)
     names = [str(n) for n in arrays["class_names"]] if "class_names" in arrays else None
     return Raw(x, arrays.get("y"), ids, _natural_range(x), names)
 
@@ -185,7 +183,7 @@ def _idx(data: Data, split: str) -> Raw:
     """MNIST-style idx files, gzipped or not."""
     images, key = read_idx(_file(data, f"{split}path")), f"{split}labels"
     label_values = None if getattr(data, key) in (None, "none") else read_idx(_file(data, key))
-    return Raw(images, label_values, _numbered(len(images)), (0.0, 255.0))
+    return Raw(images, label_values, _numbered(images), (0.0, 255.0))
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -309,7 +307,7 @@ def _from_function(data_made: object, where: str) -> Raw | Dataset:
             raise UserError(
                 f"data.function: {where} returned x of shape (); (N, C, H, W), (N, H, W) or (N, F) is needed"
             )
-        return Raw(x, None if data_made[1] is None else y, _numbered(len(x)), _natural_range(x))
+        return Raw(x, None if data_made[1] is None else y, _numbered(x), _natural_range(x))
     raise UserError(f"data.function: {where} returned a {type(data_made).__name__}; a Dataset or (x, y) is needed")
 
 
@@ -317,8 +315,13 @@ def _natural_range(x: np.ndarray) -> tuple[float, float]:
     return (0.0, 255.0) if x.dtype == np.uint8 else (0.0, 1.0)
 
 
-def _numbered(n: int) -> list[str]:
-    return [f"{i:05d}" for i in range(n)]
+def _numbered(x: np.ndarray) -> list[str]:
+    """Return an id for each sample. Raises UserError for a header of no axes, and of any number of samples without values."""
+    if not x.ndim or (len(x) and not x.size):
+        raise UserError(
+            f"data: an array of shape {x.shape} is a single value or none; (N, C, H, W), (N, H, W) or tabular (N, F) is needed"
+        )
+    return [f"{i:05d}" for i in range(len(x))]
 
 
 def _file(data: Data, key: str) -> Path:
