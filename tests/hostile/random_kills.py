@@ -1,11 +1,15 @@
 """Kill `dvc repro` at random times, resume it, and compare: what CI does 4 times, and a person 200 times.
 
 python -m tests.hostile.random_kills 200 --seed 7
+python -m tests.hostile.random_kills 15 --seed 7 --command track
 
 Every round runs the pipeline from nothing to its end, killed again and again on its way: DVC alone or its whole group, by
 SIGKILL. After each kill nothing of it may be alive after 20 s; at the end of a round all bytes are those of a run that
 nobody killed, and MLflow has one run of the state with each assessment once. `windtunnel repair` stands before
 `dvc repro`, as in `make repro`.
+
+With `--command` a command is killed once on its way and started again, which has to lead to the bytes of a run that nobody
+killed, or end with one line that names the repairing command, after which it does. `track` begins without a store.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import contextlib
 import hashlib
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -50,6 +55,13 @@ tracking: {experiment: test}
 gate: {}
 """
 ASSESSED = ("clean", "pgd", "proof", "fog")
+COMMANDS = {
+    "repro": ("dvc", "repro"),
+    "track": ("windtunnel", "track"),
+    "sweep": ("windtunnel", "sweep", "--budget", "epsilon=0.02,0.04", "--jobs", "1"),
+    "retrain": ("windtunnel", "retrain"),
+}
+NAMES_A_COMMAND = re.compile(r"(windtunnel repair|dvc queue [a-z]+|rm [.\w/]+)")
 
 
 @dataclass
@@ -87,6 +99,114 @@ def random_kills(number: int, seed: int, folder: Path) -> Tally:
         tally.rounds += 1
         print(f"{time.monotonic() - started:.0f} s: {tally}", flush=True)
     return tally
+
+
+def killed_commands(command: str, number: int, seed: int, folder: Path) -> Counter[str]:
+    """Kill a command `number` times, each from the same state, and count how the next start of it ended."""
+    clone, draw, counts = Clone(folder), random.Random(f"{command} {seed}"), Counter[str]()
+    write_digits(folder)
+    clone.write_params(PARAMS)
+    clone.commit("params")
+    states = {"nothing": folder.with_name(f"{folder.name}.nothing"), "a run": folder.with_name(f"{folder.name}.run")}
+    shutil.copytree(folder, states["nothing"], symlinks=True)
+    clone.run("dvc", "repro", "gate")
+    shutil.copytree(folder, states["a run"], symlinks=True)
+    starts = ["nothing", "a run", "a run"] if command in {"repro", "retrain"} else ["a run"]
+    expected, seconds = {}, {}
+    for start in dict.fromkeys(starts):
+        _restore(states[start], folder)
+        seconds[start] = _real(clone, command)[2]
+        expected[start] = _outcome(clone)
+    while counts.total() < number:
+        start = draw.choice(starts)
+        _restore(states[start], folder)
+        at = draw.uniform(0.3, seconds[start])
+        kind = draw.choice(["alone", "the group"])
+        if not _killed_at(clone, command, at, kind):
+            continue
+        counts[_after_kill(clone, command, expected[start], f"{command} from {start}, {kind} at {at:.1f} s")] += 1
+        print(command, dict(counts), flush=True)
+    return counts
+
+
+def _after_kill(clone: Clone, command: str, expected: object, what: str) -> str:
+    """Start the command again, with what its line names where it is refused: `equal bytes`, `a line`, or what is wrong."""
+    deadline = time.monotonic() + ORPHANS_END_IN
+    while (left := alive_in(clone.folder)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    if left:
+        print("FAILURE:", what, "still alive:", [" ".join(p.cmdline()[:5]) for p in left], flush=True)
+        for process in left:
+            process.kill()
+        return "other"
+    code, said, _ = _real(clone, command)
+    named = NAMES_A_COMMAND.search(said)
+    if code and named:
+        print(what, "->", said.strip()[-300:], flush=True)
+        repairing = "windtunnel repair" if command == "repro" else named[1]
+        clone.run(*repairing.split())
+        code, said, _ = _real(clone, command)
+    if code or (found := _outcome(clone)) != expected:
+        parts = [] if code else [key for key in found if found[key] != expected[key]]  # type: ignore[index]
+        print("FAILURE:", what, code, parts, said[-1500:], flush=True)
+        return "other"
+    return "a line" if named else "equal bytes"
+
+
+def _restore(state: Path, folder: Path) -> None:
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    shutil.copytree(state, folder, symlinks=True, dirs_exist_ok=True)
+    for name in ("mlflow.db", "mlartifacts"):
+        path = folder / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _real(clone: Clone, command: str) -> tuple[int, str, float]:
+    """Run the command to its end, in real processes: its exit code, what it said, and its seconds."""
+    started = time.monotonic()
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(
+            COMMANDS[command], cwd=clone.folder, env=clone.environment(), stdout=said, stderr=said
+        )
+        code = process.wait()
+        said.seek(0)
+        return code, said.read(), time.monotonic() - started
+
+
+def _killed_at(clone: Clone, command: str, seconds: float, kind: str) -> bool:
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(
+            COMMANDS[command],
+            cwd=clone.folder,
+            env=clone.environment(),
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            (os.kill if kind == "alone" else os.killpg)(process.pid, signal.SIGKILL)
+            process.wait()
+            return True
+        return False
+
+
+def _outcome(clone: Clone) -> dict[str, object]:
+    """The bytes of the results, the results of DVC's experiments, and what MLflow has, by name."""
+    _, parents, children = clone.parents()
+    locks = {}
+    for line in clone.run("git", "for-each-ref", "--format=%(refname)", "refs/exps").splitlines():
+        if line.count("/") > 3:
+            text = clone.run("git", "show", f"{line}:dvc.lock")
+            locks[line.rsplit("/", 1)[1]] = re.findall(
+                r"path: (reports/robustness\S*)\n\s+hash: md5\n\s+md5: (\S+)", text
+            )
+    return {
+        **digests(clone.folder), "experiments": locks, "parents": len(parents),
+        "children": Counter(str(run.data.tags["mlflow.runName"]) for run in children),
+    }  # fmt: skip
 
 
 def write_digits(folder: Path) -> None:
@@ -177,8 +297,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kills", type=int, nargs="?", default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--command", choices=sorted(COMMANDS), help="kill this command once on its way, KILLS times")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
+        if arguments.command:
+            inside = Path(folder).resolve() / "clone"
+            inside.mkdir()
+            counts = killed_commands(arguments.command, arguments.kills, arguments.seed, inside)
+            raise SystemExit(bool(counts["other"]))
         tally = random_kills(arguments.kills, arguments.seed, Path(folder).resolve())
     raise SystemExit(bool(tally.failures))
 
