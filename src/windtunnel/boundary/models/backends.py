@@ -103,7 +103,10 @@ def session_of(graph: onnx.ModelProto | Path, providers: Sequence[str] = CPU) ->
     """Return a session of onnxruntime, which prints nothing. Raises what onnxruntime raises."""
     onnxruntime.set_default_logger_severity(_SILENT)
     content = str(graph) if isinstance(graph, Path) else graph.SerializeToString()
-    return onnxruntime.InferenceSession(content, providers=list(providers))
+    try:  # onnxruntime's own fallback prints to stdout
+        return onnxruntime.InferenceSession(content, providers=list(providers), enable_fallback=0)
+    except Exception:  # a provider that this machine lacks, as TensorRT; what is no graph raises again
+        return onnxruntime.InferenceSession(content, providers=list(CPU), enable_fallback=0)
 
 
 class OnnxModule(nn.Module):
