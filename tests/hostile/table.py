@@ -99,6 +99,22 @@ def schema() -> Iterator[Row]:
                   {"epsilons": {"start": 0, "stop": 1, "steps": 3, "spacing": "geometric"}}, {"refine": 0}, {"thresholds": {"robust": 0.5}}, {"algorithm": "FGMS"},
                   {"epsilons": 5}, {"clip": "maybe"}]:  # fmt: skip
         yield Row(f"sweeps.s {value!r}", given(sweeps={"s": value}), ("sweeps.s",))
+    counts: list[tuple[str, dict[str, object]]] = [
+        ("params.steps", fgsm(algorithm="PGD", params={"steps": 10**15})), ("restarts", fgsm(restarts=10**6)), ("batch_size", fgsm(batch_size=1e15)),
+        ("params.points", {"attacks": {"fgsm": {"library": "transformations", "algorithm": "grid", "budget": "t", "params": {"points": 10**12}}}, "budgets": {"t": {"rotation": 10}}}),
+        ("epochs", {"model": {"source": "train", "train": {"epochs": 10**12}}}), ("s.refine", {"sweeps": {"s": {"refine": 61}}}),
+        ("s.epsilons", {"sweeps": {"s": {"epsilons": [i / 10**5 for i in range(10_001)]}}}), ("generations", {"queries": {"q": {"algorithm": "EvoBA", "params": {"generations": 10**12}}}}),
+    ]  # fmt: skip
+    for key, blocks in counts:
+        yield Row(f"a count that never ends: {key}", given(**blocks), (key,))
+    many = (
+        "sweep",
+        "--budget",
+        f"epsilon={','.join(map(str, range(1, 101)))}",
+        "--set",
+        f"seed={','.join(map(str, range(100)))}",
+    )
+    yield Row("a sweep of ten thousand experiments", given(), ("grid of 10000 experiments", "1000 at most"), many)
     turned = {"attacks": {"a": {"library": "transformations", "algorithm": "grid", "budget": "t"}}}
     for ranges in [
         {"rotation": "ten"},
@@ -307,7 +323,8 @@ def data_files() -> Iterator[Row]:
         ("empty", b"", "idx"), ("noise", b"\xff" * 100, "idx"), ("of floats", b"\x00\x00\x0d\x03" + b"\0" * 12, "idx"), ("cut in its header", b"\x00\x00\x08\x03\x00\x00", "header"),
         ("an overflow", b"\x00\x00\x08\x03" + struct.pack(">3I", 2**32 - 1, 2**32 - 1, 4), "needs"), ("an overflow to 0", b"\x00\x00\x08\x02" + struct.pack(">2I", 2**31, 2**31 * 0 + 2**31), "needs"),
         ("fewer values", b"\x00\x00\x08\x03" + struct.pack(">3I", 2, 8, 8) + b"\0" * 10, "holds 10"), ("more values", b"\x00\x00\x08\x03" + struct.pack(">3I", 2, 8, 8) + b"\0" * 999, "more than 128"),
-        ("no samples", b"\x00\x00\x08\x03" + struct.pack(">3I", 0, 8, 8), "no samples"), ("255 axes", b"\x00\x00\x08\xff" + b"\0\0\0\1" * 255 + b"\1", "idx"),
+        ("no samples", b"\x00\x00\x08\x03" + struct.pack(">3I", 0, 8, 8), "no samples"), ("no axes", b"\x00\x00\x08\x00\x05", "single value or none"), ("four billion samples of no values", b"\x00\x00\x08\x03" + struct.pack(">3I", 2**32 - 1, 0, 4), "single value or none"),
+        ("255 axes", b"\x00\x00\x08\xff" + b"\0\0\0\1" * 255 + b"\1", "idx"),
     ]:  # fmt: skip
         yield Row(f"idx: {name}", file_of("x.idx", content, source="idx", labels="none", class_names=10), (words,))
     yield Row("idx: no gzip", file_of("x.gz", b"hello", source="idx", labels="none", class_names=10), ("x.gz",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from windtunnel.operations.revisions import experiments as kept_experiments
 from windtunnel.records.layout import PARAMS_FILE
 from windtunnel.runtime.shutdown import marked_environment
 
+MOST_EXPERIMENTS = 1000  # of one sweep: each is validated first, and a run of the pipeline
+
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
@@ -29,10 +32,16 @@ class Experiment:
 def grid(prefix: str, axes: Mapping[str, Sequence[str]], path: Path = PARAMS_FILE) -> list[Experiment]:
     """Every combination of the values of `axes` (`budget.epsilon` -> `2/255`, `4/255`), the last axis fastest.
 
-    Raises UserError, naming the combination, where params.yaml with these values would be refused.
+    Raises UserError, naming the combination, where params.yaml with these values would be refused, and for more than
+    `MOST_EXPERIMENTS` combinations.
     """
     experiments: dict[str, Experiment] = {}
-    for values in itertools.product(*(dict.fromkeys(column) for column in axes.values())):
+    columns = [list(dict.fromkeys(column)) for column in axes.values()]
+    if (count := math.prod(map(len, columns))) > MOST_EXPERIMENTS:
+        raise UserError(
+            f"sweep: a grid of {count} experiments ({' x '.join(str(len(c)) for c in columns)}); {MOST_EXPERIMENTS} at most"
+        )
+    for values in itertools.product(*columns):
         overrides = tuple(zip(axes, values, strict=True))
         suffix = "-".join(f"{key.rsplit('.', 1)[-1]}-{value}" for key, value in overrides)
         name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{prefix}-{suffix}")

@@ -24,7 +24,7 @@ class AttackEntry(Entry):
     target_classes: int | str | list[int] | None = key(
         None, "targeted: one class, a list (one per sample), or least_likely, random, next"
     )
-    restarts: PositiveInt = key(1, "runs under further seeds, each on the samples not broken yet")
+    restarts: PositiveInt = key(1, "runs under further seeds, each on the samples not broken yet", le=10_000)
     transfer_to: dict[str, str | OtherModel] = key(
         dict,
         "further models the examples are tried on: {name: an earlier reports/model or an MLflow URI, or {model, factory, ...}}",

@@ -36,6 +36,8 @@ from windtunnel.core.transformations import KINDS, Transformation, transformatio
 Scalar = bool | int | float | str | None
 Value = Scalar | list[Scalar | dict[str, dict[str, Scalar]]] | dict[str, Scalar]
 MAX_INTEGER = 2**63 - 1
+MAX_COUNT = 10**9  # of whatever a run repeats or holds: more would never end
+_NO_COUNTS = {"seed", "total_queries"}  # keys of integers up to MAX_INTEGER
 MAX_CHARACTERS, MAX_EXPONENT = 200, 400  # doubles end at 1e308
 _EXPONENT = re.compile(r"[eE][+-]?0*([\d_]+)")
 
@@ -97,15 +99,18 @@ class Block(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _refuse_other_numbers(cls, value: object, info: ValidationInfo) -> object:
-        """Refuse `true` where a number is needed, which pydantic reads as 1, and integers beyond int64."""
+        """Refuse `true` where a number is needed, which pydantic reads as 1, integers beyond int64 and counts beyond MAX_COUNT."""
         field = cls.model_fields[str(info.field_name)]
         kinds = set(types_in(field.annotation))
         has_own_message = any(isinstance(rule, BeforeValidator) for rule in field.metadata)
         needs_number = kinds & {int, float} and bool not in kinds and not has_own_message
         if needs_number and any(isinstance(v, bool) for v in _values_in(value)):
             raise ValueError(f"{shown(value)} is not a number")
-        if too_large := [v for v in _values_in(value) if isinstance(v, int) and abs(v) > MAX_INTEGER]:
-            raise ValueError(f"{shown(too_large[0])} is beyond 64 bits; {MAX_INTEGER} at most")
+        is_count = int in kinds and float not in kinds and not isinstance(value, Mapping)
+        largest = MAX_COUNT if is_count and info.field_name not in _NO_COUNTS else MAX_INTEGER
+        whole = int | float if is_count else int  # 1e15 is read as an integer
+        if too_large := [v for v in _values_in(value) if isinstance(v, whole) and abs(v) > largest]:
+            raise ValueError(f"{shown(too_large[0])} is too large; {largest} at most")
         return value
 
 

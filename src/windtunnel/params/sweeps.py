@@ -6,13 +6,15 @@ from pydantic import Field, PositiveInt, model_validator
 
 from windtunnel.params.entry import Block, Entry, NonNegative, Number, key
 
+MOST_EPSILONS = 10_000  # of a grid
+
 
 class EpsilonRange(Block):
     """A epsilon grid by its ends: `steps` values from `start` to `stop`, both included."""
 
     start: Number = Field(ge=0)
     stop: Number = Field(gt=0)
-    steps: PositiveInt = Field(le=10_000)
+    steps: PositiveInt = Field(le=MOST_EPSILONS)
     spacing: str = key("linear", "linear, or geometric (start above 0)", pattern="^(linear|geometric)$")
 
     @model_validator(mode="after")
@@ -50,6 +52,6 @@ class SweepEntry(Entry):
         default_factory=lambda: [0.0, 0.01, 0.02, 0.05, 0.1, 0.2],
         description="a list, or {start, stop, steps, spacing}",
     )
-    refine: PositiveInt | None = key(None, "bisection steps between the grid points around a flip")
+    refine: PositiveInt | None = key(None, "bisection steps between the grid points around a flip", le=60)
     clip: bool = key(True, "keep perturbed inputs in the data's value range")
     thresholds: RatingThresholds = RatingThresholds()

@@ -22,6 +22,7 @@ from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget, Entry
 from windtunnel.registry.plugins import library_of
 
+MOST_POINTS = 100_000  # of a grid of transformations: a loss is held for each of them and each sample
 _MEASURED_INPUTS = 3 * 32 * 32  # of the images for which `AttackRow.seconds` was measured
 
 
@@ -126,7 +127,7 @@ def _check_budget(where: str, entry: AttackEntry, row: AttackRow, budget: Budget
     effective, name = entry.budget.over(budget), row.algorithm.name
     check_transformation(where, f"{entry.library} {name}", effective.norm, transforms=row.transforms)
     if row.transforms:
-        _check_search(where, row, effective)
+        _check_search(where, entry, effective)
         return
     if row.invoker is not Invoker.UNBOUNDED and effective.norm not in row.allowed_norms:
         works = " or ".join(row.allowed_norms)
@@ -155,9 +156,9 @@ def check_transformation(where: str, what: str, norm: Norm, *, transforms: bool)
         )
 
 
-def _check_search(where: str, row: AttackRow, budget: PerturbationBudget) -> None:
-    """Raise IncompatibleError for a region that an algorithm of `transformations` cannot search."""
-    transformation, name = transformation_of(budget.norm), row.algorithm.name
+def _check_search(where: str, entry: AttackEntry, budget: PerturbationBudget) -> None:
+    """Raise UserError or IncompatibleError for a region, or a grid, that an algorithm of `transformations` cannot search."""
+    transformation, name = transformation_of(budget.norm), entry.algorithm
     assert transformation is not None
     assert budget.epsilon is not None
     if name == "grid" and not transformation.is_square and len(transformation.names) > 2:
@@ -167,6 +168,9 @@ def _check_search(where: str, row: AttackRow, budget: PerturbationBudget) -> Non
         )
     if name == "grid" and transformation.is_patch:
         raise IncompatibleError(f"{where}: the content of a patch has no grid; use algorithm: gradient or random")
+    points = entry.params.get("points", 0)
+    if name == "grid" and isinstance(points, int | float) and points > MOST_POINTS:
+        raise UserError(f"{where}.params.points: a grid of {points:g} points; {MOST_POINTS} at most")
     if name == "gradient" and transformation.kinds[0].name == "occlusion":
         raise IncompatibleError(f"{where}: an occlusion has no gradient; algorithm: grid tries every place")
 

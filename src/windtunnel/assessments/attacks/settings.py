@@ -9,7 +9,7 @@ from typing import Any
 from windtunnel.assessments.attacks.rows import AT_CALL, AttackRow, Invoker
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.params.entry import parse_number
+from windtunnel.params.entry import MAX_COUNT, parse_number
 from windtunnel.registry.plugins import library_of
 
 # What a user never gives: the model is ours, and these print or write log files.
@@ -120,6 +120,8 @@ def _value(where: str, key: str, row: AttackRow, defaults: Mapping[str, object],
         raise UserError(f"{where}.{key}.{name}: {value} is not a whole number (the default is {default})")
     if isinstance(default, int) and default > 0 and isinstance(value, int | float) and value < 0:
         raise UserError(f"{where}.{key}.{name}: {value} is negative (the default is {default})")
+    if isinstance(default, int) and isinstance(value, int | float) and value > MAX_COUNT:
+        raise UserError(f"{where}.{key}.{name}: {value} is too large; {MAX_COUNT} at most (the default is {default})")
     if isinstance(default, int) and isinstance(value, float):
         return int(value)
     return tuple(value) if isinstance(default, tuple) and isinstance(value, list) else value

@@ -3,6 +3,7 @@
 The procedure is that of neural-api's `TNNet.AdversarialRobustnessReport`; intervals, area and censoring are ours.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ from windtunnel.core.statistics import (
     median_metric,
     percentile_interval,
 )
-from windtunnel.params.sweeps import EpsilonRange
+from windtunnel.params.sweeps import MOST_EPSILONS, EpsilonRange
 from windtunnel.records.tables import Share, written
 
 HISTOGRAM_BINS = 10
@@ -28,7 +29,7 @@ HISTOGRAM_BINS = 10
 def epsilon_grid(epsilons: Sequence[float] | EpsilonRange, where: str) -> tuple[list[float], bool]:
     """Return (the grid, sorted, with zero; whether zero had to be added).
 
-    Raises UserError for an empty grid, a negative or a repeated epsilon.
+    Raises UserError for an empty grid, one of more than `MOST_EPSILONS`, a negative or a repeated epsilon.
     """
     if isinstance(epsilons, EpsilonRange):
         space = np.linspace if epsilons.spacing == "linear" else np.geomspace
@@ -37,11 +38,11 @@ def epsilon_grid(epsilons: Sequence[float] | EpsilonRange, where: str) -> tuple[
         values = [float(v) for v in epsilons]
     if not values:
         raise UserError(f"{where}.epsilons: is empty; give at least one epsilon above 0, for example [0, 2/255, 4/255]")
-    for value in values:
-        if value < 0:
-            raise UserError(f"{where}.epsilons: {value:g} is negative; an epsilon is 0 or larger")
-    repeated = sorted({v for v in values if values.count(v) > 1})
-    if repeated:
+    if len(values) > MOST_EPSILONS:
+        raise UserError(f"{where}.epsilons: has {len(values)} values; {MOST_EPSILONS} at most")
+    if min(values) < 0:
+        raise UserError(f"{where}.epsilons: {min(values):g} is negative; an epsilon is 0 or larger")
+    if repeated := sorted(value for value, count in Counter(values).items() if count > 1)[:5]:
         raise UserError(f"{where}.epsilons: {', '.join(f'{v:g}' for v in repeated)} is repeated; each epsilon once")
     if max(values) == 0:
         raise UserError(f"{where}.epsilons: holds only 0, the clean baseline; add an epsilon above 0")
