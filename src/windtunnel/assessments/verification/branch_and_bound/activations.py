@@ -290,37 +290,32 @@ REWRITES: dict[str, Callable[..., Tensor]] = {
 }
 
 
-_GRID = 256
+_GRID = 256  # steps
+_PART = 4096  # intervals whose grids are computed together
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Bounds of a smooth activation: low z + low_offset <= f(z) <= up z + up_offset; each (n, size), or of chosen rows."""
+    """Bounds of a smooth activation: low z + low_offset <= f(z) <= up z + up_offset; each of one shape."""
 
     low: Tensor
     low_offset: Tensor
     up: Tensor
     up_offset: Tensor
 
-    def to(self, dtype: torch.dtype) -> Lines:
-        """Return the same in another precision."""
-        return Lines(*(t.to(dtype) for t in (self.low, self.low_offset, self.up, self.up_offset)))
-
-    def at(self, rows: Tensor) -> Lines:
-        """Select the samples `rows`."""
-        return Lines(*(t[rows] for t in (self.low, self.low_offset, self.up, self.up_offset)))
-
 
 @dataclass(frozen=True, slots=True)
 class Jumps:
-    """Values of the columns that jump, beside those of `Kinks`.
+    """Values of the columns that jump or are smooth, beside those of `Kinks`.
 
-    low_offset: (m, C), added to the line from below. error: (1, C), by how much the input may be off. which: bool (1, C).
+    low_offset: (m, C), added to the line from below. error: (1, C), by how much the input of a jump may be off. which, smooth: bool
+    (1, C), the columns that jump, and those of smooth activations.
     """
 
     low_offset: Tensor
     error: Tensor
     which: Tensor
+    smooth: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,27 +369,44 @@ def with_jumps(relaxed: Kinks, low: Tensor, up: Tensor, errors: Tensor) -> Kinks
     )
     up_slope, offset, base, rise_of_all, open_of_all = (torch.where(which, jump, kink) for jump, kink in pairs)
     low_offset = torch.where(which, on - error * rise, 0.0)
-    return Kinks(up_slope, offset, base, rise_of_all, open_of_all, Jumps(low_offset, error, which))
+    return Kinks(
+        up_slope, offset, base, rise_of_all, open_of_all, Jumps(low_offset, error, which, torch.zeros_like(which))
+    )
 
 
 def smooth_lines(smooth: Smooth, low: Tensor, up: Tensor) -> Lines:
-    """Return lines that bound a smooth activation over [low, up], (n, size): of a few slopes the one that is tightest in the middle.
+    """Return lines that bound a smooth activation over [low, up], of one shape: of a few slopes the one tightest in the middle.
 
     For a slope s the offset is the extremum of f(z) - s z, which is taken on a grid and corrected by what a function of
     that curvature can do between two points of it, curvature h^2 / 8. So the lines are bounds, not estimates.
     """
-    f = smooth.function
+    parts = [
+        _lines_of(smooth, *ends) for ends in zip(low.flatten().split(_PART), up.flatten().split(_PART), strict=True)
+    ]
+    return Lines(*(torch.cat(line).view(low.shape) for line in zip(*parts, strict=True)))
+
+
+def _lines_of(smooth: Smooth, low: Tensor, up: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the fields of `smooth_lines` for vectors."""
     middle, step = (low + up) / 2, (up - low) / 4
-    chord = (f(up) - f(low)) / (up - low).clamp(min=1e-12)
+    chord = (smooth(up) - smooth(low)) / (up - low).clamp(min=1e-12)
     slopes = [torch.where(up - low > 1e-6, chord, _derivative(smooth, middle))]
     slopes += [_derivative(smooth, at) for at in (low, middle - step, middle, middle + step, up)]
-    floor, ceiling = _extrema(smooth, slopes[0], low, up)
-    below, above = (slopes[0], floor), (slopes[0], ceiling)
-    for slope in slopes[1:]:
-        floor, ceiling = _extrema(smooth, slope, low, up)
-        below = _better(below, (slope, floor), slope * middle + floor > below[0] * middle + below[1])
-        above = _better(above, (slope, ceiling), slope * middle + ceiling < above[0] * middle + above[1])
-    return Lines(*below, *above)
+    grid = low[:, None] + (up - low)[:, None] * (torch.arange(_GRID + 1, device=low.device) / _GRID)
+    values = smooth(grid)
+    between = smooth.curvature * ((up - low) / _GRID) ** 2 / 8
+    floors, ceilings = [], []
+    for slope in slopes:
+        least, most = (values - slope[:, None] * grid).aminmax(dim=1)
+        rounding = 1e-12 * (1 + least.abs() + most.abs())
+        floors.append(least - between - rounding)
+        ceilings.append(most + between + rounding)
+    slope, floor, ceiling = (torch.stack(of) for of in (slopes, floors, ceilings))
+    below, above = ((slope * middle + floor).argmax(0)[None], (slope * middle + ceiling).argmin(0)[None])
+    low_slope, low_offset, up_slope, up_offset = (
+        of.gather(0, at)[0] for of, at in ((slope, below), (floor, below), (slope, above), (ceiling, above))
+    )
+    return low_slope, low_offset, up_slope, up_offset
 
 
 def _derivative(smooth: Smooth, z: Tensor) -> Tensor:
@@ -402,17 +414,32 @@ def _derivative(smooth: Smooth, z: Tensor) -> Tensor:
     return (smooth.function(z + 1e-4) - smooth.function(z - 1e-4)) / 2e-4
 
 
-def _better(current: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], where: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.where(where, other[0], current[0]), torch.where(where, other[1], current[1])
+# A split smooth neuron carries the number of its cell: 0 the whole interval, its halves 2 and 3, those of cell k 2 k and 2 k + 1.
+LAST_SPLIT = 64  # the first cell that is not split: its halves would not fit in int8
 
 
-def _extrema(smooth: Smooth, slope: Tensor, low: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (a lower bound of the minimum, an upper bound of the maximum) of f(z) - slope z over [low, up]."""
-    least, most = torch.full_like(low, torch.inf), torch.full_like(low, -torch.inf)
-    for i in range(_GRID + 1):
-        z = low + (up - low) * (i / _GRID)
-        value = smooth.function(z) - slope * z
-        least, most = torch.minimum(least, value), torch.maximum(most, value)
-    between = smooth.curvature * ((up - low) / _GRID) ** 2 / 8
-    rounding = 1e-12 * (1 + least.abs() + most.abs())
-    return least - between - rounding, most + between + rounding
+def cells(low: Tensor, up: Tensor, code: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the ends of the cells `code` of the intervals [low, up], float64; neighbours share an end bit for bit."""
+    count = 2.0 ** code.clamp(min=1).double().log2().floor()
+    place = (code.clamp(min=1) - count) / count
+    after = place + 1 / count
+    return low * (1 - place) + up * place, low * (1 - after) + up * after
+
+
+def with_smooth(relaxed: Kinks, lines: Lines, at: slice, code: Tensor) -> Kinks:
+    """Return `relaxed`, (m, C), with the lines of a smooth layer, (m, U), at its columns; code: int8 (m, U), their cells."""
+    jumps = relaxed.jumps
+    low_offset = torch.zeros_like(relaxed.up) if jumps is None else jumps.low_offset
+    rows = (torch.broadcast_shapes(relaxed.up.shape[:1], lines.up.shape[:1])[0], -1)
+    up, offset, base, rise, open_, low_offset = (
+        t.expand(rows).clone()
+        for t in (relaxed.up, relaxed.offset, relaxed.base, relaxed.rise, relaxed.open, low_offset)
+    )
+    up[:, at], offset[:, at], base[:, at], low_offset[:, at] = lines.up, lines.up_offset, lines.low, lines.low_offset
+    rise[:, at] = 0.0
+    open_[:, at] = (code < LAST_SPLIT).to(open_) if len(open_) == len(code) else 1.0
+    no_column = torch.zeros_like(up[:1], dtype=torch.bool)
+    smooth = no_column.clone() if jumps is None else jumps.smooth.clone()
+    smooth[:, at] = True
+    error, which = (up[:1] * 0, no_column) if jumps is None else (jumps.error, jumps.which)
+    return Kinks(up, offset, base, rise, open_, Jumps(low_offset, error, which, smooth))

@@ -102,7 +102,7 @@ class _Gain:
         back, k = self._bounded.backward(rows, relaxation, torch.float32), relaxation.kinks
         lost = -back.coefficients.clamp(max=0) * k.open
         if k.jumps is not None:
-            lost = lost.masked_fill(k.jumps.which, 0.0)
+            lost = lost.masked_fill(k.jumps.which | k.jumps.smooth, 0.0)
         for windows in self._bounded.windows_below(rows.start):
             windows.credit(lost, rows.sample, self.of_layer)
         for side, slope in enumerate((k.up, 1 - k.up)):
@@ -323,7 +323,7 @@ def _best_first(bounded: Bounded, roots: LinearSpecs, bounds: Tensor, splits: in
         if not len(go):
             break
         row, column = row[go], column[go]
-        halves = children(rows.at(go), column, slope_gain(relaxation, back, go, column))
+        halves = children(rows.at(go), column, slope_gain(relaxation, back, go, column), relaxation.smooth)
         value, halves = optimise(bounded, halves, _HALF_STEPS, 0.0)
         value = torch.maximum(value, bound[row].repeat_interleave(2))
         sides = torch.arange(len(halves), device=device).view(-1, 2)

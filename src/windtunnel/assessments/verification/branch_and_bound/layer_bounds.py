@@ -32,7 +32,8 @@ class LayerBounds:
         self.units: list[Tensor] = []
         self.slices: list[slice] = []
         self._at_columns: tuple[Tensor, Tensor, Tensor]
-        self._fixed: dict[tuple[int, torch.dtype], Tensor | Lines] = {}
+        self._fixed: dict[tuple[int, torch.dtype], Tensor] = {}
+        self._lines: dict[int, Lines] = {}
         self._refresh()
 
     def add(self, low: Tensor, up: Tensor) -> None:
@@ -56,16 +57,17 @@ class LayerBounds:
 
     def _refresh(self) -> None:
         self._fixed.clear()
+        self._lines.clear()
         self.units, self.slices, end = [], [], 0
         no_neurons = torch.empty(0, dtype=torch.int64, device=self.network.device)
         parts: list[list[Tensor]] = [[], [], []]
         errors = list[Tensor]()
         for layer, low, up in zip(self.network.layers, self.low, self.up, strict=False):
             units = ((low < 0) & (up > 0)).any(0).nonzero().flatten() if layer.splits else no_neurons
-            if isinstance(layer.activation, Jump):
+            if isinstance(layer.activation, Jump | Smooth):
                 units = torch.arange(
                     layer.size, device=low.device
-                )  # those that are stable take 0 or 1, which is no slope
+                )  # a stable jump takes 0 or 1, which is no slope, and a smooth one is never linear
             self.units.append(units)
             self.slices.append(slice(end, end := end + len(units)))
             parts[0].append(low[:, units])
@@ -73,7 +75,7 @@ class LayerBounds:
             if isinstance(layer.activation, Kink):
                 slope = layer.activation.slope.to(low).expand(1, *layer.shape).reshape(-1)
                 parts[2].append(slope[units][None])
-            elif isinstance(layer.activation, Jump):
+            elif isinstance(layer.activation, Jump | Smooth):
                 parts[2].append(torch.zeros_like(low[:1]))
             errors.append(self._errors.get(len(errors), torch.full_like(low[0], -1.0))[units][None])
         empty = torch.empty(len(self.region), 0, dtype=torch.float64, device=self.network.device)
@@ -126,23 +128,27 @@ class LayerBounds:
             # Convex: least at an end or at the kink, which a negative slope makes the bottom.
             ends = [activation(z.view(shape)).flatten(1) for z in (low, up, low.clamp(min=0).minimum(up))]
             return torch.stack(ends).amin(0), torch.maximum(ends[0], ends[1])
-        lines = self._linear(j, torch.float64)
-        assert isinstance(lines, Lines)
-        lines = lines.at(sample)
+        lines = self.lines(j)
         below, above = (
-            (slope * low + offset, slope * up + offset)
+            (slope[sample] * low + offset[sample], slope[sample] * up + offset[sample])
             for slope, offset in ((lines.low, lines.low_offset), (lines.up, lines.up_offset))
         )
         return torch.minimum(*below), torch.maximum(*above)
 
-    def _linear(self, j: int, dtype: torch.dtype) -> Tensor | Lines:
-        """Return the slopes or lines of layer j for all n samples, remembered until bounds change."""
+    def lines(self, j: int) -> Lines:
+        """Return the float64 lines (n, size) of a smooth layer over whole intervals, remembered until bounds change."""
+        activation = self.network.layers[j].activation
+        assert isinstance(activation, Smooth)
+        if j not in self._lines:
+            self._lines[j] = smooth_lines(activation, self.low[j], self.up[j])
+        return self._lines[j]
+
+    def _linear(self, j: int, dtype: torch.dtype) -> Tensor:
+        """Return the slopes of layer j for all n samples, remembered until bounds change; anything at columns."""
         if (j, dtype) not in self._fixed:
-            activation, low, up = self.network.layers[j].activation, self.low[j], self.up[j]
-            if isinstance(activation, Observed | Jump):
+            activation, low = self.network.layers[j].activation, self.low[j]
+            if not isinstance(activation, Kink):
                 self._fixed[j, dtype] = low.new_zeros(len(low), 1, dtype=dtype)
-            elif isinstance(activation, Smooth):
-                self._fixed[j, dtype] = smooth_lines(activation, low, up).to(dtype)
             else:
                 slope = activation.slope.to(low).expand(1, *self.network.layers[j].shape).reshape(1, -1)
                 self._fixed[j, dtype] = torch.where(low >= 0, 1.0, slope).to(dtype)

@@ -331,7 +331,8 @@ def _ascend(
     relaxation = bounded.relaxation(part, torch.float32)
     rise = relaxation.kinks.rise
     columns = torch.cat([split[1] for split in relaxation.split if split is not None] or [at[:0]])
-    signs = part.signs.index_select(1, columns).float()
+    signs = relaxation.sides.index_select(1, columns)
+    thresholds = 0.0 if relaxation.thresholds is None else relaxation.thresholds.index_select(1, columns)
     slopes, multipliers = Adam.of(part.alpha, _RATE, _DECAY), Adam.of(signs, _BETA_RATE, _DECAY)
     size: Tensor | None = None
     while True:
@@ -356,7 +357,7 @@ def _ascend(
             old_beta = part.beta.index_select(1, columns)
             if size is None:  # multipliers are of the size of the coefficients: forms of one function agree
                 size = back.coefficients.abs().mean(1, keepdim=True).clamp(min=1e-12).maximum(old_beta)
-            uphill = -signs * inputs.index_select(1, columns) * size
+            uphill = -signs * (inputs.index_select(1, columns) - thresholds) * size
             stepping = multipliers.step(old_beta / size, uphill).clamp_(min=0) * size
             moved = part.beta.index_copy(1, columns, stepping)
         part = part.with_multipliers(stepped, moved)

@@ -17,8 +17,12 @@ from windtunnel.assessments.verification.branch_and_bound.activations import (
     Kinks,
     Lines,
     Observed,
+    Smooth,
+    cells,
     kinks,
+    smooth_lines,
     with_jumps,
+    with_smooth,
 )
 from windtunnel.assessments.verification.branch_and_bound.layer_bounds import LayerBounds
 from windtunnel.assessments.verification.branch_and_bound.maxpool_bounds import (
@@ -135,7 +139,8 @@ class LinearSpecs:
     """m linear functions of one node to be bounded, each in one subdomain of one region.
 
     start: the node (the input of an activation, or the output). spec: (m, size of the node). sample: int64 (m,), its region.
-    signs: int8 (m, C), +1 where a unit is taken as active, -1 as inactive, 0 where it is not split. alpha: (m, C), in
+    signs: int8 (m, C), +1 where a unit is taken as active, -1 as inactive, 0 where it is not split; of a smooth one its cell
+    (`activations.cells`). alpha: (m, C), in
     [0, 1], between the least and the largest lower slope of an open unit. beta: (m, C), the multiplier >= 0 of each split.
     C: the columns below the node. planes: of some layers the upper bounds of open units instead of chords, for as many linear
     functions as there are; plane: int64 (m,), which of them a row is.
@@ -187,14 +192,21 @@ class LinearSpecs:
 class Relaxation:
     """The linear bounds of every layer below the start of some rows, in each row's subdomain.
 
-    fixed: of each layer the slopes of the units that are linear, (m, size) or (1, size), anything at columns; or the lines of
-    a smooth layer. kinks: of the columns. split: the columns at which some row is split, of each layer (their places in the
-    layer's columns, their places in all).
+    fixed: of each layer the slopes of the units that are linear, (m, size) or (1, size), anything at columns. kinks: of the
+    columns. split: the columns at which some row is split, of each layer (their places in the layer's columns, their places
+    in all). sides, thresholds: (m, C), a split column's input z obeys side (z - threshold) >= 0; thresholds None for all 0.
     """
 
-    fixed: list[Tensor | Lines]
+    fixed: list[Tensor]
     kinks: Kinks
     split: list[tuple[Tensor, Tensor] | None]
+    sides: Tensor
+    thresholds: Tensor | None
+
+    @property
+    def smooth(self) -> Tensor | None:
+        """Return the columns of smooth activations, bool (1, C); None where there are none."""
+        return self.kinks.jumps.smooth if self.kinks.jumps is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,13 +214,12 @@ class BackwardBound:
     """Result of a backward pass.
 
     constant (m,), or (m, M) of the units of a group, and inputs (m, d): the lower bound is constant + <inputs, x>.
-    coefficients: (m, C) of the columns' outputs. chosen: of a smooth layer the coefficients of its output, which say which line was taken.
+    coefficients: (m, C) of the columns' outputs, which say which line was taken.
     """
 
     constant: Tensor
     inputs: Tensor
     coefficients: Tensor
-    chosen: dict[int, Tensor]
 
 
 class Bounded(LayerBounds):
@@ -289,7 +300,7 @@ class Bounded(LayerBounds):
             low, up = low.index_select(0, rows.sample), up.index_select(0, rows.sample)
         split: list[tuple[Tensor, Tensor] | None] = [None] * rows.start
         if bool(rows.signs.any()):
-            signs = rows.signs.to(dtype)
+            signs = rows.signs.clamp(-1, 1).to(dtype)
             low = low + signs.clamp(min=0) * (-low).clamp(min=0)
             up = up + signs.clamp(max=0) * up.clamp(min=0)
             touched = rows.signs.any(0)
@@ -298,13 +309,41 @@ class Bounded(LayerBounds):
                 split[j] = (places, places + at.start) if len(places) else None
         fixed = [self._linear(j, dtype) for j in range(rows.start)]
         if not is_single:
-            fixed = [f.at(rows.sample) if isinstance(f, Lines) else f[rows.sample] for f in fixed]
+            fixed = [f[rows.sample] for f in fixed]
         relaxed = kinks(low, up, least)
         if self._errors_at_columns is not None:
             relaxed = with_jumps(relaxed, low, up, self._errors_at_columns[:, :count].to(dtype))
         for windows in self.windows_below(rows.start):
             windows.apply_maxpool_bounds(relaxed, rows.signs, None if is_single else rows.sample)
-        return Relaxation(fixed, relaxed, split)
+        sides, thresholds = rows.signs.to(dtype), None
+        for j, layer in enumerate(self.network.layers[: rows.start]):
+            if isinstance(layer.activation, Smooth):
+                at, code = self.slices[j], rows.signs[:, self.slices[j]]
+                lines, ends = self._smooth(j, layer.activation, rows.sample, code, dtype)
+                relaxed = with_smooth(relaxed, lines, at, code)
+                if ends is not None:
+                    thresholds = torch.zeros_like(sides) if thresholds is None else thresholds
+                    is_upper = code % 2 == 1
+                    sides[:, at] = torch.where(code == 0, 0.0, torch.where(is_upper, 1.0, -1.0)).to(dtype)
+                    thresholds[:, at] = torch.where(is_upper, *ends).to(dtype)
+        return Relaxation(fixed, relaxed, split, sides, thresholds)
+
+    def _smooth(
+        self, j: int, activation: Smooth, sample: Tensor, code: Tensor, dtype: torch.dtype
+    ) -> tuple[Lines, tuple[Tensor, Tensor] | None]:
+        """(lines of smooth layer j, (m, size) or (1, size); the ends of the cells `code` (m, size), None where none is split)."""
+        whole = self.lines(j)
+        now = [whole.low, whole.low_offset, whole.up, whole.up_offset]
+        row, unit = code.nonzero().unbind(1)
+        if len(self.region) > 1 or len(row):
+            now = [t[sample] for t in now]
+        if not len(row):
+            return Lines(*(t.to(dtype) for t in now)), None
+        low, up = cells(self.low[j][sample], self.up[j][sample], code)
+        part = smooth_lines(activation, low[row, unit], up[row, unit])
+        for t, split in zip(now, (part.low, part.low_offset, part.up, part.up_offset), strict=True):
+            t[row, unit] = split
+        return Lines(*(t.to(dtype) for t in now)), (low, up)
 
     def windows_below(self, node: int) -> Iterator[Windows]:
         """Yield the windows of every layer before `node` that decides some."""
@@ -337,7 +376,6 @@ class Bounded(LayerBounds):
         lower = k.base + k.rise * rows.alpha.to(dtype)
         pending: list[Tensor | None] = [None] * (start + 1)
         constant = torch.zeros(m, *owners[0].shape[1:] if owners else (), dtype=dtype, device=device)
-        chosen: dict[int, Tensor] = {}
         columns: list[Tensor] = []
 
         def total(terms: Tensor, node: int, units: Tensor | None = None) -> Tensor:
@@ -365,13 +403,6 @@ class Bounded(LayerBounds):
             pending[j + 1] = None
             if a is None:
                 a = torch.zeros(m, self.network.layers[j].size, dtype=dtype, device=device)
-            if isinstance(fixed, Lines):
-                chosen[j] = a
-                negative = a.clamp(max=0)
-                positive = a - negative
-                constant = constant + total(positive * fixed.low_offset + negative * fixed.up_offset, j)
-                push(j, positive * fixed.low + negative * fixed.up)
-                continue
             pushed = a * fixed
             if len(units):
                 coefficients_in = a.index_select(1, units)
@@ -393,19 +424,17 @@ class Bounded(LayerBounds):
                     places, all_ = split
                     if k.jumps is not None:  # where a jump is split its input may be off
                         constant = constant - rows.beta[:, all_].to(dtype) @ k.jumps.error[0, all_]
-                    new.index_add_(
-                        1,
-                        places,
-                        rows.beta.index_select(1, all_).to(dtype) * rows.signs.index_select(1, all_),
-                        alpha=-1,
-                    )
+                    sides = rows.beta.index_select(1, all_).to(dtype) * relaxation.sides.index_select(1, all_)
+                    if relaxation.thresholds is not None:
+                        constant = constant + (sides * relaxation.thresholds.index_select(1, all_)).sum(1)
+                    new.index_add_(1, places, sides, alpha=-1)
                 pushed.index_copy_(1, units, new)
             push(j, pushed)
         inputs = pending[0]
         if inputs is None:
             inputs = torch.zeros(m, self.network.inputs, dtype=dtype, device=device)
         coefficients = torch.cat(columns[::-1], 1) if columns else rows.alpha[:, :0].to(dtype)
-        return BackwardBound(constant, inputs, coefficients, chosen)
+        return BackwardBound(constant, inputs, coefficients)
 
     def forward(
         self, x: Tensor, rows: LinearSpecs, relaxation: Relaxation, back: BackwardBound
@@ -425,13 +454,6 @@ class Bounded(LayerBounds):
 
         def taken_for(j: int, z: Tensor) -> Tensor:
             flat, fixed, units, at = z.flatten(1), relaxation.fixed[j], self.units[j], self.slices[j]
-            if isinstance(fixed, Lines):
-                side = back.chosen[j].sign().add_(1).mul_(0.5)
-                slopes, offsets = (
-                    torch.lerp(fixed.up, fixed.low, side),
-                    torch.lerp(fixed.up_offset, fixed.low_offset, side),
-                )
-                return torch.addcmul(offsets, slopes, flat)
             value = flat * fixed
             if len(units):
                 preactivations = flat.index_select(1, units)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from windtunnel.assessments.verification.branch_and_bound.activations import Smooth
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
 from windtunnel.assessments.verification.branch_and_bound.propagation import (
     BackwardBound,
@@ -46,6 +47,11 @@ def scores(
     if k.jumps is not None:
         values = torch.where(k.jumps.which, (inputs >= 0).to(inputs), values)
         cost, estimate = (torch.where(k.jumps.which, a.abs(), score) for score in (cost, estimate))
+        gap = a.abs() * ((k.up - k.base) * inputs + k.offset - k.jumps.low_offset)  # between both lines
+        cost, estimate = (torch.where(k.jumps.smooth, gap, score) for score in (cost, estimate))
+        for layer, at in zip(bounded.network.layers[: rows.start], bounded.slices, strict=False):
+            if isinstance(layer.activation, Smooth):
+                values[:, at] = layer.activation(inputs[:, at])
     missed = a * (values - outputs)
     shut = 1 - k.open
     return [score * k.open - shut for score in (cost, estimate, missed.clamp(min=0))]
@@ -62,17 +68,24 @@ def candidates(bounded: Bounded, start: int, ranked: list[Tensor], overall: int)
     return chosen & (ranked[0] >= 0)
 
 
-def children(rows: LinearSpecs, column: Tensor, gain: Tensor) -> LinearSpecs:
+def children(rows: LinearSpecs, column: Tensor, gain: Tensor, smooth: Tensor | None) -> LinearSpecs:
     """Both halves of every row at its `column` (m,): row i's are 2 i, where the unit is active, and 2 i + 1.
 
-    gain: (m,), of `slope_gain`. The new multiplier starts where the parent's lower slope is reproduced, so that a half
+    A smooth unit's are the upper and the lower half of its cell, which are split again.
+
+    gain: (m,), of `slope_gain`. smooth: bool (1, C), `Relaxation.smooth`.
+    The new multiplier starts where the parent's lower slope is reproduced, so that a half
     starts no worse than its parent.
     """
     at = torch.arange(len(rows), device=column.device)
     alpha = rows.alpha[at, column].float()
     both = rows.at(at.repeat_interleave(2))
     twice, column = torch.arange(2 * len(rows), device=column.device), column.repeat_interleave(2)
-    both.signs[twice, column] = torch.tensor([1, -1], dtype=torch.int8, device=column.device).repeat(len(rows))
+    sides = torch.tensor([1, -1], dtype=torch.int8, device=column.device).repeat(len(rows))
+    if smooth is not None:
+        cell = 2 * both.signs[twice, column].clamp(min=1) + (sides > 0).to(sides)
+        sides = torch.where(smooth[0, column], cell, sides)
+    both.signs[twice, column] = sides
     both.beta[twice, column] = torch.stack([gain * (1 - alpha), gain * alpha], 1).flatten().to(both.beta)
     return both
 
@@ -108,7 +121,8 @@ def choose(
     gains = []
     for part in torch.arange(len(row), device=row.device).split(max(1, bounded.rows // 2)):
         at = row[part]
-        halves = children(rows.at(at), column[part], slope_gain(relaxation, back, at, column[part]))
+        gain = slope_gain(relaxation, back, at, column[part])
+        halves = children(rows.at(at), column[part], gain, relaxation.smooth)
         improved_bounds, _ = optimise(bounded, halves, steps, torch.inf)
         gap = (goal - bounds)[at, None].clamp(min=1e-9)
         gain = ((improved_bounds.view(-1, 2) - bounds[at, None]) / gap).clamp(1e-3, 1)
@@ -303,7 +317,8 @@ class BranchAndBoundSearch:
         if not bool(go.any()):
             return
         at = go.nonzero().flatten()
-        halves = children(rows.at(at), column[at], slope_gain(relaxation, back, at, column[at]))
+        gain = slope_gain(relaxation, back, at, column[at])
+        halves = children(rows.at(at), column[at], gain, relaxation.smooth)
         owner, floor = (t[at].repeat_interleave(2) for t in (query, bounds))
         self.domains += 2 * torch.bincount(rows.sample[at].cpu(), minlength=len(self.domains))
         for part in torch.arange(len(halves), device=at.device).split(bounded.rows):

@@ -1,0 +1,83 @@
+"""Smooth networks are decided by splitting the input intervals of their neurons."""
+
+import pytest
+import torch
+from test_exactness import verdict
+from torch import nn
+
+from windtunnel.assessments.verification.branch_and_bound.activations import cells
+from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network
+from windtunnel.assessments.verification.branch_and_bound.network import Network
+from windtunnel.assessments.verification.regions import BallRegions
+from windtunnel.core.contracts import Norm
+
+CPU = torch.device("cpu")
+
+
+def smooth_network(activation, seed):
+    torch.manual_seed(seed)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(4, 6), activation(), nn.Linear(6, 5), activation(), nn.Linear(5, 3))
+    for part in module:
+        if isinstance(part, nn.Linear):
+            part.weight.data *= 3
+    return module.eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU])
+def test_a_verdict_agrees_with_dense_samples_and_most_margins_are_decided(activation):
+    decided = 0
+    for seed in range(8):
+        module, x = smooth_network(activation, seed), torch.full((1, 2, 2), 0.5)
+        target = int(module(x[None]).argmax())
+        epsilon = 0.02 + 0.03 * (seed % 4)
+        points = x + epsilon * (2 * torch.rand(20_000, 1, 2, 2) - 1)
+        points[:16].copy_(x + epsilon * torch.cartesian_prod(*[torch.tensor([-1.0, 1.0])] * 4).view(16, 1, 2, 2))
+        is_broken = bool((module.double()(points.double()).argmax(1) != target).any())
+        module.float()
+        verified, point = verdict(module, x, target, epsilon)
+        assert not (verified and is_broken), seed
+        if point is not None:
+            assert int(module.double()(point.view(1, 1, 2, 2)).argmax()) != target
+        decided += verified is not None
+    assert decided >= 7
+
+
+def test_a_row_in_a_cell_bounds_every_input_of_that_cell():
+    """With any cells and multipliers, the bound of a subdomain lies below every sample that the subdomain contains."""
+    generator = torch.Generator().manual_seed(0)
+    for seed, activation in enumerate((nn.Sigmoid, nn.Tanh, nn.GELU, nn.Softplus)):
+        module = smooth_network(activation, seed)
+        net, region = (
+            Network(module, (1, 2, 2), CPU),
+            BallRegions.around(torch.full((1, 1, 2, 2), 0.5), Norm.LINF, 0.3, CPU),
+        )
+        bounded = bound_network(net, region, 64)
+        x = 0.2 + 0.6 * torch.rand(40_000, 4, generator=generator, dtype=torch.float64)
+        inputs = []
+
+        def record(j, z, layers=net.layers, inputs=inputs):
+            inputs.append(z.flatten(1).clone())
+            return layers[j].activation(z)
+
+        out, z = net.run(x.view(-1, 1, 2, 2), record), torch.cat(inputs, 1)
+        spec = torch.randn(64, 3, generator=generator)
+        rows = bounded.start(2, spec, torch.zeros(64, dtype=torch.int64))
+        chosen = torch.rand(rows.signs.shape, generator=generator) < 0.2
+        rows.signs.copy_(torch.randint(2, 6, rows.signs.shape, generator=generator) * chosen)
+        rows.beta.copy_(torch.rand(rows.beta.shape, generator=generator) * chosen * 2)
+        low, up = cells(torch.cat(bounded.low, 1), torch.cat(bounded.up, 1), rows.signs)
+        bounds = bounded.value(rows)
+        is_inside = ((z >= low[:, None]) & (z <= up[:, None])).all(2)
+        values = (spec.double() @ out.T).masked_fill(~is_inside, torch.inf)
+        assert (values >= bounds[:, None]).all()
+        assert int(is_inside.any(1).sum()) >= 10
+
+
+def test_the_cells_of_an_interval_cover_it():
+    low, up = torch.tensor([-3.7], dtype=torch.float64), torch.tensor([1.3], dtype=torch.float64)
+    for depth in range(1, 7):
+        codes = torch.arange(2**depth, 2 ** (depth + 1))
+        ends = torch.stack(cells(low, up, codes))
+        assert torch.equal(ends[1, :-1], ends[0, 1:])
+        assert ends[0, 0] == low
+        assert ends[1, -1] == up
