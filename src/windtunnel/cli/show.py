@@ -150,7 +150,10 @@ def _print_assessments(rows: Mapping[str, Metadata], console: Console) -> None:
         group = "clean inputs" if name == "clean" else _budget(metadata.semantics.perturbation) or _suite(metadata)
         algorithm, n = f"{metadata.library} {metadata.algorithm}", str(len(metadata.kwargs.sample_names))
         meaning = "failed: no result" if metadata.failure else leading_words(metadata)
-        result, others = _text(rate(metrics, key) if key else None), (f"{k} {_number(metrics[k])}" for k in further)
+        result, others = (
+            _text(rate(metrics, key) if key else None),
+            (f"{k} {_with_limits(metrics, k)}" for k in further),
+        )
         row = (name, algorithm, n, result, meaning, ", ".join(others), ", ".join(codes))
         groups.setdefault(group, []).append(row)
     print_table(console, _ASSESSMENTS, list(groups.items()))
@@ -207,7 +210,7 @@ def _print_classifiers(metrics: Metrics, console: Console) -> None:
     print_table(console, columns, [("", lines)], "Every classifier on the same codes")
 
 
-def _with_limits(metrics: Mapping[str, float], key: str) -> str:
+def _with_limits(metrics: Mapping[str, Json], key: str) -> str:
     ends = limits(metrics, key)
     return _number(metrics[key]) + (f" [{_number(ends[0])}, {_number(ends[1])}]" if ends else "")
 
