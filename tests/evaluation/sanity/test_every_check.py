@@ -362,7 +362,6 @@ FAULTS: dict[str, Callable[[Evidence], Evidence]] = {
     "E3": lambda e: changed(e, "marabou", not_a_counterexample),
     "E4": contradiction,
     "E5": lambda e: changed(e, "crown", tight_bounds),
-    "E6": contradiction,
     "E7": lambda e: changed(e, "crown", whole("verdicts", int(Verdict.UNKNOWN))),
     "E8": lambda e: changed(e, "marabou", metadata=metric(timeouts=2)),
     "E9": impossible_radius,

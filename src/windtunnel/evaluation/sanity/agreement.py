@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import permutations
 
 import torch
 from scipy.stats import norm as normal
@@ -138,7 +137,7 @@ def _refuted(
 
 @our_check("E4")
 def verdicts_monotone(evidence: Evidence, limit: float) -> CheckResult:
-    """A smaller ball lies inside the larger.
+    """A smaller ball lies inside the larger, and a proof of one verifier cannot be refuted by another.
 
     Flags a sample verified at an epsilon and falsified at the same or a smaller one, and any sample that stays verified
     at Linf 1, where the ball holds every image.
@@ -222,19 +221,6 @@ def random_point(clean: Tensor, ball: PerturbationBall, generator: torch.Generat
     # Clipping to the box moves towards the clean input, so that the point stays in the ball.
     moved: Tensor = clean + (flat / size * radius * ball.epsilon * (1 - 1e-6)).view_as(clean)
     return moved.clamp(0, 1)
-
-
-@our_check("E6")
-def verifiers_agree(evidence: Evidence, limit: float) -> CheckResult:
-    """A proof of one verifier cannot be refuted by another in the same ball or in a smaller one."""
-    pairs = [
-        ([first[0].name, other[0].name], hit)
-        for first, other in permutations(balls(evidence), 2)
-        if (hit := _refuted(evidence, first, other)) is not None
-    ]
-    if not pairs:
-        raise NotApplicable("no two verifications of one norm")
-    return _clash(evidence, pairs, len(pairs), "verified by one, falsified by the other")
 
 
 @our_check("E7")
