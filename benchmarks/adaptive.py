@@ -1,9 +1,10 @@
 """Measure the adaptive attack on the models of the gallery, beside `standard` and an attack written by hand for each of them.
 
-    python benchmarks/adaptive.py [--n 30] [--only WORD] [--honest] [--alone]
+    python benchmarks/adaptive.py [--n 30] [--only WORD] [--honest] [--unseen] [--alone]
 
-Each row is a model: the accuracy in percent that standard, adaptive (--alone: without standard) and the attack by hand leave, the mean
-over 15 fresh copies with draws of their own; the share of the passes that adapting took; seconds; obstacles; the best configuration.
+Each row is a model (--unseen: of gallery/unseen.py): the accuracy in percent that standard, adaptive (--alone: without standard)
+and the attack by hand leave, the mean over 15 fresh copies with draws of their own; the share of the passes that adapting took;
+seconds; obstacles; the best configuration.
 The attack by hand follows the gradient of the network behind the defence (BPDA, EOT or noise): 60 steps, 3 restarts, 2 losses.
 """
 
@@ -21,9 +22,11 @@ from benchmarks.gallery.case import EPSILON, subject_with
 from benchmarks.gallery.honest import digits, models, trained
 from benchmarks.gallery.liars import SIMPLE, composed
 from benchmarks.gallery.truth import gradient_of
+from benchmarks.gallery.unseen import unseen, unseen_honest
 from windtunnel.assessments.attacks.assess import assess
 from windtunnel.core.contracts import Norm
 from windtunnel.core.criterion import SOFTMAX
+from windtunnel.core.distances import within
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
@@ -80,8 +83,14 @@ def accuracy(subject: Subject, x: Tensor) -> float:
     return 100 * sum(shares) / DRAWS
 
 
-def cases(n: int, *, is_honest: bool) -> Iterator[tuple[str, nn.Module, Subject]]:
+def cases(n: int, *, is_honest: bool, is_unseen: bool) -> Iterator[tuple[str, nn.Module, Subject]]:
     """Yield the models of the gallery: name, the network whose gradients the attack by hand follows, the subject."""
+    if is_unseen:
+        data = digits(n)
+        for name, module, stand_in in (unseen_honest if is_honest else unseen)(data):
+            follow = module if is_honest else Averaging(module)
+            yield name, follow if stand_in is None else Averaging(stand_in), subject_with(module, data[0])
+        return
     if is_honest:
         for name, (module, data) in models(n).items():
             yield name, module, subject_with(module, data[0])
@@ -102,13 +111,14 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=30)
     parser.add_argument("--only", default="")
     parser.add_argument("--honest", action="store_true")
+    parser.add_argument("--unseen", action="store_true")
     parser.add_argument("--alone", action="store_true", help="leave the attacks of standard out")
     options = parser.parse_args()
     print(
         "| model | standard | adaptive | by hand | passes after standard | seconds | obstacles | best configuration |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    for name, stand_in, subject in cases(options.n, is_honest=options.honest):
+    for name, stand_in, subject in cases(options.n, is_honest=options.honest, is_unseen=options.unseen):
         if options.only not in name:
             continue
         fresh = subject_with(copy.deepcopy(subject.classifier.module), subject.dataset)
@@ -116,14 +126,15 @@ def main() -> None:
         entry = AttackEntry(library="windtunnel", algorithm="adaptive", params={"standard": not options.alone})
         result = assess("it", entry, BUDGET, fresh)
         seconds = time.perf_counter() - started
-        record, examples = result.kwargs["adaptive"], result.data["perturbed_inputs"]
-        left = [
+        record, near = result.kwargs["adaptive"], within(result.data["perturbation_distance"], EPSILON)
+        examples = torch.where(near[:, None, None, None], result.data["perturbed_inputs"], subject.dataset.inputs)
+        accuracies = [
             100 * record["accuracy_before"],
-            accuracy(subject, examples),
-            accuracy(subject, by_hand(subject, stand_in)),
+            accuracy(fresh, examples),
+            accuracy(fresh, by_hand(fresh, stand_in)),
         ]
         kinds = ", ".join(dict.fromkeys(obstacle["kind"] for obstacle in record["obstacles"]))
-        percent = " | ".join(f"{share:.1f}" for share in left)
+        percent = " | ".join(f"{share:.1f}" for share in accuracies)
         print(
             f"| {name} | {percent} | {record['share_of_passes']:.0%} | {seconds:.1f} | {kinds} | {record['winner']} |",
             flush=True,
