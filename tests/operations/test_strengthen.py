@@ -49,6 +49,13 @@ def test_every_remedy_is_of_a_check_and_makes_a_valid_entry(norm: str) -> None:
             validate(run)  # the algorithm knows the norm
 
 
+def test_a_head_of_two_classes_gets_no_attack_by_another_loss() -> None:
+    flagged = [MASKED[0].model_copy(update={"id": check}) for check in ("C14", "C1")]
+    assert "other_loss_linf_0_1" in stronger(flagged, {"pgd": PGD}, BUDGET)
+    for head in ("binary", "multi_label"):
+        assert "other_loss_linf_0_1" not in stronger(flagged, {"pgd": PGD}, BUDGET, head)
+
+
 def test_an_answer_that_is_there_already_is_not_given_twice() -> None:
     first = stronger(MASKED, {"pgd": PGD}, BUDGET)
     assert set(first) == {f"{kind}_linf_0_1" for kind in ("more_steps", "adaptive", "black_box", "bpda", "transfer")}

@@ -123,11 +123,12 @@ def _what_to_run(row: Check) -> str:
     from windtunnel.operations.strengthen import lines_of
 
     attacks, budget = {"pgd": AttackEntry(library="torchattacks", algorithm="PGD")}, Budget(epsilon=8 / 255)
+    head = "softmax"
     if PARAMS_FILE.is_file():
         params = load_params()
-        attacks, budget = params.attacks or attacks, params.budget
+        attacks, budget, head = params.attacks or attacks, params.budget, params.model.head.kind
     flagged = FindingRecord(id=row.id, title=row.title, severity=Severity.WARN, status=Status.WARN)
-    entries = stronger([flagged], attacks, budget)
+    entries = stronger([flagged], attacks, budget, head)
     if entries:
         return f"\n\nWhat to run (windtunnel strengthen does it for what was flagged):\n{lines_of(entries)}"
     if row.id in REMEDIES:
@@ -158,7 +159,7 @@ def strengthen(*, dry_run: bool, only: tuple[str, ...]) -> None:
         raise UserError(f"{SANITY}: no sanity checks ran yet. Run dvc repro first")
     check_ids = {name.upper() for name in only}
     checks = [row for row in recorded.checks if not check_ids or row.id in check_ids]
-    entries = stronger(checks, params.attacks, params.budget)
+    entries = stronger(checks, params.attacks, params.budget, params.model.head.kind)
     if not entries:
         console.print(
             "strengthen: nothing to add: params.yaml already has every attack that would settle a flagged check"

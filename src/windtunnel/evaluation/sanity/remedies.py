@@ -58,11 +58,12 @@ REMEDIES: dict[str, tuple[str, ...]] = {
 
 
 def stronger(
-    findings: Iterable[FindingRecord], attacks: Mapping[str, AttackEntry], budget: Budget
+    findings: Iterable[FindingRecord], attacks: Mapping[str, AttackEntry], budget: Budget, head: str = "softmax"
 ) -> dict[str, Remedy]:
     """Return entries of `attacks` by name that settle the flagged checks, each on the survivors at that budget.
 
     A check that names no attack is about all of them. A kind is there once for a budget, and not where it is in params already.
+    The two classes of a binary or multi-label `head` have one loss: DLR is not defined for them.
     """
     entries: dict[str, Remedy] = {}
     prior_attacks: dict[str, dict[str, None]] = {}  # whose survivors each entry is run on, in order
@@ -72,6 +73,8 @@ def stronger(
         names = [name for name in row.assessments if name in attacks]
         for region, region_names in _by_budget(names or list(attacks), attacks, budget).items():
             for kind in REMEDIES.get(row.id, ()):
+                if kind == "other_loss" and head in ("binary", "multi_label"):
+                    continue
                 name = f"{kind}_{region[0].lower()}_{region[1]:.4g}".replace(".", "_")
                 if name in attacks:
                     continue
