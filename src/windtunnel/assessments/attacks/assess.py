@@ -7,6 +7,7 @@ that those before it did not break.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -33,7 +34,7 @@ from windtunnel.boundary.params_file import configured_server
 from windtunnel.core.batches import Batch, batches_of, rows_of_table
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Json, Objective, PerturbationBudget, Semantics, ThreatModel, Verdict
-from windtunnel.core.distances import DISTANCE
+from windtunnel.core.distances import DISTANCE, within
 from windtunnel.core.seeds import seeded
 from windtunnel.core.subject import Subject
 from windtunnel.core.transformations import PARAMETERS, transformation_of
@@ -75,7 +76,8 @@ def assess(
     attack = _attack_of(name, entry, budget, subject, prior or {})
     state = BestResults.start(subject, attack.aims, attack.before, attack.budget.norm)
     calls = attack.search(state)
-    fresh = fresh_metrics(subject, state.perturbed, state.attacked)
+    is_near = within(state.distances, attack.budget.epsilon or math.inf)
+    fresh = fresh_metrics(subject, state.perturbed, state.attacked & is_near)
     transformation = transformation_of(attack.budget.norm)
     data = {
         **_data(subject, state, attack.aims),
