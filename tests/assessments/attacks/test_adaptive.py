@@ -20,7 +20,7 @@ from windtunnel.assessments.attacks.adaptive.surrogates import GradientRemedy, R
 from windtunnel.assessments.attacks.preflight import preflight
 from windtunnel.assessments.attacks.profiles import PROFILES, Member
 from windtunnel.core.contracts import Capability, Norm, ThreatModel, Verdict
-from windtunnel.core.criterion import SOFTMAX
+from windtunnel.core.criterion import SOFTMAX, Criterion
 from windtunnel.core.errors import UserError
 from windtunnel.core.seeds import seeded
 from windtunnel.core.subject import Subject, subject_of
@@ -306,6 +306,29 @@ def test_the_number_of_a_random_model_is_of_fresh_draws(digits_subject: Subject)
     assert metrics["fresh_accuracy"] == pytest.approx(float(expected), abs=four_standard_errors)
     assert metrics["fresh_accuracy_ci_low"] <= float(expected) <= metrics["fresh_accuracy_ci_high"]
     assert any(caveat.code == "fresh_draws" for caveat in result.caveats)
+
+
+def test_fresh_draws_count_no_example_beyond_the_budget(digits_subject: Subject) -> None:
+    """A minimum-norm attack stores examples at any distance; within a budget of nothing the clean accuracy stays."""
+    with seeded(0):
+        hidden = _hidden(lambda inner: masks.noisy(inner, 0.05), digits_subject, 24)
+    entry = AttackEntry(library="torchattacks", algorithm="FAB", budget={"epsilon": 1e-6}, params={"steps": 10})
+    result = attacks.assess("it", entry, BUDGET, hidden)
+    assert float(result.data["perturbation_distance"].max()) > 0.01
+    assert result.metrics["fresh_accuracy"] == pytest.approx(float(hidden.clean_correct.double().mean()), abs=0.1)
+
+
+@pytest.mark.usefixtures("cheap_standard")
+def test_a_top_k_head_is_attacked_too(digits_subject: Subject) -> None:
+    """Samples are broken by the criterion of the head: their label is not among the two largest logits."""
+    hidden = _hidden(masks.bit_depth, digits_subject, 12)
+    hidden = subject_of(replace(hidden.classifier, criterion=Criterion("top_k", 2)), hidden.dataset)
+    entry = AttackEntry(library="windtunnel", algorithm="adaptive", budget={"epsilon": 0.3}, params={"passes": 400})
+    preflight("attacks.it", entry, BUDGET, hidden.classifier, hidden.dataset)
+    result = attacks.assess("it", entry, BUDGET, hidden)
+    assert result.kwargs["adaptive"]["winner"]
+    for i in (result.data["verdicts"] == Verdict.ATTACK_SUCCEEDED).nonzero().flatten().tolist():
+        assert int(result.data["targets"][i]) not in result.data["perturbed_logits"][i].topk(2).indices.tolist()
 
 
 def test_a_deterministic_model_has_no_fresh_draws(digits_subject: Subject) -> None:

@@ -58,7 +58,7 @@ def preflight(where: str, entry: AttackEntry, budget: Budget, classifier: Classi
             f"{where}.invoker: the profile {row.algorithm.name} runs several attacks; name one of them instead"
         )
     if row.invoker is Invoker.ADAPTIVE:
-        _check_adaptive(where, entry, classifier)
+        _check_adaptive(where, entry)
     invoker_of(where, entry.invoker)
     _check_gradients(where, entry, algorithm, classifier)
     _check_data(where, entry, row, dataset, classes)
@@ -93,7 +93,7 @@ def _check_function(where: str, entry: AttackEntry) -> None:
         ) from error
 
 
-def _check_adaptive(where: str, entry: AttackEntry, classifier: Classifier) -> None:
+def _check_adaptive(where: str, entry: AttackEntry) -> None:
     """Raise UserError unless it is untargeted, and leaves the attacks of standard out only where others ran before."""
     if entry.target_classes is not None:
         raise UserError(f"{where}.target_classes: {entry.algorithm} breaks by any class; remove it")
@@ -102,7 +102,6 @@ def _check_adaptive(where: str, entry: AttackEntry, classifier: Classifier) -> N
             f"{where}.params.standard: false leaves the attacks of standard out; name those that ran in their place: "
             f"{where}.on: {{survivors_of: [...]}}"
         )
-    classifier.criterion.require_top_1(where, f"{entry.algorithm} measures margins to one best class")
 
 
 def _check_gradients(where: str, entry: AttackEntry, algorithm: Algorithm, classifier: Classifier) -> None:

@@ -36,7 +36,7 @@ from windtunnel.assessments.attacks.state import AttackSetup, BestResults
 from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.core import scratch
 from windtunnel.core.classifier import Classifier
-from windtunnel.core.contracts import Norm, PerturbationBudget, ThreatModel
+from windtunnel.core.contracts import Norm, ThreatModel
 from windtunnel.core.seeds import seeded
 
 WEAK_SHARE = 0.1  # of the samples left by gradients, broken at random, above which gradients are weak
@@ -70,17 +70,6 @@ def adapt(attack: AttackSetup, state: BestResults, launch: Launch) -> Outcome:
     return Outcome(diagnosis, before, _accuracy(attack, state), winner, share, tuple(failed_remedies))
 
 
-def adapted_run(where: str, configuration: Configuration, budget: PerturbationBudget) -> PlannedAttack:
-    """Return the run of a configuration."""
-    row = ROWS[configuration.library, configuration.algorithm]
-    if configuration.algorithm in DEEPER.values():
-        steps = configuration.steps
-        budget = replace(budget, steps=steps, step_size=2.5 * (budget.epsilon or 0.0) / steps)
-    return PlannedAttack(
-        configuration.name, row, settle(where, row, configuration.params, budget), configuration.remedy
-    )
-
-
 def _search(attack: AttackSetup, diagnosis: Diagnosis, state: BestResults, launch: Launch) -> list[str]:
     """Attack with the remedies; return the reasons of those under which the model raises."""
     judge = _judge(attack.subject.classifier, diagnosis)
@@ -90,7 +79,8 @@ def _search(attack: AttackSetup, diagnosis: Diagnosis, state: BestResults, launc
     proposed = remedies_for(diagnosis, _element_epsilon(attack), may_rewrite=attack.entry.adapt is None)
     errors = {remedy: _error_under(attack, remedy, unbroken[:2]) for remedy in proposed}
     remedies = [remedy for remedy in proposed if not errors[remedy]]
-    where, classes = f"attacks.{attack.name}", attack.subject.classifier.num_classes
+    where, classifier = f"attacks.{attack.name}", attack.subject.classifier
+    classes = classifier.criterion.competing_classes(classifier.num_classes)
     passes = settle(where, attack.row, attack.entry.params, attack.budget).effective["passes"]
     allowance = int(str(passes)) * len(unbroken)
     is_robust = torch.ones(len(attack.subject.dataset), dtype=torch.bool)
@@ -98,7 +88,12 @@ def _search(attack: AttackSetup, diagnosis: Diagnosis, state: BestResults, launc
     def attempt(configuration: Configuration, indices: Tensor) -> Tensor:
         nonlocal allowance
         before = state.passes
-        attack.runs.append(adapted_run(where, configuration, attack.budget))
+        row, budget = ROWS[configuration.library, configuration.algorithm], attack.budget
+        if configuration.algorithm in DEEPER.values():
+            step_size = 2.5 * (budget.epsilon or 0.0) / configuration.steps
+            budget = replace(budget, steps=configuration.steps, step_size=step_size)
+        settings = settle(where, row, configuration.params, budget)
+        attack.runs.append(PlannedAttack(configuration.name, row, settings, configuration.remedy))
         margins = launch(attack.runs[-1], indices, judge)
         allowance -= int(state.passes - before)
         is_robust[indices[margins > 0]] = False

@@ -114,7 +114,9 @@ def remedies_for(diagnosis: Diagnosis, epsilon: float, *, may_rewrite: bool) -> 
         is_fresh=diagnosis.has(ObstacleKind.STATE),
         scale=DESIRED_MARGIN / max(diagnosis.margin, 1e-30) if is_rescaled else 1.0,
     )
-    remedies = [replace(base, name=_named(base))] if _named(base) != base.name else []
+    changes = {f"mean gradient over {base.draws} draws": base.draws > 1, "rescaled logits": base.scale != 1.0}
+    names = [name for name, is_made in {**changes, "a fresh copy for each call": base.is_fresh}.items() if is_made]
+    remedies = [replace(base, name=", ".join(names))] if names else []
     if not may_rewrite:
         return remedies
     straight = replace(
@@ -146,15 +148,6 @@ def remedies_for(diagnosis: Diagnosis, epsilon: float, *, may_rewrite: bool) -> 
                 replace(straight, name=name, noise=share * epsilon, draws=max(NOISE_DRAWS, diagnosis.draws))
             )
     return remedies
-
-
-def _named(base: GradientRemedy) -> str:
-    parts = [
-        *([f"mean gradient over {base.draws} draws"] if base.draws > 1 else []),
-        *(["rescaled logits"] if base.scale != 1.0 else []),
-        *(["a fresh copy for each call"] if base.is_fresh else []),
-    ]
-    return ", ".join(parts) or base.name
 
 
 # Attack n samples with a configuration; returns their margin losses, float (n,), positive where a sample is broken.
