@@ -19,6 +19,7 @@ from windtunnel.assessments.attacks.adaptive.search import remedies_for
 from windtunnel.assessments.attacks.adaptive.surrogates import GradientRemedy, Remedied
 from windtunnel.assessments.attacks.preflight import preflight
 from windtunnel.assessments.attacks.profiles import PROFILES, Member
+from windtunnel.boundary.models.twin import WithTwin
 from windtunnel.core.contracts import Capability, Norm, ThreatModel, Verdict
 from windtunnel.core.criterion import SOFTMAX, Criterion
 from windtunnel.core.errors import UserError
@@ -117,6 +118,20 @@ class _Descending(nn.Module):
         return self.inner(point.detach() + 0.02 * point.grad.sign())
 
 
+def _largest_alone(inner: nn.Module) -> nn.Module:
+    """The logit of the answer, and zero for the other classes: its gradient is right, and says nothing of them."""
+
+    def after(z: Tensor) -> Tensor:
+        best = z.topk(1, 1)
+        return torch.zeros_like(z).scatter(1, best.indices, best.values.abs())
+
+    return masks.Around(inner, after=after)
+
+
+def _deployed(inner: nn.Module) -> nn.Module:
+    return WithTwin(masks.rounded_logits(inner), inner)
+
+
 OBSTACLES: list[tuple[Make, ObstacleKind, str]] = [
     (masks.bit_depth, ObstacleKind.ROUNDING, "rounds to 8 levels: zero gradient"),
     (masks.jpeg, ObstacleKind.ROUNDING, "rounds to"),
@@ -148,6 +163,12 @@ OBSTACLES: list[tuple[Make, ObstacleKind, str]] = [
     (_in_front(_StuckNorm(1)), ObstacleKind.BATCH, "layer before (_StuckNorm) is in training mode"),
     (_Alternating, ObstacleKind.STATE, "answers change after 1 call"),
     (_hooked, ObstacleKind.GRADIENT_HOOK, "layer 0 (Identity) has a hook"),
+    (_largest_alone, ObstacleKind.SELECTION, "keeps the k largest"),
+    (
+        _deployed,
+        ObstacleKind.OUTSIDE_THE_GRAPH,
+        "answers by a deployed file outside of torch, with the gradient of its twin",
+    ),
 ]
 
 

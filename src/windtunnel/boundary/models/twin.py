@@ -36,6 +36,8 @@ class WithTwin(nn.Module):
 class _Straight(torch.autograd.Function):
     """Return the second tensor; pass the gradient to the first."""
 
+    is_twin = True
+
     @staticmethod
     def forward(ctx: Any, twin: Tensor, deployed: Tensor) -> Tensor:
         return deployed.clone()

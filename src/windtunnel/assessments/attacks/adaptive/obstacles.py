@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import torch
@@ -171,9 +171,11 @@ class _Diagnosing:
         self.forwards += len(both)
         is_random = any(obstacle.kind is ObstacleKind.RANDOM for obstacle in changes)
         saturated = _saturated(trace)
-        operations = list(_of_operations(trace))
+        operations, logits_at = list(_of_operations(trace)), _inner_logits(trace)
         if operations and not is_random and self._follows_its_gradient(noisy):
-            operations = []
+            # What answers by some logits alone has the gradient of these, which says nothing of the other classes.
+            last = [o for o in trace.operations if logits_at is not None and o.position > logits_at]
+            operations = list(_of_operations(replace(trace, operations=last)))
         obstacles = [*operations, *_of_steps(trace), *_of_hooks(self.module, trace)]
         for operation in saturated:
             effect = f"is saturated: most values of its {operation.name} are at an end, with no gradient"
@@ -188,7 +190,7 @@ class _Diagnosing:
             tuple(dict.fromkeys(obstacles)),
             _near_copy(trace),
             max((o.position for o in trace.operations if o.name == OUTSIDE), default=None),
-            _inner_logits(trace),
+            logits_at,
             frozenset(o.position for o in saturated),
             draws,
             _median_margin(self.criterion, logits, self.labels),
@@ -402,6 +404,9 @@ def _of_operations(trace: ForwardTrace) -> Iterator[Obstacle]:
         name, kind, function = operation.name, _kind_of(operation, trace), operation.function
         if function is None and kind is not None:
             effect = _effect(kind, operation, trace)
+        elif getattr(function, "is_twin", False):
+            name, kind = "twin", ObstacleKind.OUTSIDE_THE_GRAPH
+            effect = "answers by a deployed file outside of torch, with the gradient of its twin"
         elif function is not None and _is_wrong(operation, trace):
             name, kind = function.__name__, ObstacleKind.CUSTOM_BACKWARD
             effect = f"calls {name}, whose backward pass is not the derivative of its forward pass"
