@@ -57,6 +57,16 @@ def rows_of_models() -> Iterator[Row]:
         ("a list", [1], ("must be a map",)),
     ]:  # fmt: skip
         yield Row(f"huggingface index: {name}", _vit({index: content}), (index, *words))
+    for name, change in [
+        ("heads that do not divide", {"num_attention_heads": 3}),
+        ("no size", {"hidden_size": 0}),
+        ("another architecture", {"architectures": [3]}),
+    ]:
+        yield Row(
+            f"huggingface: {name}, and no fitting weights",
+            _vit({"model.safetensors": _SAFETENSORS}, change),
+            ("model.path: hf: ", "weights"),
+        )
     for value in (-1, "x", 10**15, [1]):
         timm = {"source": "timm", "name": "resnet10t", "weights": "random", "kwargs": {"num_classes": value}}
         yield Row(f"timm: num_classes {value!r}", _params(model=timm), ("num_classes", "1 to 1000000"))
@@ -133,18 +143,23 @@ def _quantised(folder: Path) -> None:
     write_params(folder, params(model={"source": "state_dict", "path": "w.pt", "factory": "mine:make"}))
 
 
-def _vit(files: dict[str, object]) -> Make:
-    """A tiny ViT as save_pretrained writes it, without weights."""
+_HEADER = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+_SAFETENSORS = len(_HEADER).to_bytes(8, "little") + _HEADER + bytes(4)  # one weight that no ViT has
+
+
+def _vit(files: dict[str, object], change: dict[str, object] | None = None) -> Make:
+    """A tiny ViT as save_pretrained writes it, without weights; `change`: keys of its configuration."""
     whole = {
         "model_type": "vit", "architectures": ["ViTForImageClassification"], "image_size": 8, "patch_size": 4, "num_channels": 1,
-        "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8, "num_labels": 10,
+        "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8, "num_labels": 10, **(change or {}),
     }  # fmt: skip
     processor = {"image_processor_type": "ViTImageProcessor", "size": {"height": 8, "width": 8}}
 
     def make(folder: Path) -> None:
         (folder / "hf").mkdir()
         for name, content in {"config.json": whole, "preprocessor_config.json": processor, **files}.items():
-            (folder / "hf" / name).write_text(json.dumps(content))
+            text = content.encode() if isinstance(content, str) else json.dumps(content).encode()
+            (folder / "hf" / name).write_bytes(content if isinstance(content, bytes) else text)
         write_params(folder, params(model={"source": "huggingface", "path": "hf", "time_limit": 10}))
 
     return make

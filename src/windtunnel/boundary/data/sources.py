@@ -381,7 +381,10 @@ def idx_header(file: IO[bytes], path: Path) -> tuple[int, ...]:
     header = file.read(4 * start[3])
     if len(header) < 4 * start[3]:
         raise UserError(f"{path}: ends inside its header")
-    return struct.unpack(f">{start[3]}I", header)
+    shape = struct.unpack(f">{start[3]}I", header)
+    if not shape or 0 in shape[1:]:
+        raise UserError(f"{path}: has the shape {shape} in its header, which is a single value or none")
+    return shape
 
 
 def without_x(names: Iterable[str]) -> str:

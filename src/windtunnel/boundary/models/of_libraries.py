@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,7 +62,7 @@ class Normalised(nn.Module):
 
 @contextmanager
 def offline(trust: Trust, what: str, *, network: bool = False) -> Iterator[None]:
-    """Call a library on a user's configuration and weights, without network and with limits on time and memory.
+    """Call a library on a user's configuration and weights, without network, limited in time and memory, and without its warnings.
 
     Args:
         trust: what params.yaml says of the model: the key that messages begin with, and the time limit.
@@ -71,12 +73,17 @@ def offline(trust: Trust, what: str, *, network: bool = False) -> Iterator[None]
         UserError: in one line, for whatever the library raises, a connection among it.
 
     """
-    if network:
-        with users_code(f"{trust.key}{what}"):
-            yield
-    else:
-        with trust.bounded(what), no_network(f"{trust.key}{what}"):
-            yield
+    with ExitStack() as stack:
+        if network:
+            stack.enter_context(users_code(f"{trust.key}{what}"))
+        else:
+            stack.enter_context(trust.bounded(what))
+            stack.enter_context(no_network(f"{trust.key}{what}"))
+        stack.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(logging.WARNING)  # transformers' table of the weights that do not fit has thirty lines
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        yield
 
 
 @contextmanager

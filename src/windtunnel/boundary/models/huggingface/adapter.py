@@ -87,6 +87,7 @@ def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
 def _library() -> Any:
     with of_libraries.importing("huggingface"):
         import transformers
+    transformers.utils.logging.disable_progress_bar()
     return transformers
 
 
