@@ -17,6 +17,7 @@ from windtunnel.assessments.attacks.adaptive import adapt
 from windtunnel.assessments.attacks.adaptive.obstacles import Diagnosis, ObstacleKind, diagnose
 from windtunnel.assessments.attacks.adaptive.search import remedies_for
 from windtunnel.assessments.attacks.adaptive.surrogates import GradientRemedy, Remedied
+from windtunnel.assessments.attacks.adaptive.torchscript import with_operations
 from windtunnel.assessments.attacks.preflight import preflight
 from windtunnel.assessments.attacks.profiles import PROFILES, Member
 from windtunnel.boundary.models.twin import WithTwin
@@ -185,6 +186,16 @@ def test_an_obstacle_is_named_with_its_evidence(
     assert any(words in obstacle.sentence for obstacle in obstacles if obstacle.kind is kind), obstacles
 
 
+def test_the_operations_of_a_torchscript_program_are_named(digits_subject: Subject) -> None:
+    """The graph answers as the program, bit for bit, for batches of other sizes too, and in training mode as in eval mode."""
+    x = digits_subject.dataset.inputs
+    program = torch.jit.trace(masks.bit_depth(digits_subject.classifier.module), x[:2])
+    graph = with_operations(nn.Sequential(nn.Identity(), program), x).eval()
+    assert torch.equal(graph(x), program(x))
+    assert any("rounds to 8 levels" in obstacle.sentence for obstacle in _diagnosed(graph, digits_subject).obstacles)
+    assert with_operations(digits_subject.classifier.module, x) is digits_subject.classifier.module
+
+
 def test_an_honest_network_has_no_obstacles(digits_subject: Subject) -> None:
     assert _diagnosed(digits_subject.classifier.module, digits_subject).obstacles == ()
 
@@ -337,6 +348,22 @@ def test_fresh_draws_count_no_example_beyond_the_budget(digits_subject: Subject)
     result = attacks.assess("it", entry, BUDGET, hidden)
     assert float(result.data["perturbation_distance"].max()) > 0.01
     assert result.metrics["fresh_accuracy"] == pytest.approx(float(hidden.clean_correct.double().mean()), abs=0.1)
+
+
+@pytest.mark.usefixtures("cheap_standard")
+def test_examples_of_lucky_draws_are_attacked_further(digits_subject: Subject) -> None:
+    """Fresh draws of the adapted examples are wrong more often than those of standard, and no stored verdict contradicts its logits."""
+    with seeded(0):
+        make = lambda inner: masks.Around(inner, before=lambda x: nn.functional.dropout(x, 0.4, training=True))  # noqa: E731
+        hidden = _hidden(make, digits_subject, 16)
+    standard, adaptive = (
+        attacks.assess("it", AttackEntry(library="windtunnel", algorithm=name, params=params), BUDGET, hidden)
+        for name, params in (("standard", {}), ("adaptive", {"passes": 1500}))
+    )
+    assert adaptive.metrics["fresh_accuracy"] < standard.metrics["fresh_accuracy"]
+    assert adaptive.metrics["adversarial_accuracy"] <= standard.metrics["adversarial_accuracy"]
+    broken = adaptive.data["verdicts"] == Verdict.ATTACK_SUCCEEDED
+    assert bool((adaptive.data["perturbed_predictions"][broken] != adaptive.data["targets"][broken]).all())
 
 
 @pytest.mark.usefixtures("cheap_standard")

@@ -76,8 +76,9 @@ def assess(
     attack = _attack_of(name, entry, budget, subject, prior or {})
     state = BestResults.start(subject, attack.aims, attack.before, attack.budget.norm)
     calls = attack.search(state)
-    is_near = within(state.distances, attack.budget.epsilon or math.inf)
-    fresh = fresh_metrics(subject, state.perturbed, state.attacked & is_near)
+    fresh = fresh_metrics(
+        subject, state.perturbed, state.attacked & within(state.distances, attack.budget.epsilon or math.inf)
+    )
     transformation = transformation_of(attack.budget.norm)
     data = {
         **_data(subject, state, attack.aims),
@@ -264,6 +265,13 @@ def _attack_of(
         algorithm = replace(algorithm, threat_model=ThreatModel.BLACK_BOX_SCORE)
     if len({run.row.algorithm.key for run in runs}) == 1:
         algorithm = replace(algorithm, randomness=runs[0].row.randomness(runs[0].settings.effective))
+    model = searched_in(
+        entry.search_precision, adapted(where, subject.classifier.module, surrogate_of(where, entry.adapt))
+    )
+    if entry.algorithm == "adaptive" and has_gradients and len(subject.dataset):
+        from windtunnel.assessments.attacks.adaptive.torchscript import with_operations
+
+        model = with_operations(model, subject.dataset.inputs[:3].to(subject.classifier.device))
     return PreparedAttack(
         name=name,
         entry=entry,
@@ -271,9 +279,7 @@ def _attack_of(
         runs=runs,
         budget=effective,
         subject=subject,
-        model=searched_in(
-            entry.search_precision, adapted(where, subject.classifier.module, surrogate_of(where, entry.adapt))
-        ),
+        model=model,
         aims=aims,
         before=prior_of(where, entry, subject, effective, prior),
         invoke=invoker_of(where, entry.invoker),

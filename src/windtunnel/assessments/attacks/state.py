@@ -110,12 +110,12 @@ class BestResults:
     ) -> None:
         """Store new results: the first try of a sample, a success, or a nearer example that meets the objective.
 
-        losses: margin losses, float (n,); where they are given, the example with the largest stays, of those that succeed.
+        losses: margin losses, float (n,); where they are given, the example with the largest stays.
         """
         closer = evaluation.reached & (~self.reached[indices] | (evaluation.distances < self.distances[indices]))
         better = ~self.tried[indices] | evaluation.succeeded | closer
         if losses is not None:
-            better = (losses > self.losses[indices]) & (evaluation.succeeded | ~self.succeeded[indices])
+            better = (losses > self.losses[indices]) & (evaluation.succeeded | ~evaluation.reached)
             self.losses[indices] = torch.where(better, losses, self.losses[indices])
         chosen = indices[better]
         self.perturbed[chosen] = evaluation.perturbed[better]

@@ -43,7 +43,9 @@ class Option:
 OPTIONS: dict[str, Option] = {
     "any attack": Option(modules=frozenset({"windtunnel.assessments.attacks.assess"})),
     "adaptive": Option(
-        modules=frozenset(f"windtunnel.assessments.attacks.adaptive.{name}" for name in ("adapt", "surrogates"))
+        modules=frozenset(
+            f"windtunnel.assessments.attacks.adaptive.{name}" for name in ("adapt", "surrogates", "torchscript")
+        )
     ),
     "ONNX model": Option(frozenset({"onnxruntime"}), frozenset({"windtunnel.boundary.models.onnx_gradients"})),
     "safetensors": Option(frozenset({"safetensors"})),

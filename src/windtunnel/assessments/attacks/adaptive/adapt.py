@@ -20,15 +20,20 @@ from windtunnel.assessments.attacks.adaptive.search import (
     STUDENTS,
     Configuration,
     Outcome,
+    best_of_each_remedy,
     candidates_of,
     finals,
     halve,
     probe_of,
     remedies_for,
 )
-from windtunnel.assessments.attacks.adaptive.surrogates import FreshCopies, GradientRemedy, Remedied
+from windtunnel.assessments.attacks.adaptive.surrogates import (
+    FreshCopies,
+    GradientRemedy,
+    MeanOfProbabilities,
+    Remedied,
+)
 from windtunnel.assessments.attacks.fresh_draws import DRAWS
-from windtunnel.assessments.attacks.gradients import MeanOverDraws
 from windtunnel.assessments.attacks.plan import PlannedAttack
 from windtunnel.assessments.attacks.settings import settle
 from windtunnel.assessments.attacks.standins import distilled
@@ -36,7 +41,7 @@ from windtunnel.assessments.attacks.state import AttackSetup, BestResults
 from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.core import scratch
 from windtunnel.core.classifier import Classifier
-from windtunnel.core.contracts import Norm, ThreatModel
+from windtunnel.core.contracts import Norm, PerturbationBudget, ThreatModel
 from windtunnel.core.seeds import seeded
 
 WEAK_SHARE = 0.1  # of the samples left by gradients, broken at random, above which gradients are weak
@@ -70,15 +75,30 @@ def adapt(attack: AttackSetup, state: BestResults, launch: Launch) -> Outcome:
     return Outcome(diagnosis, before, _accuracy(attack, state), winner, share, tuple(failed_remedies))
 
 
+def adapted_run(where: str, configuration: Configuration, budget: PerturbationBudget) -> PlannedAttack:
+    """Return the run of a configuration."""
+    row = ROWS[configuration.library, configuration.algorithm]
+    if configuration.algorithm in DEEPER.values():
+        steps = configuration.steps
+        budget = replace(budget, steps=steps, step_size=2.5 * (budget.epsilon or 0.0) / steps)
+    return PlannedAttack(
+        configuration.name, row, settle(where, row, configuration.params, budget), configuration.remedy
+    )
+
+
 def _search(attack: AttackSetup, diagnosis: Diagnosis, state: BestResults, launch: Launch) -> list[str]:
     """Attack with the remedies; return the reasons of those under which the model raises."""
-    judge = _judge(attack.subject.classifier, diagnosis)
-    unbroken = state.living if judge is attack.subject.classifier else _unconfirmed(attack, state, judge)
+    judge, is_random = _judge(attack.subject.classifier, diagnosis), diagnosis.has(ObstacleKind.RANDOM)
+    unbroken, lucky = state.living, torch.zeros(0, dtype=torch.int64)
+    if judge is not attack.subject.classifier:
+        lucky = _unconfirmed(attack, state, judge)
+        unbroken = state.attacked.nonzero().flatten() if is_random else torch.cat([unbroken, lucky]).sort().values
     if not len(unbroken) or not diagnosis.obstacles:
         return []
     proposed = remedies_for(diagnosis, _element_epsilon(attack), may_rewrite=attack.entry.adapt is None)
     errors = {remedy: _error_under(attack, remedy, unbroken[:2]) for remedy in proposed}
     remedies = [remedy for remedy in proposed if not errors[remedy]]
+    first = (scratch.samples_at(state.perturbed, lucky), state.logits[lucky], state.distances[lucky])
     where, classifier = f"attacks.{attack.name}", attack.subject.classifier
     classes = classifier.criterion.competing_classes(classifier.num_classes)
     passes = settle(where, attack.row, attack.entry.params, attack.budget).effective["passes"]
@@ -88,12 +108,7 @@ def _search(attack: AttackSetup, diagnosis: Diagnosis, state: BestResults, launc
     def attempt(configuration: Configuration, indices: Tensor) -> Tensor:
         nonlocal allowance
         before = state.passes
-        row, budget = ROWS[configuration.library, configuration.algorithm], attack.budget
-        if configuration.algorithm in DEEPER.values():
-            step_size = 2.5 * (budget.epsilon or 0.0) / configuration.steps
-            budget = replace(budget, steps=configuration.steps, step_size=step_size)
-        settings = settle(where, row, configuration.params, budget)
-        attack.runs.append(PlannedAttack(configuration.name, row, settings, configuration.remedy))
+        attack.runs.append(adapted_run(where, configuration, attack.budget))
         margins = launch(attack.runs[-1], indices, judge)
         allowance -= int(state.passes - before)
         is_robust[indices[margins > 0]] = False
@@ -103,16 +118,25 @@ def _search(attack: AttackSetup, diagnosis: Diagnosis, state: BestResults, launc
     ranked = halve(candidates_of(remedies, classes), probe, attempt)
     if float(is_robust[probe].double().mean()) > STUDENT_ABOVE:
         attack.students.append(_student(attack, judge))
-        ranked = halve([*ranked[:1], *candidates_of(STUDENTS, classes)], probe, attempt)
+        ranked = halve([*ranked[:1], *candidates_of(STUDENTS, classes)], probe, attempt) + ranked[1:]
         searches = [] if diagnosis.has(*CHANGING) else [BOUNDARY]
-    for configuration in (*finals(ranked, classes), *searches):
+    if is_random and ranked:
+        attempt(replace(ranked[0], algorithm=DEEPER[attack.budget.norm], steps=DEEPER_STEPS, restarts=1), unbroken)
+
+    def attack_rest(configuration: Configuration) -> int:
+        """Attack what is left, if passes are; return the number of samples it breaks."""
         rest = unbroken[is_robust[unbroken]]
-        if len(rest) and configuration.passes <= allowance / len(rest):
-            attempt(configuration, rest)
-    if diagnosis.has(ObstacleKind.RANDOM) and ranked:
-        deeper = replace(ranked[0], algorithm=DEEPER[attack.budget.norm], steps=DEEPER_STEPS, restarts=1)
-        if deeper.passes <= allowance / len(unbroken):
-            attempt(deeper, unbroken)
+        if not len(rest) or configuration.passes > allowance / len(rest):
+            return 0
+        return int((attempt(configuration, rest) > 0).sum())
+
+    if best := best_of_each_remedy(ranked):
+        counts = [attack_rest(configuration) for configuration in best]
+        for configuration in finals(best[counts.index(max(counts))], classes):
+            attack_rest(configuration)
+    for configuration in searches:
+        attack_rest(configuration)
+    _draw_until_wrong(attack, state, lucky, first)
     return [f"{remedy.name}: {error}" for remedy, error in errors.items() if error]
 
 
@@ -170,20 +194,44 @@ def _with_weak_gradients(diagnosis: Diagnosis, state: BestResults, runs: list[Pl
 def _judge(classifier: Classifier, diagnosis: Diagnosis) -> Classifier:
     """Return the model as it counts: the mean of fresh draws of a random model, a fresh copy of one that keeps state."""
     if diagnosis.has(ObstacleKind.RANDOM):
-        return replace(classifier, module=MeanOverDraws(classifier.module, DRAWS))
+        return replace(classifier, module=MeanOfProbabilities(classifier.module, DRAWS))
     if diagnosis.has(ObstacleKind.STATE):
         return replace(classifier, module=FreshCopies(classifier.module))
     return classifier
 
 
 def _unconfirmed(attack: AttackSetup, state: BestResults, judge: Classifier) -> Tensor:
-    """Return the indices of the attacked samples whose stored example `judge` does not confirm."""
+    """Return the indices of the broken samples whose stored example `judge` does not confirm; its losses become those of all."""
     broken = (state.attacked & state.succeeded).nonzero().flatten()
     with seeded(attack.subject.seed):
         logits = judge.logits(scratch.samples_at(state.perturbed, broken))
-    holds = torch.zeros_like(state.succeeded)
-    holds[broken] = ~judge.criterion.is_correct(logits, attack.subject.dataset.targets[broken])
-    return (state.attacked & ~holds).nonzero().flatten()
+    labels = attack.subject.dataset.targets[broken]
+    state.losses[broken] = judge.criterion.margin_loss(logits, labels)
+    return broken[judge.criterion.is_correct(logits, labels)]
+
+
+def _draw_until_wrong(
+    attack: AttackSetup, state: BestResults, indices: Tensor, first: tuple[Tensor, Tensor, Tensor]
+) -> None:
+    """Store a draw of the model that is wrong for samples that a lucky draw broke, at the worst examples that were found since.
+
+    Args:
+        attack: The entry.
+        state: Results; changed.
+        indices: int64 (n,), the samples.
+        first: Examples (n, ...), logits (n, K) and distances (n,) of the lucky draws; they stay where every draw is right.
+
+    """
+    classifier, labels = attack.subject.classifier, attack.subject.dataset.targets[indices]
+    right = classifier.criterion.is_correct(state.logits[indices], labels)
+    with seeded(attack.subject.seed):
+        for _ in range(DRAWS):
+            logits = classifier.logits(scratch.samples_at(state.perturbed, indices))
+            wrong = right & ~classifier.criterion.is_correct(logits, labels)
+            state.logits[indices[wrong]] = logits[wrong]
+            right &= ~wrong
+    for stored, before in zip((state.perturbed, state.logits, state.distances), first, strict=True):
+        stored[indices[right]] = before[right]
 
 
 def _accuracy(attack: AttackSetup, state: BestResults) -> float:

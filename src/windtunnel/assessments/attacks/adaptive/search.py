@@ -114,9 +114,7 @@ def remedies_for(diagnosis: Diagnosis, epsilon: float, *, may_rewrite: bool) -> 
         is_fresh=diagnosis.has(ObstacleKind.STATE),
         scale=DESIRED_MARGIN / max(diagnosis.margin, 1e-30) if is_rescaled else 1.0,
     )
-    changes = {f"mean gradient over {base.draws} draws": base.draws > 1, "rescaled logits": base.scale != 1.0}
-    names = [name for name, is_made in {**changes, "a fresh copy for each call": base.is_fresh}.items() if is_made]
-    remedies = [replace(base, name=", ".join(names))] if names else []
+    remedies = [replace(base, name=_named(base))] if _named(base) != base.name else []
     if not may_rewrite:
         return remedies
     straight = replace(
@@ -150,6 +148,15 @@ def remedies_for(diagnosis: Diagnosis, epsilon: float, *, may_rewrite: bool) -> 
     return remedies
 
 
+def _named(base: GradientRemedy) -> str:
+    parts = [
+        *([f"mean gradient over {base.draws} draws"] if base.draws > 1 else []),
+        *(["rescaled logits"] if base.scale != 1.0 else []),
+        *(["a fresh copy for each call"] if base.is_fresh else []),
+    ]
+    return ", ".join(parts) or base.name
+
+
 # Attack n samples with a configuration; returns their margin losses, float (n,), positive where a sample is broken.
 Attempt = Callable[[Configuration, Tensor], Tensor]
 
@@ -159,7 +166,7 @@ def halve(candidates: list[Configuration], probe: Tensor, attempt: Attempt) -> l
 
     Each rung attacks the same samples with the better half of the candidates before it, and more steps.
     """
-    ranked = candidates
+    ranked, beaten = candidates, list[Configuration]()
     for rung, steps in enumerate(RUNGS if candidates else ()):
         scores = []
         for candidate in ranked:
@@ -169,8 +176,9 @@ def halve(candidates: list[Configuration], probe: Tensor, attempt: Attempt) -> l
         ranked = [ranked[i] for i in order]
         if scores[order[0]][0] == 1.0 or rung == len(RUNGS) - 1:
             break
-        ranked = ranked[: max(2, (len(ranked) + 1) // 2)]
-    return ranked
+        half = max(2, (len(ranked) + 1) // 2)
+        ranked, beaten = ranked[:half], ranked[half:] + beaten
+    return ranked + beaten
 
 
 def candidates_of(remedies: list[GradientRemedy], num_classes: int) -> list[Configuration]:
@@ -179,18 +187,18 @@ def candidates_of(remedies: list[GradientRemedy], num_classes: int) -> list[Conf
     return [Configuration(remedy, "APGD", loss, RUNGS[0]) for remedy in remedies for loss in losses]
 
 
-def finals(ranked: list[Configuration], num_classes: int) -> Iterator[Configuration]:
-    """Yield what attacks the rest: the winner, its targeted form, the best under another remedy, and the winner again."""
-    if not ranked:
-        return
-    best = replace(ranked[0], steps=STEPS)
-    yield best
+def best_of_each_remedy(ranked: list[Configuration]) -> list[Configuration]:
+    """Return the first configuration of each remedy, with the steps that attack the rest."""
+    best = dict[str, Configuration]()
+    for configuration in ranked:
+        best.setdefault(configuration.remedy.name, replace(configuration, steps=STEPS))
+    return list(best.values())
+
+
+def finals(best: Configuration, num_classes: int) -> Iterator[Configuration]:
+    """Yield what attacks the rest at last: the winner's targeted form, and the winner with restarts."""
     if num_classes >= 4:
         yield replace(best, algorithm="APGDT", steps=STEPS // 4)
-    for other in ranked[1:]:
-        if other.remedy.name != best.remedy.name:
-            yield replace(other, steps=STEPS)
-            break
     yield replace(best, restarts=3)
 
 

@@ -4,6 +4,7 @@ Athalye et al. 2018, arXiv 1802.00420 (BPDA); Bengio et al. 2013, arXiv 1308.343
 """
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from windtunnel.assessments.attacks.adaptive.operations import (
     operation_name,
     tensors_in,
 )
+from windtunnel.assessments.attacks.gradients import ModelWrapper
 
 _ROUNDING = frozenset({"round", "floor", "ceil", "trunc", "fake_quantize_per_tensor_affine"})
 REMAINDERS = frozenset({"remainder", "fmod", "frac"})  # what rounding takes away: no slope
@@ -134,11 +136,11 @@ class Remedied(nn.Module):
                 value = self.model(x)
             return self._scaled(attach(value, self.student(x)))
         if not self.remedy.noise:
-            return self._scaled(torch.stack([self._once(x) for _ in range(self.remedy.draws)]).mean(0))
+            return mean_of([self._scaled(self._once(x)) for _ in range(self.remedy.draws)])
         noisy = [self._once(x + self.remedy.noise * (2 * torch.rand_like(x) - 1)) for _ in range(self.remedy.draws)]
         with torch.no_grad():
             value = self._once(x)
-        return self._scaled(attach(value, torch.stack(noisy).mean(0)))
+        return attach(self._scaled(value), mean_of([self._scaled(logits) for logits in noisy]))
 
     def _scaled(self, logits: Tensor) -> Tensor:
         return logits if self.remedy.scale == 1.0 else logits.float() * self.remedy.scale
@@ -164,6 +166,28 @@ class Remedied(nn.Module):
 def straight_through(model: nn.Module) -> nn.Module:
     """Return the model with surrogates for operations that stop its gradient, for `adapt` of any gradient attack."""
     return Remedied(model, GradientRemedy("straight-through surrogates", operations=True, custom=True, finite=True))
+
+
+def mean_of(draws: list[Tensor]) -> Tensor:
+    """Return the logarithm of the mean probabilities of draws of logits, (n, K); a single draw as it is.
+
+    Its cross entropy falls as the share of the draws that are right; that of mean logits grows with draws that are wrong by far.
+    """
+    if len(draws) == 1:
+        return draws[0]
+    return torch.stack(draws).float().log_softmax(2).logsumexp(0) - math.log(len(draws))
+
+
+class MeanOfProbabilities(ModelWrapper):
+    """A model that draws at random as it counts: the logarithm of its mean probabilities over `draws` calls."""
+
+    def __init__(self, model: nn.Module, draws: int) -> None:
+        super().__init__(model)
+        self.draws = draws
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits, (n, K)."""
+        return mean_of([self.model(x) for _ in range(self.draws)])
 
 
 class FreshCopies(nn.Module):
