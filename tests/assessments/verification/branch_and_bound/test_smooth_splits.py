@@ -23,7 +23,7 @@ def smooth_network(activation, seed):
     return module.eval().requires_grad_(False)
 
 
-@pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU])
+@pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU])
 def test_a_verdict_agrees_with_dense_samples_and_most_margins_are_decided(activation):
     decided = 0
     for seed in range(8):
@@ -45,7 +45,7 @@ def test_a_verdict_agrees_with_dense_samples_and_most_margins_are_decided(activa
 def test_a_row_in_a_cell_bounds_every_input_of_that_cell():
     """With any cells and multipliers, the bound of a subdomain lies below every sample that the subdomain contains."""
     generator = torch.Generator().manual_seed(0)
-    for seed, activation in enumerate((nn.Sigmoid, nn.Tanh, nn.GELU, nn.Softplus)):
+    for seed, activation in enumerate((nn.Sigmoid, nn.Tanh, nn.GELU, nn.Softplus, nn.ELU)):
         module = smooth_network(activation, seed)
         net, region = (
             Network(module, (1, 2, 2), CPU),
