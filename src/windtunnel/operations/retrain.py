@@ -110,7 +110,8 @@ def retrain(
     if params.model.source == "function":
         raise UserError("retrain: model.source: a function keeps no weights, so there is nothing to promote")
     registry.versions()  # before hours are spent
-    forced = stages_to_force(params)
+    if forced := stages_to_force(params):
+        pipeline(["resolve"])  # which writes what they read, and has not run in a fresh clone
     for stage in forced:
         pipeline([stage], force=True)
     if "prepare" not in forced:

@@ -57,9 +57,11 @@ class Project:
         np.savez("train.npz", x=x, y=y)
 
     def pipeline(self, names, *, force: bool = False) -> None:
+        if names == ["resolve"]:
+            run_stage("resolve")
+            return
         self.ran += names or ["all"]
         if names == ["prepare"]:
-            run_stage("resolve")
             run_stage("prepare")
         elif names == ["summary"]:
             for stage in ("train", "clean"):

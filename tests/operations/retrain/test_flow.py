@@ -122,12 +122,12 @@ def test_a_retraining_that_was_killed_before_the_end_is_finished_by_the_next(pro
 
 
 def test_promote_registers_the_last_run_once_and_compares_with_the_champion_of_now(project):
-    for stage in [["prepare"], ["summary"], []]:
+    for stage in [["resolve"], ["prepare"], ["summary"], []]:
         project.pipeline(stage)
     registry = project.registry
     assert promote_last_run(registry).number == "1"
     project.data("equal")
-    for stage in [["prepare"], ["summary"], []]:
+    for stage in [["resolve"], ["prepare"], ["summary"], []]:
         project.pipeline(stage)
     with pytest.raises(UserError, match="did not compare with windtunnel version 1"):
         promote_last_run(registry)
