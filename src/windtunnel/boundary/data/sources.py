@@ -357,6 +357,7 @@ def source_of(name: str) -> Source:
 
 
 _MOST_AXES = 4  # samples, channels, rows, columns
+_MOST_VALUES = 2**32  # of a sample
 
 
 def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -382,8 +383,8 @@ def idx_header(file: IO[bytes], path: Path) -> tuple[int, ...]:
     if len(header) < 4 * start[3]:
         raise UserError(f"{path}: ends inside its header")
     shape = struct.unpack(f">{start[3]}I", header)
-    if not shape or 0 in shape[1:]:
-        raise UserError(f"{path}: has the shape {shape} in its header, which is a single value or none")
+    if not shape or 0 in shape[1:] or math.prod(shape[1:]) > _MOST_VALUES:
+        raise UserError(f"{path}: has the shape {shape} in its header, which is a single value or none, or no sample's")
     return shape
 
 
