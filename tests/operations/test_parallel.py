@@ -1,5 +1,6 @@
 """What `windtunnel repro` decides before it starts a stage."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +17,14 @@ def test_the_limit_of_a_container_bounds_the_processors(tmp_path, monkeypatch, t
     monkeypatch.setattr(machine, "_CGROUP", tmp_path)
     (tmp_path / "cpu.max").write_text(text)
     assert machine.usable_processors() == expected
+
+
+def test_nothing_else_counts_the_processors_of_the_machine():
+    package = Path(machine.__file__).parents[1]
+    counting = {
+        path.relative_to(package).as_posix() for path in package.rglob("*.py") if "cpu_count" in path.read_text()
+    }
+    assert counting == {"core/machine.py"}
 
 
 def test_each_chosen_gpu_has_its_name(monkeypatch):

@@ -189,7 +189,7 @@ def test_a_long_run_on_one_processor_of_several_is_told_how_to_use_them(monkeypa
     one = estimate.Estimate("attacks.pgd", 100, 10, seconds / 10, seconds, 2**20, 2**20)
     monkeypatch.setattr(estimate, "estimates", lambda *_: iter([one]))
     monkeypatch.setattr(estimate, "checks_cost", lambda *_: None)
-    monkeypatch.setattr(compatibility.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(compatibility, "usable_processors", lambda: 4)
     before = RoomAnswer(disk_bytes=1, memory_bytes=1, workers=workers, seconds=None, entries=[])
     console = Console(file=io.StringIO(), width=200)
     compatibility.print_estimate(None, None, None, None, console, before)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from windtunnel.cli.output import OK, WARN, headings, print_table
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset, too_many
 from windtunnel.core.errors import UserError
+from windtunnel.core.machine import usable_processors
 from windtunnel.core.statistics import binomial_rate
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.input_conventions.corrections import Suspicion, invisible_channels, suspicion
@@ -276,7 +276,7 @@ def print_estimate(
     for row in estimated:
         if row.advice:
             console.print(f"{WARN} {escape(row.advice)}", soft_wrap=True)
-    processors = os.cpu_count() or 1
+    processors = usable_processors()
     if needs.workers == 1 < processors and seconds > _LONG:
         shared = f"WINDTUNNEL_EXECUTOR=processes:{processors} dvc repro"
         console.print(

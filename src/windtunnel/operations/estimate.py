@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
 import tempfile
 import threading
@@ -24,7 +23,7 @@ from windtunnel.core.classifier import Classifier, forward_samples
 from windtunnel.core.contracts import Capability
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
-from windtunnel.core.machine import system_text, whole_memory
+from windtunnel.core.machine import system_text, usable_processors, whole_memory
 from windtunnel.core.references import users_code
 from windtunnel.core.statistics import binomial_interval
 from windtunnel.core.subject import subject_of
@@ -306,7 +305,7 @@ def cannot_be_tried(family: str, classifier: Classifier) -> str:
 
 def workers_there() -> int:
     """Return the number of workers of the executor; one for work that is done in this process."""
-    return executor().workers or os.cpu_count() or 1
+    return executor().workers or usable_processors()
 
 
 def _measured(

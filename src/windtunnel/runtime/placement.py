@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from windtunnel.core.errors import UserError, shown, unknown_word
+from windtunnel.core.machine import usable_processors
 from windtunnel.core.references import asking_project
 
 VARIABLE, LOCAL_FILE, KEY = "WINDTUNNEL_EXECUTOR", Path("windtunnel.local.yaml"), "executor"
@@ -67,7 +68,7 @@ def placement() -> tuple[str, int | None] | None:
     workers = int(number) if number else None
     if workers == 0:
         raise UserError(f"{where}: '{text}' has no workers; at least one is needed")
-    n_processors = os.cpu_count() or 1
+    n_processors = usable_processors()
     if kind == "processes" and workers is not None and workers > (most := max(_FEW, _A_PROCESSOR * n_processors)):
         raise UserError(
             f"{where}: '{text}' is more than this machine of {n_processors} processors can use; at most {most}"
