@@ -1,6 +1,7 @@
 """TFLite files and twins: numbers are of the deployed file, gradients of its stand-in."""
 
 import pickle
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -21,6 +22,25 @@ from windtunnel.params.model import Model
 def network() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
+
+
+def quantised() -> nn.Module:
+    """Return the network as torch quantises it dynamically: its logits require a gradient, which never reaches the input."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.ao.quantization.quantize_dynamic(network().eval(), {nn.Linear}, dtype=torch.qint8)
+
+
+class QuantisedAsExported(nn.Module):
+    """What PT2E makes of a network: its inputs rounded by an operator of quantized_decomposed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, x):
+        x = torch.ops.quantized_decomposed.quantize_per_tensor(x, 0.01, 0, 0, 255, torch.uint8)
+        return self.inner(torch.ops.quantized_decomposed.dequantize_per_tensor(x, 0.01, 0, 0, 255, torch.uint8))
 
 
 def data() -> Dataset:
@@ -68,6 +88,28 @@ def test_a_twin_is_imported_and_loaded_beside_the_deployed_file(tmp_path):
     (caveat,) = [c for c in classifier.caveats if c.code == "twin"]
     agree = int((classifier.predict(data().inputs) == network()(data().inputs).argmax(1)).sum())
     assert f"they agree on {agree} of 20 samples" in caveat.text
+
+
+@pytest.mark.parametrize("form", ["dynamic", "PT2E"])
+def test_a_module_that_torch_quantised_has_gradients_by_its_twin_alone(tmp_path, form):
+    twin = {"source": "state_dict", "path": str(tmp_path / "float.pt"), "factory": f"{__name__}:network"}
+    torch.save(network().state_dict(), twin["path"])
+    path = tmp_path / "int8.pt2"
+    if form == "dynamic":
+        deployed, source = quantised(), {"source": "state_dict", "factory": f"{__name__}:quantised"}
+        torch.save(deployed.state_dict(), path)
+    else:
+        deployed, source = QuantisedAsExported().eval(), {"source": "export"}
+        batch = ({0: torch.export.Dim("n")},)
+        torch.export.save(torch.export.export(deployed, (data().inputs,), dynamic_shapes=batch), path)
+    model = Model(path=str(path), **source)
+    alone = preview_classifier(model, data(), None, "cpu")
+    assert Capability.AUTOGRAD not in alone.capabilities
+    assert "cuts off the gradient" in alone.source
+    both = preview_classifier(Model(path=str(path), **source, twin=twin), data(), None, "cpu")
+    assert Capability.AUTOGRAD in both.capabilities
+    for classifier in (alone, both):
+        assert torch.equal(classifier.logits(data().inputs), deployed(data().inputs).detach())
 
 
 def test_a_twin_stands_in_for_a_file():

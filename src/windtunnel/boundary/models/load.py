@@ -309,7 +309,9 @@ def fit(loaded: loaders.Loaded, device: torch.device, dataset: Dataset, trust: T
     classifier = Classifier(module, dataset.num_classes, shape, loaded.capabilities, *origin)
     if is_differentiable:
         return classifier
-    operator = cutting_operator(module, sample) if isinstance(module, Program) else "no_grad, detach"
+    operator = (
+        cutting_operator(module, sample) if isinstance(module, Program) else "no_grad, detach or a quantised layer"
+    )
     source = f"{loaded.source}, whose forward pass cuts off the gradient ({operator})"
     return replace(classifier, capabilities=loaded.capabilities - {Capability.AUTOGRAD}, source=source)
 
@@ -413,10 +415,19 @@ def _takes_channels_last(module: torch.nn.Module, inputs: Tensor) -> bool:
 
 
 def _differentiable(module: torch.nn.Module, sample: Tensor) -> bool:
-    """Return True if a gradient reaches the input; whether it is useful is a sanity check."""
+    """Return True if a gradient reaches the input; whether it is useful is a sanity check.
+
+    Logits that require a gradient are not enough: behind a quantised layer it ends there, or in an operator without derivative.
+    """
     with torch.enable_grad():
-        logits = module(sample.clone().requires_grad_())
-        return isinstance(logits, Tensor) and logits.requires_grad
+        inputs = sample.clone().requires_grad_()
+        logits = module(inputs)
+        if not (isinstance(logits, Tensor) and logits.requires_grad):
+            return False
+        try:
+            return torch.autograd.grad(logits.sum(), inputs, allow_unused=True)[0] is not None
+        except RuntimeError as error:  # whatever else it is, an attack will say
+            return "derivative" not in str(error)
 
 
 def _labelled(train: Dataset | None) -> Dataset:

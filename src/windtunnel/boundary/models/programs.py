@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+import torch.ao.quantization.fx._decomposed  # the operators of quantized_decomposed are there once it is imported
 from torch import Tensor, fx, nn
 
 from windtunnel.core.contracts import Caveat, Json
