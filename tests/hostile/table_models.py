@@ -158,8 +158,9 @@ def _vit(files: dict[str, object], change: dict[str, object] | None = None) -> M
     def make(folder: Path) -> None:
         (folder / "hf").mkdir()
         for name, content in {"config.json": whole, "preprocessor_config.json": processor, **files}.items():
-            text = content.encode() if isinstance(content, str) else json.dumps(content).encode()
-            (folder / "hf" / name).write_bytes(content if isinstance(content, bytes) else text)
+            if not isinstance(content, bytes):
+                content = (content if isinstance(content, str) else json.dumps(content)).encode()
+            (folder / "hf" / name).write_bytes(content)
         write_params(folder, params(model={"source": "huggingface", "path": "hf", "time_limit": 10}))
 
     return make

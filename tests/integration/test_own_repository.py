@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 def environment(tmp_path_factory):
     """The environment of a user: a virtual environment with the wheel, and the dependencies of this one behind it."""
     source, made = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("environment") / "venv"
-    listed = ["git", "ls-files", "-z", "src", "pyproject.toml", "README.md"]
+    listed = ["git", "ls-files", "-z", "src", "pipeline", "pyproject.toml", "README.md", "requirements.lock"]
     files = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout.decode()
     for name in filter(None, files.split("\0")):
         if (ROOT / name).is_file():
