@@ -237,6 +237,7 @@ def test_the_selection_is_of_the_asked_size_repeatable_and_recorded(how):
         ({"x": np.zeros((2, 4, 4, 3)), "y": np.zeros(2, int)}, "channels last"),
         ({"x": np.zeros((2, 2, 2, 2, 2)), "y": np.zeros(2, int)}, "inputs of shape (2, 2, 2, 2, 2)"),
         ({"x": np.array(3.0), "y": np.zeros(1, int)}, "single value"),
+        ({"x": np.array(3.0), "y": np.zeros(1, int), "ids": np.array(["a"])}, "single value"),
         ({"x": np.array(["a", "b"]), "y": np.zeros(2, int)}, "not numbers"),
         ({"x": np.zeros((2, 4, 4)), "y": np.zeros(2, int), "ids": np.array(["s", "s"])}, "1 different ids for 2"),
         ({"y": np.zeros(2, int)}, "has no array 'x'"),

@@ -134,8 +134,8 @@ def _npz(data: Data, split: str) -> Raw:
         arrays = {key: _mapped(path, archive, key) for key in archive.files}
     if "x" not in arrays:
         raise UserError(f"{path}: {without_x(arrays)}")
-    x = arrays["x"]
-    ids = [str(i) for i in arrays["ids"]] if "ids" in arrays else _numbered(x)
+    x = _samples(arrays["x"])
+    ids = [str(i) for i in arrays["ids"]] if "ids" in arrays else _numbered(len(x))
     names = [str(n) for n in arrays["class_names"]] if "class_names" in arrays else None
     return Raw(x, arrays.get("y"), ids, _natural_range(x), names)
 
@@ -181,9 +181,9 @@ def _check_free(path: Path, size: int) -> None:
 
 def _idx(data: Data, split: str) -> Raw:
     """MNIST-style idx files, gzipped or not."""
-    images, key = read_idx(_file(data, f"{split}path")), f"{split}labels"
+    images, key = _samples(read_idx(_file(data, f"{split}path"))), f"{split}labels"
     label_values = None if getattr(data, key) in (None, "none") else read_idx(_file(data, key))
-    return Raw(images, label_values, _numbered(images), (0.0, 255.0))
+    return Raw(images, label_values, _numbered(len(images)), (0.0, 255.0))
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -303,11 +303,8 @@ def _from_function(data_made: object, where: str) -> Raw | Dataset:
     if isinstance(data_made, tuple) and len(data_made) == 2:
         with foreign_errors(lambda e: f"data.function: {where} returned what is no array ({first_line(e)})"):
             x, y = map(np.asarray, data_made)  # lists may have different lengths
-        if x.ndim == 0:
-            raise UserError(
-                f"data.function: {where} returned x of shape (); (N, C, H, W), (N, H, W) or (N, F) is needed"
-            )
-        return Raw(x, None if data_made[1] is None else y, _numbered(x), _natural_range(x))
+        x = _samples(x, f"data.function: {where} returned")
+        return Raw(x, None if data_made[1] is None else y, _numbered(len(x)), _natural_range(x))
     raise UserError(f"data.function: {where} returned a {type(data_made).__name__}; a Dataset or (x, y) is needed")
 
 
@@ -315,13 +312,16 @@ def _natural_range(x: np.ndarray) -> tuple[float, float]:
     return (0.0, 255.0) if x.dtype == np.uint8 else (0.0, 1.0)
 
 
-def _numbered(x: np.ndarray) -> list[str]:
-    """Return an id for each sample. Raises UserError for a header of no axes, and of any number of samples without values."""
+def _samples(x: np.ndarray, source: str = "data:") -> np.ndarray:
+    """Return `x` as it is. Raises UserError for an array of no axes, and for any number of samples without values."""
     if not x.ndim or (len(x) and not x.size):
-        raise UserError(
-            f"data: an array of shape {x.shape} is a single value or none; (N, C, H, W), (N, H, W) or tabular (N, F) is needed"
-        )
-    return [f"{i:05d}" for i in range(len(x))]
+        needed = "(N, C, H, W), (N, H, W) or tabular (N, F) is needed"
+        raise UserError(f"{source} an array of shape {x.shape} is a single value or none; {needed}")
+    return x
+
+
+def _numbered(n: int) -> list[str]:
+    return [f"{i:05d}" for i in range(n)]
 
 
 def _file(data: Data, key: str) -> Path:

@@ -105,7 +105,9 @@ def session_of(graph: onnx.ModelProto | Path, providers: Sequence[str] = CPU) ->
     content = str(graph) if isinstance(graph, Path) else graph.SerializeToString()
     try:  # onnxruntime's own fallback prints to stdout
         return onnxruntime.InferenceSession(content, providers=list(providers), enable_fallback=0)
-    except Exception:  # a provider that this machine lacks, as TensorRT; what is no graph raises again
+    except Exception:  # a provider that this machine lacks, as TensorRT, or what is no graph
+        if tuple(providers) == tuple(CPU):
+            raise
         return onnxruntime.InferenceSession(content, providers=list(CPU), enable_fallback=0)
 
 
