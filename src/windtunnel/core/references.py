@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
@@ -38,6 +40,19 @@ def is_users_file(filename: str) -> bool:
     path, root = Path(filename), repository() or Path.cwd()
     ours = (Path(__file__).parents[1], root / "stages", root / "pipeline", Path(sys.prefix))
     return path.is_absolute() and path.is_relative_to(root) and not any(path.is_relative_to(top) for top in ours)
+
+
+@contextmanager
+def quiet_library(level: int = logging.ERROR) -> Iterator[None]:
+    """Keep a library's warnings, and its log messages up to `level`, from the terminal."""
+    before = logging.root.manager.disable
+    logging.disable(level)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 @contextmanager

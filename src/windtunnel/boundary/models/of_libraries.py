@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from windtunnel.boundary.network import no_network
 from windtunnel.core.classifier import module_digest
 from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.errors import UserError
-from windtunnel.core.references import first_line, users_code
+from windtunnel.core.references import first_line, quiet_library, users_code
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.records.artifacts import save_tensors
 from windtunnel.records.files import file_digest
@@ -73,17 +72,13 @@ def offline(trust: Trust, what: str, *, network: bool = False) -> Iterator[None]
         UserError: in one line, for whatever the library raises, a connection among it.
 
     """
-    with ExitStack() as stack:
-        if network:
-            stack.enter_context(users_code(f"{trust.key}{what}"))
-        else:
-            stack.enter_context(trust.bounded(what))
-            stack.enter_context(no_network(f"{trust.key}{what}"))
-        stack.callback(logging.disable, logging.root.manager.disable)
-        logging.disable(logging.WARNING)  # transformers' table of the weights that do not fit has thirty lines
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
-        yield
+    quiet = quiet_library(logging.WARNING)  # transformers' table of the weights that do not fit has thirty lines
+    if network:
+        with users_code(f"{trust.key}{what}"), quiet:
+            yield
+    else:
+        with trust.bounded(what), no_network(f"{trust.key}{what}"), quiet:
+            yield
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from windtunnel.assessments.attacks.adaptive.operations import (
     operation_name,
     tensors_in,
 )
-from windtunnel.assessments.attacks.gradients import ModelWrapper
+from windtunnel.assessments.attacks.gradients import MeanOverDraws
 
 _ROUNDING = frozenset({"round", "floor", "ceil", "trunc", "fake_quantize_per_tensor_affine"})
 REMAINDERS = frozenset({"remainder", "fmod", "frac"})  # what rounding takes away: no slope
@@ -178,12 +178,8 @@ def mean_of(draws: list[Tensor]) -> Tensor:
     return torch.stack(draws).float().log_softmax(2).logsumexp(0) - math.log(len(draws))
 
 
-class MeanOfProbabilities(ModelWrapper):
+class MeanOfProbabilities(MeanOverDraws):
     """A model that draws at random as it counts: the logarithm of its mean probabilities over `draws` calls."""
-
-    def __init__(self, model: nn.Module, draws: int) -> None:
-        super().__init__(model)
-        self.draws = draws
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits, (n, K)."""

@@ -6,7 +6,6 @@ Version 0.3, the newest on the registry, needs shims on torch 2 and numpy 2. Eac
 from __future__ import annotations
 
 import inspect
-import logging
 import sys
 import types
 import warnings
@@ -29,6 +28,7 @@ from windtunnel.core.batches import out_of_memory
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm
 from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.references import quiet_library
 
 
 def shim_auto_lirpa() -> None:
@@ -220,7 +220,7 @@ def bound_batch(
     # alpha-CROWN optimises the sum over its rows: only the margins are to profit.
     optimised = method == "alpha-crown"
     rows = margins if optimised or not logits else _with_logits(margins)
-    with _quiet(), _parameters_as_they_were(classifier.module), torch.set_grad_enabled(optimised):
+    with quiet_library(), _parameters_as_they_were(classifier.module), torch.set_grad_enabled(optimised):
         try:
             # A fresh module a batch: 0.3 keeps the intermediate bounds of the last batch.
             module = lirpa.BoundedModule(
@@ -340,18 +340,6 @@ def call_of_bounds(
         "bound_upper": False,
         "bound_opts": _DENSE if optimised else _SPARSE,
     }
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """auto-LiRPA logs the operators it lacks; we say it in one line, and where it matters."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        logging.disable(logging.ERROR)
-        try:
-            yield
-        finally:
-            logging.disable(logging.NOTSET)
 
 
 @contextmanager

@@ -1,9 +1,7 @@
 """A module as a graph of our own: exported from a copy, in float64, of the kinds of layer that verifiers know."""
 
 import copy
-import logging
 import operator
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from windtunnel.assessments.verification.canonical import operators
 from windtunnel.assessments.verification.canonical.fold import argument
 from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.references import quiet_library
 
 
 class UntraceableError(Exception):
@@ -67,15 +66,12 @@ def trace(module: nn.Module, sample: Tensor, source: str) -> Trace:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """No warnings of the exporter's, and a transformer's layers as the operators that they are made of."""
-    level, fast = logging.root.manager.disable, torch.backends.mha.get_fastpath_enabled()
-    logging.disable(logging.ERROR)
+    fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with warnings.catch_warnings(), torch.no_grad(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-            warnings.simplefilter("ignore")
+        with quiet_library(), torch.no_grad(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             yield
     finally:
-        logging.disable(level)
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
