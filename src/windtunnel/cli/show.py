@@ -152,7 +152,7 @@ def _print_assessments(rows: Mapping[str, Metadata], console: Console) -> None:
         meaning = "failed: no result" if metadata.failure else leading_words(metadata)
         result, others = (
             _text(rate(metrics, key) if key else None),
-            (f"{k} {_with_limits(metrics, k)}" for k in further),
+            [f"{k} {_with_limits(metrics, k)}" for k in further],
         )
         row = (name, algorithm, n, result, meaning, ", ".join(others), ", ".join(codes))
         groups.setdefault(group, []).append(row)

@@ -108,8 +108,8 @@ class Block(BaseModel):
             raise ValueError(f"{shown(value)} is not a number")
         is_count = int in kinds and float not in kinds and not isinstance(value, Mapping)
         largest = MAX_COUNT if is_count and info.field_name not in _NO_COUNTS else MAX_INTEGER
-        whole = int | float if is_count else int  # 1e15 is read as an integer
-        if too_large := [v for v in _values_in(value) if isinstance(v, whole) and abs(v) > largest]:
+        read_as_integers = int | float if is_count else int  # 1e15 is one
+        if too_large := [v for v in _values_in(value) if isinstance(v, read_as_integers) and abs(v) > largest]:
             raise ValueError(f"{shown(too_large[0])} is too large; {largest} at most")
         return value
 

@@ -377,8 +377,8 @@ def with_jumps(relaxed: Kinks, low: Tensor, up: Tensor, errors: Tensor) -> Kinks
 def smooth_lines(smooth: Smooth, low: Tensor, up: Tensor) -> Lines:
     """Return lines that bound a smooth activation over [low, up], of one shape: of a few slopes the one tightest in the middle.
 
-    For a slope s the offset is the extremum of f(z) - s z, which is taken on a grid and corrected by what a function of
-    that curvature can do between two points of it, curvature h^2 / 8. So the lines are bounds, not estimates.
+    For a slope s the offset is the extremum of f(z) - s z on a grid of step h. It is corrected by curvature h^2 / 8, the
+    most that f can rise or fall between two grid points. So the lines are bounds, not estimates.
     """
     parts = [
         _lines_of(smooth, *ends) for ends in zip(low.flatten().split(_PART), up.flatten().split(_PART), strict=True)
@@ -421,9 +421,9 @@ LAST_SPLIT = 64  # the first cell that is not split: its halves would not fit in
 def cells(low: Tensor, up: Tensor, code: Tensor) -> tuple[Tensor, Tensor]:
     """Return the ends of the cells `code` of the intervals [low, up], float64; neighbours share an end bit for bit."""
     count = 2.0 ** code.clamp(min=1).double().log2().floor()
-    place = (code.clamp(min=1) - count) / count
-    after = place + 1 / count
-    return low * (1 - place) + up * place, low * (1 - after) + up * after
+    start = (code.clamp(min=1) - count) / count
+    end = start + 1 / count
+    return low * (1 - start) + up * start, low * (1 - end) + up * end
 
 
 def with_smooth(relaxed: Kinks, lines: Lines, at: slice, code: Tensor) -> Kinks:

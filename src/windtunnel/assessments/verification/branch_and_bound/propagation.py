@@ -332,8 +332,8 @@ class Bounded(LayerBounds):
         self, j: int, activation: Smooth, sample: Tensor, code: Tensor, dtype: torch.dtype
     ) -> tuple[Lines, tuple[Tensor, Tensor] | None]:
         """(lines of smooth layer j, (m, size) or (1, size); the ends of the cells `code` (m, size), None where none is split)."""
-        whole = self.lines(j)
-        now = [whole.low, whole.low_offset, whole.up, whole.up_offset]
+        unsplit = self.lines(j)
+        now = [unsplit.low, unsplit.low_offset, unsplit.up, unsplit.up_offset]
         row, unit = code.nonzero().unbind(1)
         if len(self.region) > 1 or len(row):
             now = [t[sample] for t in now]
