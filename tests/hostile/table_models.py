@@ -33,7 +33,8 @@ def rows_of_models() -> Iterator[Row]:
     # Legitimate.
     for where in ("initializer", "constant", "subgraph"):
         yield Row(f"onnx: external data in a {where}", _onnx(_external(where)), ("1 assessments",), code=0)
-    yield Row("state dict of a quantised module", _quantised, ("1 assessments",), code=0)
+    for algorithm, words, code in [("Square", "1 assessments", 0), ("FGSM", "only its forward pass", 2)]:
+        yield Row(f"state dict of a quantised module, {algorithm}", _quantised(algorithm), (words,), code=code)
     for name, keys, words in [
         ("a negative offset", {"offset": "-4"}, ("net.onnx",)),
         ("a negative length", {"length": "-4"}, ("net.onnx",)),
@@ -135,12 +136,20 @@ def _loop(folder: Path) -> None:
     (folder / "net.onnx").write_bytes(_graph(nodes, constants).SerializeToString())
 
 
-def _quantised(folder: Path) -> None:
-    (folder / "mine.py").write_text(_QUANTISED)
-    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    quantised = torch.ao.quantization.quantize_dynamic(network, {nn.Linear}, torch.qint8)
-    torch.save(quantised.state_dict(), folder / "w.pt")
-    write_params(folder, params(model={"source": "state_dict", "path": "w.pt", "factory": "mine:make"}))
+def _quantised(algorithm: str) -> Make:
+    """An attack on a module whose logits require a gradient that never reaches the input."""
+
+    def make(folder: Path) -> None:
+        (folder / "mine.py").write_text(_QUANTISED)
+        network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        quantised = torch.ao.quantization.quantize_dynamic(network, {nn.Linear}, torch.qint8)
+        torch.save(quantised.state_dict(), folder / "w.pt")
+        model = {"source": "state_dict", "path": "w.pt", "factory": "mine:make"}
+        write_params(
+            folder, {**params(model=model), "attacks": {"a": {"library": "torchattacks", "algorithm": algorithm}}}
+        )
+
+    return make
 
 
 _HEADER = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
