@@ -321,7 +321,7 @@ def data_files() -> Iterator[Row]:
         yield Row(f"npz bytes: {name}", file_of("x.npz", content, source="npz"), (words,))
     for name, content, words in [
         ("empty", b"", "idx"), ("noise", b"\xff" * 100, "idx"), ("of floats", b"\x00\x00\x0d\x03" + b"\0" * 12, "idx"), ("cut in its header", b"\x00\x00\x08\x03\x00\x00", "header"),
-        ("an overflow", b"\x00\x00\x08\x03" + struct.pack(">3I", 2**32 - 1, 2**32 - 1, 4), "needs"), ("an overflow to 0", b"\x00\x00\x08\x02" + struct.pack(">2I", 2**31, 2**31 * 0 + 2**31), "needs"),
+        ("an overflow", b"\x00\x00\x08\x03" + struct.pack(">3I", 2**32 - 1, 2**32 - 1, 4), "needs"), ("no samples of 2^66 values", b"\x00\x00\x08\x04" + struct.pack(">4I", 0, 2**32 - 1, 2**32 - 1, 4), "no sample's"), ("an overflow to 0", b"\x00\x00\x08\x02" + struct.pack(">2I", 2**31, 2**31 * 0 + 2**31), "needs"),
         ("fewer values", b"\x00\x00\x08\x03" + struct.pack(">3I", 2, 8, 8) + b"\0" * 10, "holds 10"), ("more values", b"\x00\x00\x08\x03" + struct.pack(">3I", 2, 8, 8) + b"\0" * 999, "more than 128"),
         ("no samples", b"\x00\x00\x08\x03" + struct.pack(">3I", 0, 8, 8), "no samples"), ("no axes", b"\x00\x00\x08\x00\x05", "single value or none"), ("four billion samples of no values", b"\x00\x00\x08\x03" + struct.pack(">3I", 2**32 - 1, 0, 4), "single value or none"),
         ("255 axes", b"\x00\x00\x08\xff" + b"\0\0\0\1" * 255 + b"\1", "idx"),

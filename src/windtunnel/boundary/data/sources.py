@@ -357,7 +357,7 @@ def source_of(name: str) -> Source:
 
 
 _MOST_AXES = 4  # samples, channels, rows, columns
-_MOST_VALUES = 2**32  # of a sample
+_MOST_VALUES = np.iinfo(np.intp).max  # of a sample: numpy counts no further
 
 
 def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
