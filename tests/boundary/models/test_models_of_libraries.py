@@ -13,6 +13,7 @@ from PIL import Image
 
 from tests.boundary.models.libraries import need
 from windtunnel.boundary.data.load import load_dataset
+from windtunnel.boundary.discovery import architecture
 from windtunnel.boundary.discovery.architecture import Architecture, fitting_architecture
 from windtunnel.boundary.models.load import import_model, load_classifier, preview_classifier
 from windtunnel.boundary.models.loaders import loader_of
@@ -289,6 +290,10 @@ def test_what_a_stranger_wrote_in_model_json_fetches_nothing(tmp_path):
         loader_of("timm", trust_of(Model()))(record, tmp_path, trust_of(Model()))
 
 
+def raise_error(error: Exception) -> None:
+    raise error
+
+
 def load_view_and_weights(model: Model, folder: Path) -> None:
     view_of(model)
     import_model(model, None, 0, "cpu", folder)
@@ -353,7 +358,7 @@ def test_the_architecture_of_a_state_dict_is_recognised(build, name, expected):
     need("torchvision")
     import torchvision
 
-    found = fitting_architecture(build(torchvision.models).state_dict(), name)
+    found, _ = fitting_architecture(build(torchvision.models).state_dict(), name)
     assert (found and (found.source, found.name, found.classes)) == expected
 
 
@@ -362,4 +367,26 @@ def test_an_architecture_of_timm_is_recognised():
     import timm
 
     state = timm.create_model("test_resnet", num_classes=7).state_dict()
-    assert fitting_architecture(state, "test_resnet_epoch3.pt") == Architecture("timm", "test_resnet", 7)
+    assert fitting_architecture(state, "test_resnet_epoch3.pt") == (Architecture("timm", "test_resnet", 7), ())
+
+
+def test_libraries_whose_architectures_were_not_tried_are_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "timm", None)
+    operators = RuntimeError("operator torchvision::nms does not exist")
+    real = architecture.import_module
+    monkeypatch.setattr(
+        architecture, "import_module", lambda name: real(name) if name != "torchvision" else raise_error(operators)
+    )
+    state = torch.nn.Linear(2, 2).state_dict()
+    assert fitting_architecture(state, "net.pt") == (
+        None,
+        ("torchvision (does not import: operator torchvision::nms does not exist)", "timm (not installed)"),
+    )
+
+
+def test_architectures_that_time_did_not_suffice_for_are_counted(monkeypatch):
+    need("torchvision", "timm")
+    monkeypatch.setattr(architecture, "_SECONDS", -1)
+    monkeypatch.setattr(architecture, "_torchvision", lambda size: (["resnet18", "resnet34"], None))
+    state = torch.nn.Linear(2, 2).state_dict()
+    assert fitting_architecture(state, "net.pt")[1] == ("2 of 2 architectures of torchvision (-1 s were over)",)

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,8 +103,13 @@ def test_the_first_params_are_valid_whatever_is_installed(choice, with_companion
 def test_what_is_not_known_is_said(tmp_path):
     said = "\n".join(notes(Choice(STATE, PHOTOS, "", "mine")))
     assert "model.factory: no class or function without arguments builds what net.pt fits" in said
+    assert "not tried" not in said
     assert "data.resize" in said
     assert "the model has 10 outputs, /photos 1000 classes" in said
+    (line,) = notes(
+        Choice(replace(STATE, untried=("torchvision (not installed)", "timm (not installed)")), DIGITS, "", "mine")
+    )
+    assert line.endswith("name one, module:function; not tried: torchvision (not installed), timm (not installed)")
     assert len(notes(Choice(None, None, "", "mine"))) == 2
     assert notes(Choice(STATE, DIGITS, "nets:Net", "mine")) == []
 

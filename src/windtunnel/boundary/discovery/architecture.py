@@ -8,11 +8,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from windtunnel.boundary.discovery.walk import read_or_skip
 from windtunnel.boundary.files import read_bytes
+from windtunnel.core.references import first_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,22 +35,42 @@ class Architecture:
     classes: int | None = None
 
 
-def fitting_architecture(state: Mapping[str, Tensor], file_name: str) -> Architecture | None:
-    """Return the architecture whose names and shapes are those of `state`; None if no installed library has one.
+def fitting_architecture(state: Mapping[str, Tensor], file_name: str) -> tuple[Architecture | None, tuple[str, ...]]:
+    """Find the architecture whose names and shapes are those of `state`.
 
     Names that stand in `file_name` are tried first.
+
+    Returns:
+        The architecture, None where no installed library has one; and where it is None, what could not be tried, with the reason.
+
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     size = sum(tensor.numel() for tensor in state.values())
-    for source, names, build in (("torchvision", *_torchvision(size)), ("timm", *_timm(shapes))):
+    untried = []
+    for source in ("torchvision", "timm"):
+        if problem := _import_problem(source):
+            untried.append(problem)
+            continue
+        names, build = _torchvision(size) if source == "torchvision" else _timm(shapes)
         deadline = time.monotonic() + _SECONDS
-        for name in sorted(names, key=lambda name: -_likeness(name, file_name)):
+        for i, name in enumerate(sorted(names, key=lambda name: -_likeness(name, file_name))):
             if time.monotonic() > deadline:
+                untried.append(f"{len(names) - i} of {len(names)} architectures of {source} ({_SECONDS:g} s were over)")
                 break
             head = _head(_shapes_of(build, name), shapes)
             if head is not None:
-                return Architecture(source, name, head if head != IMAGENET_CLASSES else None)
-    return None
+                return Architecture(source, name, head if head != IMAGENET_CLASSES else None), ()
+    return None, tuple(untried)
+
+
+def _import_problem(library: str) -> str:
+    """Return why a library cannot be used; empty where it imports."""
+    try:
+        import_module(library)
+    except Exception as error:  # torchvision raises RuntimeError beside another build of torch, and timm imports it
+        absent = isinstance(error, ModuleNotFoundError) and error.name == library
+        return f"{library} ({'not installed' if absent else f'does not import: {first_line(error)}'})"
+    return ""
 
 
 def _likeness(name: str, file_name: str) -> int:
@@ -87,21 +109,15 @@ def _shapes_of(build: Callable[[str], Any], name: str) -> Shapes:
 def _torchvision(size: int) -> tuple[list[str], Callable[[str], Any]]:
     """Return the architectures with `size` parameters without the head, the nearest first, and their builders."""
     from windtunnel.boundary.models.torchvision.adapter import architecture, classifiers, parameter_count
-    from windtunnel.core.errors import UserError
 
-    try:
-        counts = {name: parameter_count(name) for name in classifiers()}
-    except UserError:  # not installed, or built for another torch
-        counts = {}
+    counts = {name: parameter_count(name) for name in classifiers()}
     names = [name for name, count in counts.items() if _LEAST_OF_SIZE * count <= size <= _MOST_OF_SIZE * count]
     return sorted(names, key=lambda name: abs(counts[name] - size)), lambda name: architecture(name, {})
 
 
 def _timm(shapes: Shapes) -> tuple[list[str], Callable[[str], Any]]:
-    try:
-        import timm
-    except Exception:  # not installed, or its torchvision does not import
-        return [], lambda name: None
+    import timm
+
     rows = ((name, timm.get_pretrained_cfg(name, allow_unregistered=True)) for name in timm.list_models())
     # Short names are the common ones.
     names = [name for name, row in rows if row and _has(shapes, row.first_conv) and _has(shapes, row.classifier)]

@@ -42,6 +42,8 @@ class Weights:
     # of the library's architecture that a file of weights fits; empty elsewhere
     name: str = ""
     kwargs: Mapping[str, int] = field(default_factory=dict)
+    # of a state dict that fits no architecture: the libraries whose architectures could not be tried, and why
+    untried: tuple[str, ...] = ()
 
     @property
     def of_library(self) -> bool:
@@ -133,7 +135,8 @@ def _tensors(file: Path, path: Path, made_by: str) -> Weights | None:
     state = state_dict_in(torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)))
     # Quantised layers also have other values.
     weights = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
-    if architecture := fitting_architecture(weights, path.name):
+    architecture, untried = fitting_architecture(weights, path.name)
+    if architecture:
         classes = architecture.classes or IMAGENET_CLASSES
         kwargs = {"num_classes": architecture.classes} if architecture.classes else {}
         return Weights(path, architecture.source, made_by, classes=classes, name=architecture.name, kwargs=kwargs)
@@ -147,6 +150,7 @@ def _tensors(file: Path, path: Path, made_by: str) -> Weights | None:
         channels=int(kernels[0].shape[1]) if kernels and kernels[0].shape[1] in {1, 3} else None,
         classes=_classes(tensors),
         size=sum(tensor.numel() for tensor in tensors),
+        untried=untried,
     )
 
 

@@ -158,8 +158,9 @@ def notes(choice: Choice) -> list[str]:
             "or function)"
         )
     elif model.source == "state_dict" and not choice.factory:
+        untried = f"; not tried: {', '.join(model.untried)}" if model.untried else ""
         lines.append(
-            f"model.factory: no class or function without arguments builds what {model.path} fits; name one, module:function"
+            f"model.factory: no class or function without arguments builds what {model.path} fits; name one, module:function{untried}"
         )
     if data is None:
         lines.append("data: no folder of images by class, idx file or .npz with `x` was found; name it under `data`")
