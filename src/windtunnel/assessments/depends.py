@@ -20,14 +20,13 @@ E = TypeVar("E", bound=Entry)
 class Depends(Generic[E]):
     """options: names of optional code that an entry imports, by default of its library. own_budget: whether it leaves
     the global budget out. files: the user's files of an entry, by key. code: modules that it alone executes, the user's own
-    among them. builds_on: (stage, name) of the entries whose results it reads.
+    among them.
     """
 
     options: Callable[[E, Params], frozenset[str]] = lambda entry, params: frozenset({entry.library})
     own_budget: Callable[[E], bool] = lambda entry: False
     files: Callable[[E], Mapping[str, str]] = lambda entry: {}
     code: Callable[[E], Iterator[str]] = lambda entry: iter(())
-    builds_on: Callable[[E], tuple[tuple[str, str], ...]] = lambda entry: ()
 
 
 def remote(places: Iterable[str | OtherModel]) -> frozenset[str]:

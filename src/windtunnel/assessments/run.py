@@ -1,5 +1,7 @@
 """Run a resolved assessment and write its artifacts: the one path of all families."""
 
+import hashlib
+import json
 import math
 import shutil
 import time
@@ -17,9 +19,9 @@ from windtunnel.core.dataset import too_many
 from windtunnel.core.errors import InfrastructureError
 from windtunnel.core.references import load_object
 from windtunnel.core.subject import Subject
-from windtunnel.params.entry import Budget, Entry
+from windtunnel.params.entry import Budget, Entry, Reference
 from windtunnel.params.model import Model
-from windtunnel.params.resolved import FigureSpec, Resolved
+from windtunnel.params.resolved import FigureSpec, Resolved, read_resolved
 from windtunnel.records.artifacts import Artifacts, provenance, read_artifacts, write_artifacts, write_metadata
 from windtunnel.records.digests import KEPT, write_digests
 from windtunnel.records.files import METADATA_FILE, hide_from_dvc
@@ -28,8 +30,11 @@ from windtunnel.records.metadata import FigureRecord
 from windtunnel.records.result import AssessmentResult
 from windtunnel.records.storage import keep_images, require_inside
 from windtunnel.records.tables import write_csv
-from windtunnel.registry.plugins import Family
+from windtunnel.registry.plugins import Family, families
 from windtunnel.runtime.console import warn
+
+# Families whose results other entries may build on.
+BUILT_ON = frozenset({"attacks", "verification"})
 
 
 def run_entry(family: Family, resolved: Resolved, ended_by: str = "") -> Artifacts:
@@ -110,13 +115,59 @@ def _failed(
 
 def result_of(family: Family, task: Task[Entry]) -> AssessmentResult:
     """Return the result of an entry. Raises whatever the entry raises."""
-    return _as_written(family.run()(task), family, task)
+    earlier = {reference.name: earlier_result(task, reference) for reference in task.entry.references()}
+    return _as_written(family.run()(replace(task, earlier=earlier)), family, task)
+
+
+def earlier_result(task: Task[Entry], reference: Reference) -> Artifacts:
+    """Return the result of an entry that `task` builds on; it is computed first where there is none of its present params.
+
+    DVC's foreach cannot make one entry depend on another's output, and runs the families in a fixed order. What is computed
+    here is kept under its cache key, where its own stage takes it back.
+    Raises InfrastructureError where it fails for a reason that may pass.
+    """
+    family = families()[reference.family]
+    resolved = read_resolved(family.stage, reference.name, task.layout.resolved)
+    earlier = task_on(family, resolved, replace(task.all_samples, resolved=resolved.digest), task.layout)
+    kept = task.layout.root / KEPT / resolved.digest
+    for directory in (kept, task.layout.robustness / earlier.name):
+        if (directory / METADATA_FILE).is_file() and _is_of(artifacts := read_artifacts(directory), earlier):
+            return artifacts
+    started, where = time.time(), f"{task.where}.{reference.key}"
+    print(f"{where}: computes {earlier.where} first", flush=True)
+    family.preflight()(
+        earlier.where, earlier.entry, earlier.budget, earlier.subject.classifier, earlier.subject.dataset
+    )
+    result = compute(family, earlier)
+    if may_run_again(result):
+        raise InfrastructureError(f"{where}: {earlier.where} failed, and runs again")
+    return write_artifacts(result, kept, earlier.subject, started=started)
+
+
+def _is_of(artifacts: Artifacts, task: Task[Entry]) -> bool:
+    """Return True if a result is of the params, samples and model of `task`, and no failure that may pass."""
+    failure, stored = artifacts.metadata.failure, artifacts.metadata.provenance
+    return (
+        not (failure and failure.is_temporary)
+        and stored.extra.get("entry") == entry_digest(task.entry, task.budget)
+        and stored.seed == task.subject.seed
+        and _is_on(artifacts, task.subject)
+    )
+
+
+def entry_digest(entry: Entry, budget: Budget) -> str:
+    """Return the sha256 of all params that decide an entry, in the provenance of results that others may build on."""
+    params = entry.model_dump(mode="json", exclude={"visualisers", "show_sample_names", "storage"})
+    text = json.dumps([params, str(entry.budget.over(budget))], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _as_written(result: AssessmentResult, family: Family, task: Task[Entry]) -> AssessmentResult:
     require_inside(result.data, result.semantics)
     shown = {**result.kwargs, "show_sample_names": task.entry.show_sample_names}
-    return keep_images(replace(result, family=family.name, kwargs=shown), task.entry.kept_inputs)
+    identity = {"entry": entry_digest(task.entry, task.budget)} if family.name in BUILT_ON else {}
+    result = replace(result, family=family.name, kwargs=shown, provenance={**result.provenance, **identity})
+    return keep_images(result, task.entry.kept_inputs)
 
 
 def draw_resolved(figures: Sequence[FigureSpec], artifacts: Artifacts) -> Sequence[FigureRecord]:
@@ -151,9 +202,14 @@ def take_back(digest: str, directory: Path, subject: Subject) -> Artifacts | Non
     source = KEPT / digest
     if not (source / METADATA_FILE).is_file():
         return None
-    stored, now = read_artifacts(source).metadata.provenance, provenance(subject)
-    if any(getattr(stored, key) != now[key] for key in _SAME):
+    if not _is_on(read_artifacts(source), subject):
         return None
     shutil.copytree(source, directory, dirs_exist_ok=True)
     shutil.rmtree(source)
     return read_artifacts(directory)
+
+
+def _is_on(artifacts: Artifacts, subject: Subject) -> bool:
+    """Return True if a result is of these samples and this model, on the same device."""
+    stored, now = artifacts.metadata.provenance, provenance(subject)
+    return all(getattr(stored, key) == now[key] for key in _SAME)

@@ -1,11 +1,13 @@
 """One entry of params.yaml with what it runs on."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget, Entry
 from windtunnel.params.resolved import Resolved
+from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.layout import HERE, Layout
 
 E = TypeVar("E", bound=Entry)
@@ -16,7 +18,7 @@ class Task(Generic[E]):
     """One entry of params.yaml as it is run. budget: the norm and epsilon it runs under.
 
     subject: the model beside the samples that the entry asks for; all_samples: beside all assessed samples. layout: where the
-    run keeps what it makes.
+    run keeps what it makes. earlier: the results of the entries that `entry.references()` names, by name.
     """
 
     where: str
@@ -27,3 +29,4 @@ class Task(Generic[E]):
     all_samples: Subject
     resolved: Resolved
     layout: Layout = HERE
+    earlier: Mapping[str, Artifacts] = field(default_factory=dict)

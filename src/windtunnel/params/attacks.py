@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field, PositiveInt
 
-from windtunnel.params.entry import Block, Entry, key
+from windtunnel.params.entry import Block, Entry, Reference, key
 from windtunnel.params.model import OtherModel
 
 
@@ -40,6 +41,11 @@ class AttackEntry(Entry):
         "float32", "of the model during the search; what counts is always evaluated in float32"
     )
     on: On | None = key(None, "run only where other attacks failed")
+
+    def references(self) -> Iterator[Reference]:
+        """Yield the attacks whose survivors it is run on."""
+        for name in self.on.survivors_of if self.on else ():
+            yield Reference("on.survivors_of", "attacks", name)
 
 
 class QueryEntry(Entry):

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 from pydantic import (
     AfterValidator,
@@ -246,6 +246,14 @@ class Storage(Block):
     )
 
 
+class Reference(NamedTuple):
+    """Another entry whose result an entry reads: the key that names it, its family and its name."""
+
+    key: str
+    family: str
+    name: str
+
+
 class Entry(Block):
     """One named assessment."""
 
@@ -280,6 +288,10 @@ class Entry(Block):
     def kept_inputs(self) -> int | Literal["all"]:
         """Number of samples whose images are kept."""
         return self.storage.inputs if self.storage and self.drops_images else "all"
+
+    def references(self) -> Iterator[Reference]:
+        """Yield the entries of this run whose results it reads; none by default."""
+        yield from ()
 
     @property
     def batch_size_unused(self) -> str:

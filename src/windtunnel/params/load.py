@@ -132,22 +132,21 @@ def _samples_uploaded(params: Params) -> Iterator[str]:
 
 
 def _unknown_names(params: Params) -> Iterator[str]:
-    for name, attack in params.attacks.items():
-        others = [other for other in params.attacks if other != name]
-        for prior in attack.on.survivors_of if attack.on else ():
-            if prior not in others:
-                yield unknown_word(f"attacks.{name}.on.survivors_of", prior, others, what="another entry of attacks")
+    """Yield a line for each reference to no other entry, and one for a circle of references."""
+    references = {name: (family, [*entry.references()]) for family, name, entry in entries(params)}
+    for name, (family, of_entry) in references.items():
+        for key, of, other in of_entry:
+            choices = [choice for choice in getattr(params, of) if choice != name]
+            if other not in choices:
+                what = f"{'another' if of == family else 'an'} entry of {of}"
+                yield unknown_word(f"{family}.{name}.{key}", other, choices, what=what)
     try:
-        TopologicalSorter({n: {*a.on.survivors_of} - {n} for n, a in params.attacks.items() if a.on}).prepare()
+        TopologicalSorter({n: {r.name for r in of} - {n} for n, (_, of) in references.items()}).prepare()
     except CycleError as error:
-        circle = error.args[1]
-        yield f"attacks.{circle[0]}.on.survivors_of: a circle, {' -> '.join(circle)}; one of them must attack all samples"
-    for name, certificate in params.verification.items():
-        for other in certificate.examples_from:
-            if other not in params.attacks:
-                yield unknown_word(
-                    f"verification.{name}.examples_from", other, params.attacks, what="an entry of attacks"
-                )
+        first, *_ = circle = error.args[1]
+        family, of_entry = references[first]
+        key = next(reference.key for reference in of_entry if reference.name in circle)
+        yield f"{family}.{first}.{key}: a circle, {' -> '.join(circle)}; one of them must be run on all samples"
 
 
 def _mistakes(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from windtunnel.params.entry import Block, Entry, Number, Seconds, key
+from windtunnel.params.entry import Block, Entry, Number, Reference, Seconds, key
 
 _FINEST = 1e-6  # of the largest radius: radii are float32, and no search would end
 
@@ -95,9 +96,12 @@ class VerificationEntry(Entry):
         min_length=1,
     )
     radius: Radius | None = key(None, "certified epsilon of each sample: {max: ..., tolerance: ...}")
-    examples_from: tuple[str, ...] = key(
-        (), "cascade: attacks whose examples falsify; DVC sees no edge to them, see docs/verification.md"
-    )
+    examples_from: tuple[str, ...] = key((), "cascade: attacks whose examples falsify; see docs/verification.md")
+
+    def references(self) -> Iterator[Reference]:
+        """Yield the attacks whose examples falsify."""
+        for name in self.examples_from:
+            yield Reference("examples_from", "attacks", name)
 
     @property
     def solver_timeout(self) -> float:

@@ -14,7 +14,6 @@ from windtunnel.assessments.attacks.assess import assess
 from windtunnel.assessments.attacks.evaluate import evaluate, project
 from windtunnel.assessments.attacks.metrics import attack_metrics, transfer_metrics
 from windtunnel.assessments.attacks.state import MISCLASSIFIED_CLEAN, NOT_BROKEN
-from windtunnel.assessments.attacks.survivors import read_prior
 from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.core.contracts import Norm, PerturbationBudget, Verdict
 from windtunnel.core.distances import distance, within
@@ -202,16 +201,6 @@ def test_attack_on_survivors_spares_what_others_broke(digits_subject: Subject, t
     # Broken at a larger epsilon is not broken at this one.
     tight = assess("pgd", entry, Budget(norm=Norm.LINF, epsilon=0.01), digits_subject, {"fgsm": fgsm})
     assert torch.equal(tensor(tight, "attacked"), digits_subject.clean_correct)
-
-
-def test_survivors_of_a_result_of_other_params_are_refused(digits_subject: Subject, tmp_path: Path) -> None:
-    first, entry = entry_of(algorithm="FGSM"), entry_of(on={"survivors_of": ["fgsm"]})
-    write_artifacts(assess("fgsm", first, LINF, digits_subject), tmp_path / "fgsm", digits_subject, started=0.0)
-    assert set(read_prior("attacks.pgd", entry, tmp_path, {"fgsm": first}, LINF)) == {"fgsm"}
-    with pytest.raises(
-        UserError, match=r"attacks\.pgd\.on\.survivors_of: the result of attacks\.fgsm on disk is of other"
-    ):
-        read_prior("attacks.pgd", entry, tmp_path, {"fgsm": first}, Budget(norm=Norm.LINF, epsilon=0.5))
 
 
 @pytest.mark.parametrize("rule", ["next", "least_likely", "random", 3])

@@ -12,7 +12,7 @@ from windtunnel.assessments.clean.assess import assess_clean
 from windtunnel.assessments.verification.assess import assess, verification_metrics
 from windtunnel.assessments.verification.bound_propagation.lirpa import Bounds, bound_batch, margin_matrix
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
-from windtunnel.assessments.verification.falsifier import falsify, read_examples
+from windtunnel.assessments.verification.falsifier import falsify
 from windtunnel.assessments.verification.family import FAMILY
 from windtunnel.assessments.verification.preflight import preflight
 from windtunnel.assessments.verification.rates import bounds_metrics
@@ -319,14 +319,12 @@ def test_examples_of_attacks_falsify_in_the_cascade_only_within_its_budget(digit
     broken = (attacked.data["perturbation_distance"] > 0).sum()
     assert broken > 3
     given = entry("cascade", steps=["crown"], examples_from=["pgd"])
-    found = assess("c", given, budget(0.1), subject, read_examples("verification.c", ["pgd"], tmp_path))
+    found = assess("c", given, budget(0.1), subject, {"pgd": written})
     assert found.metrics["decided_by"]["examples"] == broken
     assert found.kwargs["examples_from"] == {"pgd": file_digest(written.directory / "robustness_data.pt")}
     smaller = assess("c", given, budget(0.01), subject, {"pgd": written})
     inside = (attacked.data["perturbation_distance"] > 0) & (attacked.data["perturbation_distance"] <= 0.01)
     assert smaller.metrics["decided_by"].get("examples", 0) == inside.sum()
-    with pytest.raises(UserError, match=r"verification\.c\.examples_from: no result of attacks\.square"):
-        read_examples("verification.c", ["square"], tmp_path)
 
 
 def test_the_bounds_of_the_logits_are_counted_and_averaged_over_the_samples_that_have_them() -> None:

@@ -24,7 +24,7 @@ from windtunnel.assessments.attacks.metrics import attack_metrics, transfer_metr
 from windtunnel.assessments.attacks.plan import PlannedAttack, plan_of
 from windtunnel.assessments.attacks.rows import Invoker
 from windtunnel.assessments.attacks.state import AttackSetup, BestResults
-from windtunnel.assessments.attacks.survivors import Prior, entry_digest, prior_of, read_prior
+from windtunnel.assessments.attacks.survivors import Prior, prior_of
 from windtunnel.assessments.attacks.table import row_of
 from windtunnel.assessments.attacks.targets import target_summary, targets_for
 from windtunnel.assessments.catalogue import find_algorithm
@@ -40,7 +40,6 @@ from windtunnel.core.subject import Subject
 from windtunnel.core.transformations import PARAMETERS, transformation_of
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
-from windtunnel.params.resolved import read_resolved
 from windtunnel.records.artifacts import Artifacts, base_data, base_kwargs
 from windtunnel.records.files import plain_block
 from windtunnel.records.result import AssessmentResult, Tensors
@@ -118,10 +117,7 @@ def assess(
         },
         call_kwargs=_calls(attack.runs, calls),
         library_package=library_of(entry.library, "attacks").package,
-        provenance={
-            "attack_libraries": sorted({run.row.algorithm.library for run in attack.runs}),
-            "entry": entry_digest(entry, budget),
-        },
+        provenance={"attack_libraries": sorted({run.row.algorithm.library for run in attack.runs})},
         draws=sum(int(str(run.settings.effective.get("n_restarts", 1))) for run in attack.runs),
         pictured=None if attack.before.pictured.all() else attack.before.pictured,
     )
@@ -337,10 +333,6 @@ def _tried_on(others: Mapping[str, Classifier], subject: Subject, state: BestRes
 
 def run(task: Task[AttackEntry]) -> AssessmentResult:
     """Run one attack."""
-    names = task.entry.on.survivors_of if task.entry.on else ()
-    before = {name: read_resolved("attack", name, task.layout.resolved).work.entry for name in names}
-    earlier = {n: AttackEntry.model_validate(entry) for n, entry in before.items()}
-    prior = read_prior(task.where, task.entry, task.layout.robustness, earlier, task.budget)
     others = {
         key: named_classifier(
             f"{task.where}.transfer_to.{key}",
@@ -351,4 +343,4 @@ def run(task: Task[AttackEntry]) -> AssessmentResult:
         )
         for key, directory in task.entry.transfer_to.items()
     }
-    return assess(task.name, task.entry, task.budget, task.subject, prior, others)
+    return assess(task.name, task.entry, task.budget, task.subject, task.earlier, others)

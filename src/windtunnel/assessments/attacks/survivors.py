@@ -1,10 +1,8 @@
 """`on: {survivors_of: [...]}`: samples that other attacks broke, with their adversarial examples."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -12,14 +10,12 @@ from torch import Tensor
 from windtunnel.core import scratch
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.distances import DISTANCE, within
-from windtunnel.core.errors import InfrastructureError, PrerequisiteError, UserError
+from windtunnel.core.errors import PrerequisiteError, UserError
 from windtunnel.core.scratch import put_samples, sample_parts
 from windtunnel.core.subject import Subject
 from windtunnel.core.transformations import PARAMETERS, transformation_of
 from windtunnel.params.attacks import AttackEntry
-from windtunnel.params.entry import Budget
-from windtunnel.records.artifacts import Artifacts, read_artifacts
-from windtunnel.records.files import METADATA_FILE
+from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.storage import KEPT
 
 
@@ -49,47 +45,12 @@ class Prior:
         return digest.hexdigest()
 
 
-def entry_digest(entry: AttackEntry, budget: Budget) -> str:
-    """Return the sha256 of all params that decide an attack, stored in its provenance as `entry`."""
-    text = json.dumps(
-        [
-            entry.model_dump(mode="json", exclude={"visualisers", "show_sample_names", "storage"}),
-            str(entry.budget.over(budget)),
-        ],
-        sort_keys=True,
-    )
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def read_prior(
-    where: str, entry: AttackEntry, root: Path, attacks: Mapping[str, AttackEntry], budget: Budget
-) -> dict[str, Artifacts]:
-    """Return the results on disk, under `root`, that `entry.on` names; missing ones are omitted, and `prior_of` refuses them.
-
-    DVC's foreach cannot make one entry depend on another's output, so a result of other params is told apart here.
-    Raises UserError for a result of other params than the effective ones.
-    """
-    results = {}
-    for name in entry.on.survivors_of if entry.on else []:
-        if not (root / name / METADATA_FILE).is_file():
-            continue
-        results[name] = read_artifacts(root / name)
-        if results[name].metadata.failure:
-            continue
-        if results[name].metadata.provenance.extra.get("entry") != entry_digest(attacks[name], budget):
-            raise PrerequisiteError(
-                f"{where}.on.survivors_of: the result of attacks.{name} on disk is of other params; run "
-                f"`dvc repro attack@{name}` first"
-            )
-    return results
-
-
 def prior_of(
     where: str, entry: AttackEntry, subject: Subject, budget: PerturbationBudget, results: Mapping[str, Artifacts]
 ) -> Prior:
     """Return the samples that the attacks named in `entry.on` broke within `budget`, measured and evaluated.
 
-    Raises UserError where a result is missing or of another model, and for a targeted attack, whose objective the others did not have.
+    Raises UserError where a result is missing, and for a targeted attack, whose objective the others did not have.
     """
     inputs = subject.dataset.inputs
     broken, pictured = (torch.full((len(inputs),), flag) for flag in (False, True))
@@ -110,14 +71,6 @@ def prior_of(
                 f"or use library: windtunnel, algorithm: standard, which runs its attacks on survivors by itself"
             )
         artifacts = results[name]
-        failure = artifacts.metadata.failure
-        if failure and failure.is_temporary:
-            raise InfrastructureError(f"{where}.on.survivors_of: attacks.{name} failed, and runs again")
-        if artifacts.metadata.provenance.model_digest != subject.classifier.digest:
-            raise PrerequisiteError(
-                f"{where}.on.survivors_of: the result of attacks.{name} on disk is of another model; run "
-                f"`dvc repro attack@{name}` first"
-            )
         pairs = [(position[s], i) for i, s in enumerate(artifacts.sample_names) if s in position]
         if not pairs:
             continue

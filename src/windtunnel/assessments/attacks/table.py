@@ -48,5 +48,4 @@ DEPENDS = Depends(
     _options,
     files=lambda attack: other_models({f"transfer_to.{key}": model for key, model in attack.transfer_to.items()}),
     code=_code,
-    builds_on=lambda attack: tuple(("attack", name) for name in (attack.on.survivors_of if attack.on else ())),
 )

@@ -29,7 +29,7 @@ from windtunnel.assessments.verification.cascade.steps import (
     steps_of,
 )
 from windtunnel.assessments.verification.cascade.task import Ledger, VerificationTask
-from windtunnel.assessments.verification.falsifier import known_examples, read_examples, without_images
+from windtunnel.assessments.verification.falsifier import known_examples, without_images
 from windtunnel.assessments.verification.rates import bounds_metrics, verdict_rates
 from windtunnel.assessments.verification.table import ROWS
 from windtunnel.core import scratch
@@ -226,5 +226,4 @@ def verification_metrics(
 
 def run(task: Task[VerificationEntry]) -> AssessmentResult:
     """Run one verification."""
-    results = read_examples(task.where, task.entry.examples_from, task.layout.robustness)
-    return assess(task.name, task.entry, task.budget, task.subject, results)
+    return assess(task.name, task.entry, task.budget, task.subject, task.earlier)

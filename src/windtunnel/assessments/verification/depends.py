@@ -32,4 +32,4 @@ def _code(entry: VerificationEntry) -> Iterator[str]:
         yield assess.module
 
 
-DEPENDS = Depends(_options, code=_code, builds_on=lambda entry: tuple(("attack", name) for name in entry.examples_from))
+DEPENDS = Depends(_options, code=_code)

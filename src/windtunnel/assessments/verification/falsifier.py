@@ -7,8 +7,7 @@ where the nearest one may be a dead end. Sources: Madry et al. 2018 (arXiv 1706.
 
 import copy
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -18,11 +17,9 @@ from windtunnel.core import scratch
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Caveat, Norm
 from windtunnel.core.distances import distance, within
-from windtunnel.core.errors import PrerequisiteError
 from windtunnel.core.scratch import finite_samples, put_samples
 from windtunnel.core.subject import Subject
-from windtunnel.records.artifacts import Artifacts, read_artifacts
-from windtunnel.records.files import METADATA_FILE
+from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.storage import KEPT
 
 STEPS, RESTARTS = 40, 3
@@ -199,17 +196,6 @@ def _descend(
             _, corner = region.minimum(gradient.cpu(), indices)
             x = x.detach() + 2 / (i + 2) * (corner.to(x) - x.detach())
     return region.points(best.cpu(), indices).float().view(shape), least.cpu()
-
-
-def read_examples(where: str, names: Sequence[str], root: Path) -> dict[str, Artifacts]:
-    """Return the results of the attacks `names` under `root`. Raises PrerequisiteError where one has not run yet."""
-    for name in names:
-        if not (root / name / METADATA_FILE).is_file():
-            raise PrerequisiteError(
-                f"{where}.examples_from: no result of attacks.{name} is on disk; run `dvc repro attack@{name}` first, "
-                f"or leave examples_from out: the cascade has a falsifier of its own"
-            )
-    return {name: read_artifacts(root / name) for name in names}
 
 
 def without_images(results: Mapping[str, Artifacts]) -> Iterator[Caveat]:

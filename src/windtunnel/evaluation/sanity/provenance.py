@@ -48,7 +48,7 @@ def no_stale_cache(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
     """A cached result of other library versions is not what this environment would give.
 
     Nor is one that began with the examples of another assessment (`survivors_of`, `examples_from`) which have changed
-    since: DVC cannot know that one entry of params.yaml uses the result of another.
+    since.
     """
     for assessment in evidence.assessments:
         versions = assessment.metadata.provenance.packages.items()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from windtunnel.assessments.run import compute, finish_entry, task_on
@@ -30,7 +32,7 @@ GIVEN = "given:directly"  # what params say of data or a model that nobody has t
 def assess_subject(
     params: Params, subject: Subject, train: Dataset | None, *, checked: bool = True, is_alone: bool = False
 ) -> Result:
-    """Every entry of `params` on `subject`, in the order in which `dvc repro` runs them; nothing is read or written elsewhere.
+    """Every entry of `params` on `subject`, those that others build on first; nothing is read or written elsewhere.
 
     train: the training split, for the generative models and the checks of leakage. checked: whether the sanity checks run.
     is_alone: a failed entry is not printed, since the caller raises it.
@@ -40,7 +42,7 @@ def assess_subject(
     folder = tempfile.TemporaryDirectory(prefix="windtunnel-")
     layout = Layout(Path(folder.name))
     tasks = []
-    for of, name, entry in entries(params):
+    for of, name, entry in in_order(params):
         resolved = resolved_directly(params, of, name, entry)
         resolved.write(layout.resolved)  # for the entries that build on it
         tasks.append((families()[of], task_on(families()[of], resolved, subject, layout)))
@@ -62,6 +64,13 @@ def assess_subject(
         write_sanity(params, subject, layout, time.time(), train)
     write_summary(params, subject, layout, time.time())
     return Result(params, layout, folder)
+
+
+def in_order(params: Params) -> Iterator[tuple[str, str, Entry]]:
+    """Yield (family, name, entry) of every assessment, those that others build on before these."""
+    by_name = {name: (of, name, entry) for of, name, entry in entries(params)}
+    graph = {name: [reference.name for reference in entry.references()] for name, (_, _, entry) in by_name.items()}
+    return (by_name[name] for name in TopologicalSorter(graph).static_order())
 
 
 def resolved_directly(params: Params, family: str, name: str, entry: Entry) -> Resolved:

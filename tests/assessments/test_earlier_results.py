@@ -1,0 +1,95 @@
+"""An entry that builds on others reads their results of the present params, or computes them first."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from windtunnel.assessments.run import earlier_result, result_of, take_back, task_on
+from windtunnel.assessments.task import Task
+from windtunnel.core.subject import Subject
+from windtunnel.evaluation.validate import validate
+from windtunnel.operations.api.pipeline import in_order, resolved_directly
+from windtunnel.params.entry import Entry
+from windtunnel.params.load import entries
+from windtunnel.records.artifacts import read_artifacts, write_artifacts
+from windtunnel.records.layout import HERE
+from windtunnel.registry.plugins import families
+
+PGD = {"library": "torchattacks", "algorithm": "PGD", "budget": {"norm": "Linf", "epsilon": 0.1, "steps": 1}}
+CROWN = {"library": "windtunnel", "algorithm": "cascade", "steps": ["crown"], "examples_from": ["pgd"]}
+
+
+def tasks(subject: Subject, **blocks: object) -> dict[str, Task[Entry]]:
+    """Return the tasks of a params.yaml in the current directory, by name, as `resolve` leaves them."""
+    raw = {
+        "data": {"source": "digits"},
+        "model": {"source": "train"},
+        "budget": {"norm": "Linf", "epsilon": 0.1},
+        "seed": subject.seed,
+    }
+    params, of_run = validate({**raw, **blocks}, "params"), {}
+    for of, name, entry in entries(params):
+        resolved = resolved_directly(params, of, name, entry)
+        resolved.write()
+        of_run[name] = task_on(families()[of], resolved, subject)
+    return of_run
+
+
+@pytest.fixture
+def subject(digits_subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
+    monkeypatch.chdir(tmp_path)
+    return digits_subject.choose(40, "first", 0)
+
+
+def test_examples_of_an_attack_of_other_params_do_not_falsify(subject: Subject) -> None:
+    weak = tasks(subject, attacks={"pgd": PGD}, verification={"crown": CROWN})
+    written = write_artifacts(
+        result_of(families()["attacks"], weak["pgd"]), HERE.robustness / "pgd", subject, started=0.0
+    )
+    (reference,) = weak["crown"].entry.references()
+    assert earlier_result(weak["crown"], reference).directory == written.directory
+    strong = {**PGD, "budget": {**PGD["budget"], "steps": 10}}
+    now = tasks(subject, attacks={"pgd": strong}, verification={"crown": CROWN})["crown"]
+    again = earlier_result(now, reference)
+    assert again.directory != written.directory
+    assert again.metadata.call_kwargs["steps"] == 10
+    found = result_of(families()["verification"], now)
+    assert found.kwargs["examples_from"] == {"pgd": again.digest()}
+    assert found.metrics["decided_by"]["examples"] == int((again.tensor("verdicts")[subject.clean_correct] == 1).sum())
+
+
+def test_a_result_that_is_not_there_is_computed_once_and_its_own_stage_takes_it_back(
+    subject: Subject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = tasks(subject, attacks={"pgd": PGD}, verification={"crown": CROWN})["crown"]
+    (reference,) = task.entry.references()
+    first = earlier_result(task, reference)
+    assert "verification.crown.examples_from: computes attacks.pgd first" in capsys.readouterr().out
+    assert earlier_result(task, reference).directory == first.directory
+    assert not capsys.readouterr().out
+    back = take_back(first.directory.name, HERE.robustness / "pgd", subject)
+    assert back is not None
+    assert back.digest() == read_artifacts(HERE.robustness / "pgd").digest()
+    assert earlier_result(task, reference).directory == HERE.robustness / "pgd"
+
+
+def test_a_result_of_another_model_is_computed_again(subject: Subject) -> None:
+    task = tasks(subject, attacks={"pgd": PGD}, verification={"crown": CROWN})["crown"]
+    (reference,) = task.entry.references()
+    first = earlier_result(task, reference)
+    other = replace(subject, classifier=replace(subject.classifier, digest="another"))
+    again = earlier_result(replace(task, all_samples=other, subject=other), reference)
+    assert again.metadata.provenance.model_digest == "another"
+    assert torch.equal(again.tensor("verdicts"), first.tensor("verdicts"))
+
+
+def test_entries_that_others_build_on_come_first() -> None:
+    raw = {
+        "data": {"source": "digits"},
+        "model": {"source": "train"},
+        "budget": {"norm": "Linf", "epsilon": 0.1},
+        "attacks": {"rest": {**PGD, "on": {"survivors_of": ["pgd"]}}, "pgd": PGD},
+    }
+    assert [name for _, name, _ in in_order(validate(raw, "params"))] == ["pgd", "rest"]
