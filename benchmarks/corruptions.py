@@ -72,8 +72,8 @@ def library_loop(n: int, side: int, names: list[str]) -> dict[str, object]:
     return {"seconds": sum(times.values()), "by_name": times, "failed": failed}
 
 
-def suite(n: int, side: int, names: list[str], workers: int) -> dict[str, object]:
-    """Our suite with a linear model, as the peer's script has it."""
+def suite(n: int, side: int, names: list[str], workers: int | None) -> dict[str, object]:
+    """Our suite with a linear model, as the peer's script has it; workers: None for as many as a run would start."""
     import torch
     from torch import nn
 
@@ -93,7 +93,8 @@ def suite(n: int, side: int, names: list[str], workers: int) -> dict[str, object
     classes = tuple(map(str, range(10)))
     data = Dataset(inputs, torch.arange(n) % 10, tuple(map(str, range(n))), classes)
     entry = CorruptionEntry(corruptions=tuple(names), severities=SEVERITIES)
-    os.environ[VARIABLE] = f"processes:{workers}" if workers > 1 else "here"
+    if workers is not None:
+        os.environ[VARIABLE] = f"processes:{workers}" if workers > 1 else "here"
     subject = subject_of(model, data)
     with tempfile.TemporaryDirectory() as folder:
         batch_runner.CHECKPOINTS = Path(folder)

@@ -73,7 +73,7 @@ def test_bytes_equal_the_librarys_when_it_is_seeded_the_same_way(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("severity", range(1, 6))
-@pytest.mark.parametrize("name", ["glass_blur", "zoom_blur", "brightness", "saturate", "frost"])
+@pytest.mark.parametrize("name", ["glass_blur", "zoom_blur", "motion_blur", "snow", "brightness", "saturate", "frost"])
 def test_what_is_faster_than_the_library_has_its_bytes_at_every_severity_and_shape(name, severity):
     for image in (picture(64), np.ascontiguousarray(picture(128)[:, :45])):
         ours, theirs = corrupt_image(image, name, severity, 3), libraries_own(image, name, severity, 3)

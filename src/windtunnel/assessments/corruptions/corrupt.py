@@ -7,12 +7,14 @@ fog, glass_blur, gaussian_blur and defocus_blur.
 import functools
 import importlib.util
 import inspect
+import math
 import sys
 import types
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from unittest.mock import patch
 
@@ -155,11 +157,62 @@ def _by_channel(
     return np.stack([zoom(channel, factors[:2], order=order) for channel in channels], axis=-1)
 
 
+@contextmanager
+def _motion_blurred_in_chunks(_: int) -> Iterator[None]:
+    # The library copies the image for every step of the motion.
+    module = import_module("imagecorruptions.corruptions")
+    with patch.object(module, "_motion_blur", _motion_blur):
+        yield
+
+
+def _motion_blur(image: np.ndarray, radius: int, sigma: float, angle: float) -> np.ndarray:
+    """Blur an image (H, W) or (H, W, 3) along a line, float64: the library's sums in its order, in chunks that fit the cache.
+
+    Args:
+        image: Pixels, whose border is repeated outside.
+        radius: Half the length of the motion, pixels.
+        sigma: Standard deviation of the weights along it, pixels.
+        angle: Direction, degrees.
+
+    """
+    module = import_module("imagecorruptions.corruptions")
+    height, width = image.shape[:2]
+    length = module.getOptimalKernelWidth1D(radius, sigma)
+    weights = module.getMotionBlurKernel(length, sigma)
+    down, right = length * np.sin(np.deg2rad(angle)), length * np.cos(np.deg2rad(angle))
+    steps = [
+        tuple(-math.ceil(i * side / math.hypot(down, right) - 0.5) for side in (down, right)) for i in range(length)
+    ]
+    inside = takewhile(lambda step: abs(step[0]) < height and abs(step[1]) < width, steps)
+    padded = np.pad(image.astype(np.float64), [(length, length), (length, length), (0, 0)][: image.ndim], mode="edge")
+    # A step of the motion is an offset in the memory of the padded image, so that all arrays are contiguous.
+    column, row = math.prod(image.shape[2:]), math.prod(padded.shape[1:])
+    pixels, start = padded.ravel(), length * (row + column)
+    offsets = [start - down * row - right * column for down, right in inside]
+    blurred = np.zeros(height * row)
+    end = len(blurred) - 2 * length * column
+    for left in range(0, end, _CHUNK):
+        total = blurred[left : min(left + _CHUNK, end)]
+        product = np.empty_like(total)
+        for weight, offset in zip(weights, offsets, strict=False):
+            total += np.multiply(pixels[offset + left :][: len(total)], weight, out=product)
+    return blurred.reshape(height, *padded.shape[1:])[:, :width]
+
+
+@contextmanager
+def _snow(seed: int) -> Iterator[None]:
+    with _zoomed_by_channel(seed), _motion_blurred_in_chunks(seed):
+        yield
+
+
+_CHUNK = 2**15  # values
 _POINTWISE = frozenset({"brightness", "saturate"})  # these draw nothing, and look at one pixel at a time
 _MENDED = {
     "impulse_noise": _own_generator_seeded,
     "spatter": _no_division_by_zero,
     "frost": _textures_read_once,
+    "motion_blur": _motion_blurred_in_chunks,
+    "snow": _snow,
     "zoom_blur": _zoomed_by_channel,
 }
 

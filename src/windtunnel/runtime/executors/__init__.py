@@ -18,7 +18,7 @@ from windtunnel.runtime.placement import inside_a_unit, is_inside_a_unit, placem
 
 U = TypeVar("U")
 R = TypeVar("R")
-# Worker processes for expensive work (solvers, large corruption suites) where no executor is configured.
+# Worker processes for expensive work (solvers) where no executor is configured.
 DEFAULT_WORKERS = 2
 
 
