@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.distances import DISTANCE
 from windtunnel.evaluation.witness.balls import Ball
+from windtunnel.evaluation.witness.inner import inner_classifier
 from windtunnel.evaluation.witness.search import Target, WitnessResult, search
 
 SHAPE, N = (1, 6, 6), 40
@@ -33,7 +35,8 @@ def target_of(module: nn.Module, ball: Ball, *, gradients: bool = True) -> Targe
         parameter.requires_grad_(False)
     classifier = Classifier(module.eval(), 2, SHAPE, frozenset(Capability), "digest", "test")
     known = samples(seed=9)
-    return Target(classifier, ball, gradients, False, None, known, classifier.predict(known))
+    inner = inner_classifier(classifier, known, classifier.predict(known)) if gradients else None
+    return Target(classifier, ball, gradients, False, None, inner, known, classifier.predict(known))
 
 
 def samples(n: int = N, seed: int = 0) -> Tensor:
@@ -143,3 +146,47 @@ def test_logits_that_are_not_finite_break_a_sample() -> None:
     target = target_of(Overflowing(), Ball(Norm.LINF, 0.1), gradients=False)
     found = search(target, inputs, torch.zeros(4, dtype=torch.int64), range(4), 10**5)
     assert found.broken.all()
+
+
+class Around(nn.Module):
+    """The linear model between a function of its input and one of its logits."""
+
+    def __init__(self, before: Callable[[Tensor], Tensor], after: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.network, self.before, self.after = linear(), before, after
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(self.network(self.before(x)))
+
+
+def same(x: Tensor) -> Tensor:
+    return x
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(lambda x: (x * 15).round() / 15, same), (same, lambda z: z.detach()), (lambda x: 2 * x.detach() - x, same),
+     (lambda x: (((x - 0.4) / 0.3) * 15).round() / 15 * 0.3 + 0.4, lambda z: (z * 50).round())],
+    ids=["rounding", "detached", "wrong sign", "rounding after normalisation, large rounded logits"],
+)  # fmt: skip
+def test_gradients_of_the_network_inside_get_past_what_stands_around_it(before, after) -> None:
+    ball, inputs = Ball(Norm.LINF, EPSILON[Norm.LINF]), samples()
+    target = target_of(Around(before, after), ball)
+    assert target.inner is not None
+    found = searched(target, inputs)
+    assert "gradient of the inner network" in found.methods
+    truth = can_be_broken(linear(), ball, inputs)
+    assert int(found.broken.sum()) >= 0.8 * int(truth.sum())
+    answers = target.classifier.predict(found.examples[found.broken])  # of the model itself
+    assert (answers != target.classifier.predict(inputs[found.broken])).all()
+
+
+def test_a_normalisation_alone_hides_no_network() -> None:
+    for module in (Around(lambda x: (x - 0.4) / 0.3, same), linear()):
+        assert target_of(module, Ball(Norm.L2, 0.3)).inner is None
+
+
+def test_hooks_that_look_for_the_network_inside_leave_the_model() -> None:
+    module = Around(lambda x: x.round(), same)
+    target_of(module, Ball(Norm.L2, 0.3))
+    assert not any(part._forward_hooks for part in module.modules())

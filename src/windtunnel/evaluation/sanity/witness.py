@@ -23,6 +23,8 @@ from windtunnel.evaluation.sanity.model import is_random
 from windtunnel.evaluation.sanity.probes import largest_linf
 from windtunnel.evaluation.summary.evidence import PerturbationBall, region_evidence
 from windtunnel.evaluation.witness.balls import Ball
+from windtunnel.evaluation.witness.inner import PASSES as INNER_PASSES
+from windtunnel.evaluation.witness.inner import inner_classifier
 from windtunnel.evaluation.witness.parameters import search_parameters
 from windtunnel.evaluation.witness.search import Target, WitnessResult, search, train_student, witness_passes
 from windtunnel.records.result import Tensors
@@ -166,6 +168,10 @@ def _testimonies(evidence: Evidence) -> list[Testimony]:
     with seeded(derive_seed(seed, "witness")):
         random_model = is_random(evidence)
         passes_left, known_samples, student = passes_allowed(evidence), _known(evidence), _surrogate(evidence)
+        gradients, inner = Capability.AUTOGRAD in classifier.capabilities, None
+        if gradients:
+            inner = inner_classifier(classifier, evidence.data.inputs, evidence.data.targets)
+            passes_left -= INNER_PASSES if inner else 0
         testimonies_found = []
         for number, claim in enumerate(claims):
             share, epsilon = passes_left // (len(claims) - number), claim.region.epsilon
@@ -176,8 +182,7 @@ def _testimonies(evidence: Evidence) -> list[Testimony]:
                 result = search_parameters(classifier, transformation, epsilon, inputs, labels, seeds, share)
             else:
                 ball = Ball(claim.region.norm, epsilon, *evidence.data.value_range)
-                gradients = Capability.AUTOGRAD in classifier.capabilities
-                target = Target(classifier, ball, gradients, random_model, student, *known_samples)
+                target = Target(classifier, ball, gradients, random_model, student, inner, *known_samples)
                 result = search(target, inputs, labels, seeds, share)
                 reached = result.passes > 0
                 indices, result = indices[reached], result.at(reached)
@@ -225,12 +230,13 @@ def witness_finds_nothing(evidence: Evidence, limit: float) -> CheckResult:
 
     A transformation's parameters are searched on a grid and at random.
     At every other budget a random part of the samples that survived, and of those that are certified, is attacked: with gradients of the
-    margin and of cross entropy where the model has any, by random search, towards the nearest samples of other classes, and with
-    examples made on a surrogate (`sanity.surrogate`, or a small student of the model). It makes at most a fifth of the passes of the
-    run's attacks, or 20 x 200 where that is more; `sanity.queries` bounds what a Python function is asked. WARN where the lower 95 %
-    bound of (share of the tried samples that it broke x share that survived) is above the threshold, HARD above 10 points, and HARD
-    for any certified sample that it breaks. Where only attacks that minimise the distance worked at a budget other than the run's own it
-    is WARN: they report distances. The examples are stored: robustness_data.pt of the checks, key `witness`.
+    margin and of cross entropy where the model has any, by random search, towards the nearest samples of other classes, with examples
+    made on a surrogate (`sanity.surrogate`, or a small student of the model), and with gradients of the network inside the model, past
+    a purifier, a detector or rounding around it. It makes at most a fifth of the passes of the run's attacks, or 20 x 200 where that is
+    more; `sanity.queries` bounds what a Python function is asked. WARN where the lower 95 % bound of (share of the tried samples that it
+    broke x share that survived) is above the threshold, HARD above 10 points, and HARD for any certified sample that it breaks. Where
+    only attacks that minimise the distance worked at a budget other than the run's own it is WARN: they report distances. The examples
+    are stored: robustness_data.pt of the checks, key `witness`.
     """
     witnessed = testimonies(evidence)
     false = [_false_certificates(evidence, testimony) for testimony in witnessed]

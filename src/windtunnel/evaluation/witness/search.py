@@ -31,6 +31,7 @@ _TRAINING_STEPS, _BATCH, _RATE = 40, 128, 8e-3  # of Adam, for the student that 
 STEPS = 10  # of one gradient search
 SQUARES = (30, 60)  # queries of the two random searches
 SURROGATE_STEPS = 20
+INNER_LOOKS = 2  # points of an ascent through the inner network that the model itself is asked about
 NEIGHBOURS = 3  # samples of other classes that each sample is moved towards
 _MOMENTUM = 0.75
 _REPEATS = 9  # passes that confirm an example of a random model
@@ -49,6 +50,7 @@ class Target:
     """Subject of a search: a model, the ball around each sample, and other samples that the model puts into classes.
 
     is_random: whether the model's answers to one input differ. surrogate: another model, whose adversarial examples are tried.
+    inner: the network inside the model, without what stands before and after it, whose gradients are tried.
     known_inputs (m, ...), known_classes int64 (m,): samples to move towards. gradients: whether the model has any.
     """
 
@@ -57,6 +59,7 @@ class Target:
     gradients: bool
     is_random: bool
     surrogate: Classifier | None
+    inner: Classifier | None
     known_inputs: Tensor
     known_classes: Tensor
 
@@ -131,13 +134,18 @@ class _Searching:
         self._run("other samples", 2 * NEIGHBOURS, self._towards_others)
         if self.target.surrogate is not None:
             self._run("transfer", 1, self._transfer)
+        if self.target.inner is not None:
+            self._run("gradient of the inner network", gradient_passes + INNER_LOOKS, self._through_inner)
         self._run("random search", SQUARES[0], partial(self._squares, queries=SQUARES[0]))
         if has_gradients:
             towards = partial(self._ascend, loss=criterion.loss, at_random=True)
             self._run("gradient of cross entropy", gradient_passes, towards)
         self._run("random search", SQUARES[1], partial(self._squares, queries=SQUARES[1]))
         for rank in range(2 if has_gradients else 0):
-            self._run("targeted gradient", gradient_passes, partial(self._ascend, loss=None, rank=rank))
+            if self.target.inner is not None:
+                towards = partial(self._through_inner, rank=rank)
+                self._run("targeted gradient of the inner network", gradient_passes + INNER_LOOKS + 1, towards)
+            self._run("targeted gradient", gradient_passes + 1, partial(self._ascend, loss=None, rank=rank))
         if not has_gradients:
             self._run("random search", 2 * SQUARES[1], partial(self._squares, queries=2 * SQUARES[1]))
         return self.state
@@ -203,12 +211,10 @@ class _Searching:
             start = self.target.ball.project(self.best[rows] + (corner - clean) / 2, clean)
         if loss is None:
             self.state.passes[rows] += 1
-            logits = self.target.classifier.logits(clean).scatter(1, labels[:, None], -torch.inf)
-            aim = logits.topk(min(rank + 2, logits.shape[1] - 1), dim=1).indices[:, -1]
+            aim = _class_of_rank(self.target.classifier.logits(clean), labels, rank)
 
             def loss(z: Tensor, y: Tensor) -> Tensor:
-                pair = z.gather(1, torch.stack([aim[alive].to(z.device), y], 1))
-                return pair[:, 0] - pair[:, 1]
+                return _difference(aim[alive], z, y)
 
         alive = torch.arange(len(rows))
         iteration = ascend(self.target.classifier, self.target.ball, clean, labels, start, loss, STEPS)
@@ -241,6 +247,23 @@ class _Searching:
         for moved, _, _ in steps:
             points = moved
         self._keep(rows, points, self._margins(points, labels, rows))
+
+    def _through_inner(self, rows: Tensor, rank: int | None = None) -> None:
+        """Points on the way up the margin of the inner network, some of which the model itself is asked about.
+
+        rank: the margin is that of the class that comes `rank` behind the best wrong one at the start, if it is given.
+        """
+        clean, labels, target = self.inputs[rows], self.labels[rows], self.target
+        assert target.inner is not None
+        loss: Loss = target.classifier.criterion.margin_loss
+        if rank is not None:
+            self.state.passes[rows] += 1
+            loss = partial(_difference, _class_of_rank(target.inner.logits(clean), labels, rank))
+        iteration = ascend(target.inner, target.ball, clean, labels, clean, loss, STEPS, to_the_end=True)
+        for step, (points, _, _) in enumerate(iteration):
+            self.state.passes[rows] += 2 if step < STEPS else 1
+            if step and step * INNER_LOOKS % STEPS == 0:
+                self._keep(rows, points, self._margins(points, labels, rows))
 
     def _squares(self, rows: Tensor, queries: int) -> None:
         """Random search over squares, from the best known points (after Square: Andriushchenko et al. 2020, arXiv 1912.00049)."""
@@ -295,6 +318,18 @@ def ascend(
         velocity = _MOMENTUM * velocity + slope / scale
         corner = ball.maximise(velocity, clean[rows])
         points = corner if ball.norm is Norm.L0 else points + _step_length(step, steps) * (corner - points)
+
+
+def _class_of_rank(logits: Tensor, labels: Tensor, rank: int) -> Tensor:
+    """Return the class whose logit is `rank` places behind the best wrong one's, the last one where there are fewer; int64 (n,)."""
+    wrong = logits.scatter(1, labels[:, None], -torch.inf)
+    return wrong.topk(min(rank + 2, logits.shape[1] - 1), dim=1).indices[:, -1]
+
+
+def _difference(classes: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the logit of each class less that of its label, (n,)."""
+    pair = logits.gather(1, torch.stack([classes.to(logits.device), labels], 1))
+    return pair[:, 0] - pair[:, 1]
 
 
 def _step_length(step: int, steps: int) -> float:
