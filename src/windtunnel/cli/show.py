@@ -183,12 +183,13 @@ def _print_words(rows: Mapping[str, Metadata], checks: Sequence[FindingRecord], 
 
 def _show_one(metadata: Metadata, console: Console) -> None:
     meanings, metrics, rows = meanings_of(metadata.family), metadata.metrics, []
-    for key, value in metrics.items():
-        text = f"{len(value)} values" if isinstance(value, list) else _number(value)
+    for key in _without_ends(metrics):
+        value = metrics[key]
+        text = f"{len(value)} values" if isinstance(value, list) else _with_limits(metrics, key)
         rows.append((key, text, str(basis_of(metadata, key)), meanings.get(key, "")))
     where, n = _budget(metadata.semantics.perturbation), len(metadata.kwargs.sample_names)
     title = f"{metadata.name}: {metadata.library} {metadata.algorithm}{f', {where}' if where else ''}, {n} samples"
-    columns = headings("metric", "value", "of", "meaning", typed=("metric",), right=("value",))
+    columns = headings("metric", "value [interval]", "of", "meaning", typed=("metric",), right=("value [interval]",))
     print_table(console, columns, [("", rows)], title)
     _print_classifiers(metrics, console)
     _print_classes(metrics, console)
@@ -204,10 +205,15 @@ def _print_classifiers(metrics: Metrics, console: Console) -> None:
         return
     models = [row.model for row in rows]
     columns = headings("metric", *models, typed=("metric",), right=models)
-    ends = ("_ci_low", "_ci_high")
-    keys = dict.fromkeys(key for row in rows for key in row.numbers if not key.endswith(ends))
+    keys = dict.fromkeys(key for row in rows for key in _without_ends(row.numbers))
     lines = [(key, *(_with_limits(row.numbers, key) if key in row.numbers else "-" for row in rows)) for key in keys]
     print_table(console, columns, [("", lines)], "Every classifier on the same codes")
+
+
+def _without_ends(metrics: Mapping[str, Json]) -> list[str]:
+    """Return the names of the metrics, without the ends of intervals, which stand beside their metric."""
+    ends = {f"{key}{end}" for key in metrics for end in ("_ci_low", "_ci_high")}
+    return [key for key in metrics if key not in ends]
 
 
 def _with_limits(metrics: Mapping[str, Json], key: str) -> str:
