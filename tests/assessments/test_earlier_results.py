@@ -8,9 +8,12 @@ import torch
 
 from windtunnel.assessments.run import earlier_result, result_of, take_back, task_on
 from windtunnel.assessments.task import Task
+from windtunnel.core.contracts import Verdict
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.validate import validate
 from windtunnel.operations.api.pipeline import in_order, resolved_directly
+from windtunnel.operations.resolve.build import Resolver
+from windtunnel.operations.resolve.closure import Memory
 from windtunnel.params.entry import Entry
 from windtunnel.params.load import entries
 from windtunnel.records.artifacts import read_artifacts, write_artifacts
@@ -55,9 +58,11 @@ def test_examples_of_an_attack_of_other_params_do_not_falsify(subject: Subject) 
     again = earlier_result(now, reference)
     assert again.directory != written.directory
     assert again.metadata.call_kwargs["steps"] == 10
-    found = result_of(families()["verification"], now)
-    assert found.kwargs["examples_from"] == {"pgd": again.digest()}
-    assert found.metrics["decided_by"]["examples"] == int((again.tensor("verdicts")[subject.clean_correct] == 1).sum())
+    certificates = result_of(families()["verification"], now)
+    assert certificates.kwargs["examples_from"] == {"pgd": again.digest()}
+    assert certificates.metrics["decided_by"]["examples"] == int(
+        (again.tensor("verdicts")[subject.clean_correct] == 1).sum()
+    )
 
 
 def test_a_result_that_is_not_there_is_computed_once_and_its_own_stage_takes_it_back(
@@ -93,3 +98,61 @@ def test_entries_that_others_build_on_come_first() -> None:
         "attacks": {"rest": {**PGD, "on": {"survivors_of": ["pgd"]}}, "pgd": PGD},
     }
     assert [name for _, name, _ in in_order(validate(raw, "params"))] == ["pgd", "rest"]
+
+
+SMALL = {"budget": {"norm": "Linf", "epsilon": 0.05}}
+CROWN_SMALL = {"library": "auto-LiRPA", "algorithm": "crown", **SMALL}
+
+
+def test_an_attack_on_what_no_verification_certified_attacks_no_other_sample(subject: Subject) -> None:
+    attack = {**PGD, **SMALL, "on": {"uncertified_by": ["crown"]}}
+    task = tasks(subject, attacks={"rest": attack}, verification={"crown": CROWN_SMALL})["rest"]
+    result = result_of(families()["attacks"], task)
+    certificates = earlier_result(task, next(task.entry.references()))
+    certified = certificates.tensor("verdicts") == Verdict.VERIFIED
+    assert 5 < certified.sum() < subject.clean_correct.sum()
+    assert torch.equal(result.data["attacked"], subject.clean_correct & ~certified)
+    assert (result.data["verdicts"][certified] == Verdict.ATTACK_FAILED).all()
+    assert result.metrics["adversarial_accuracy"] >= certified.double().mean()
+    assert result.kwargs["uncertified_by"] == {"crown": certificates.digest()}
+    assert "uncertified_only" in [caveat.code for caveat in result.caveats]
+    wider = tasks(subject, attacks={"rest": {**attack, "budget": PGD["budget"]}}, verification={"crown": CROWN_SMALL})
+    attacked = result_of(families()["attacks"], wider["rest"]).data["attacked"]
+    assert torch.equal(attacked, subject.clean_correct)  # a certificate of a smaller ball says nothing
+
+
+def test_a_verification_takes_over_what_others_have_decided(subject: Subject) -> None:
+    on = {"survivors_of": ["pgd"], "uncertified_by": ["few"]}
+    blocks = {"few": {**CROWN_SMALL, "samples": {"n": 20}}, "rest": {**CROWN_SMALL, "on": on}, "alone": CROWN_SMALL}
+    of_run = tasks(subject, attacks={"pgd": {**PGD, **SMALL}}, verification=blocks)
+    few, rest, alone = (result_of(families()["verification"], of_run[name]).data for name in blocks)
+    by_few = few["verdicts"] == Verdict.VERIFIED
+    kwargs = result_of(families()["verification"], of_run["rest"]).kwargs
+    assert 5 < by_few.sum() < 20
+    took_over = rest["decided_by"] == kwargs["decided_by_names"].index("certificates")
+    assert torch.equal(took_over[:20], by_few)
+    assert not took_over[20:].any()
+    assert torch.equal(rest["lower_margins"][took_over], few["lower_margins"][by_few])
+    assert torch.equal(rest["output_bounds"]["lower"][took_over], few["output_bounds"]["lower"][by_few])
+    assert torch.equal(rest["verdicts"] == Verdict.VERIFIED, alone["verdicts"] == Verdict.VERIFIED)
+    assert [*kwargs["uncertified_by"], *kwargs["survivors_of"]] == ["few", "pgd"]
+
+
+def test_a_change_of_an_entry_of_another_family_runs_what_builds_on_it_again(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / "memory.json")
+
+    def digests(domains: int) -> dict[str, str]:
+        search = {"library": "windtunnel", "algorithm": "branch-and-bound", "params": {"domains": domains}}
+        raw = {
+            "data": {"source": "digits"},
+            "model": {"source": "train"},
+            "budget": {"norm": "Linf", "epsilon": 0.1},
+            "verification": {"bab": search},
+            "attacks": {"pgd": {**PGD, "on": {"uncertified_by": ["bab"]}}, "other": PGD},
+        }
+        resolver = Resolver(validate(raw, "params"), memory, tmp_path)
+        labels = (("verify", "bab"), ("attack", "pgd"), ("attack", "other"))
+        return {name: resolver.entry(stage, name).digest for stage, name in labels}
+
+    before, after = digests(10), digests(20)
+    assert {name for name in before if before[name] != after[name]} == {"bab", "pgd"}

@@ -144,6 +144,30 @@ def test_attacks_on_the_survivors_of_each_other_are_refused_when_params_are_read
     validate({**MINIMAL, "attacks": {**attacks, "b": fgsm}})
 
 
+def test_entries_of_two_families_that_build_on_each_other_are_refused():
+    fgsm, crown = {"library": "torchattacks", "algorithm": "FGSM"}, {"library": "auto-LiRPA", "algorithm": "crown"}
+    attacks = {"a": {**fgsm, "on": {"uncertified_by": ["v"]}}}
+    verification = {"v": {**crown, "on": {"survivors_of": ["a"]}}}
+    assert "a circle, " in refusal(attacks=attacks, verification=verification)
+    validate({**MINIMAL, "attacks": attacks, "verification": {"v": crown}})
+
+
+@pytest.mark.parametrize(
+    ("on", "says"),
+    [
+        ({}, "attacks.a.on: names no entry"),
+        ({"uncertified_by": []}, "attacks.a.on.uncertified_by"),
+        ({"uncertified_by": ["b"]}, "attacks.a.on.uncertified_by: 'b' is not an entry of verification"),
+        ({"uncertified_by": ["s"]}, "attacks.a.on.uncertified_by: s certifies a smoothed model"),
+        ({"survivors_of": ["a"]}, "attacks.a.on.survivors_of: 'a' is not another entry of attacks"),
+    ],
+)
+def test_what_an_entry_builds_on_is_checked_when_params_are_read(on, says):
+    fgsm = {"library": "torchattacks", "algorithm": "FGSM"}
+    smoothing = {"library": "windtunnel", "algorithm": "smoothing"}
+    assert says in refusal(attacks={"a": {**fgsm, "on": on}, "b": fgsm}, verification={"s": smoothing})
+
+
 def test_a_mistake_in_a_named_budget_is_one_line_with_its_key():
     fgsm = {"library": "transformations", "algorithm": "grid", "budget": "turned"}
     message = refusal(budgets={"turned": {"rotation": "ten"}}, attacks={"a": fgsm})

@@ -19,7 +19,7 @@ from windtunnel.core.dataset import too_many
 from windtunnel.core.errors import InfrastructureError
 from windtunnel.core.references import load_object
 from windtunnel.core.subject import Subject
-from windtunnel.params.entry import Budget, Entry, Reference
+from windtunnel.params.entry import Budget, Entry, EntryReference
 from windtunnel.params.model import Model
 from windtunnel.params.resolved import FigureSpec, Resolved, read_resolved
 from windtunnel.records.artifacts import Artifacts, provenance, read_artifacts, write_artifacts, write_metadata
@@ -119,7 +119,7 @@ def result_of(family: Family, task: Task[Entry]) -> AssessmentResult:
     return _as_written(family.run()(replace(task, earlier=earlier)), family, task)
 
 
-def earlier_result(task: Task[Entry], reference: Reference) -> Artifacts:
+def earlier_result(task: Task[Entry], reference: EntryReference) -> Artifacts:
     """Return the result of an entry that `task` builds on; it is computed first where there is none of its present params.
 
     DVC's foreach cannot make one entry depend on another's output, and runs the families in a fixed order. What is computed
@@ -129,8 +129,8 @@ def earlier_result(task: Task[Entry], reference: Reference) -> Artifacts:
     family = families()[reference.family]
     resolved = read_resolved(family.stage, reference.name, task.layout.resolved)
     earlier = task_on(family, resolved, replace(task.all_samples, resolved=resolved.digest), task.layout)
-    kept = task.layout.root / KEPT / resolved.digest
-    for directory in (kept, task.layout.robustness / earlier.name):
+    own_directory = task.layout.root / KEPT / resolved.digest
+    for directory in (own_directory, task.layout.robustness / earlier.name):
         if (directory / METADATA_FILE).is_file() and _is_of(artifacts := read_artifacts(directory), earlier):
             return artifacts
     started, where = time.time(), f"{task.where}.{reference.key}"
@@ -141,7 +141,7 @@ def earlier_result(task: Task[Entry], reference: Reference) -> Artifacts:
     result = compute(family, earlier)
     if may_run_again(result):
         raise InfrastructureError(f"{where}: {earlier.where} failed, and runs again")
-    return write_artifacts(result, kept, earlier.subject, started=started)
+    return write_artifacts(result, own_directory, earlier.subject, started=started)
 
 
 def _is_of(artifacts: Artifacts, task: Task[Entry]) -> bool:

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 
-from windtunnel.params.entry import Block, Entry, Reference, key
+from windtunnel.params.entry import Entry, EntryReference, key
 from windtunnel.params.model import OtherModel
-
-
-class On(Block):
-    """Which samples an attack is run on."""
-
-    survivors_of: list[str] = Field(min_length=1, description="entries of attacks; only samples none of them broke")
+from windtunnel.params.on import On
 
 
 class AttackEntry(Entry):
@@ -40,12 +35,11 @@ class AttackEntry(Entry):
     search_precision: Literal["float32", "bfloat16"] = key(
         "float32", "of the model during the search; what counts is always evaluated in float32"
     )
-    on: On | None = key(None, "run only where other attacks failed")
+    on: On | None = key(None, "run only on samples that other entries left undecided")
 
-    def references(self) -> Iterator[Reference]:
-        """Yield the attacks whose survivors it is run on."""
-        for name in self.on.survivors_of if self.on else ():
-            yield Reference("on.survivors_of", "attacks", name)
+    def references(self) -> Iterator[EntryReference]:
+        """Yield the entries that it is run after."""
+        yield from self.on.references() if self.on else ()
 
 
 class QueryEntry(Entry):

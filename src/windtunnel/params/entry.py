@@ -246,7 +246,7 @@ class Storage(Block):
     )
 
 
-class Reference(NamedTuple):
+class EntryReference(NamedTuple):
     """Another entry whose result an entry reads: the key that names it, its family and its name."""
 
     key: str
@@ -289,7 +289,7 @@ class Entry(Block):
         """Number of samples whose images are kept."""
         return self.storage.inputs if self.storage and self.drops_images else "all"
 
-    def references(self) -> Iterator[Reference]:
+    def references(self) -> Iterator[EntryReference]:
         """Yield the entries of this run whose results it reads; none by default."""
         yield from ()
 

@@ -140,6 +140,8 @@ def _unknown_names(params: Params) -> Iterator[str]:
             if other not in choices:
                 what = f"{'another' if of == family else 'an'} entry of {of}"
                 yield unknown_word(f"{family}.{name}.{key}", other, choices, what=what)
+            elif key == "on.uncertified_by" and params.verification[other].algorithm == "smoothing":
+                yield f"{family}.{name}.{key}: {other} certifies a smoothed model, not this one; name another verification"
     try:
         TopologicalSorter({n: {r.name for r in of} - {n} for n, (_, of) in references.items()}).prepare()
     except CycleError as error:

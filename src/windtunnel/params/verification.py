@@ -7,7 +7,8 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from windtunnel.params.entry import Block, Entry, Number, Reference, Seconds, key
+from windtunnel.params.entry import Block, Entry, EntryReference, Number, Seconds, key
+from windtunnel.params.on import On
 
 _FINEST = 1e-6  # of the largest radius: radii are float32, and no search would end
 
@@ -98,10 +99,13 @@ class VerificationEntry(Entry):
     radius: Radius | None = key(None, "certified epsilon of each sample: {max: ..., tolerance: ...}")
     examples_from: tuple[str, ...] = key((), "cascade: attacks whose examples falsify; see docs/verification.md")
 
-    def references(self) -> Iterator[Reference]:
-        """Yield the attacks whose examples falsify."""
+    on: On | None = key(None, "run only on samples that other entries left undecided")
+
+    def references(self) -> Iterator[EntryReference]:
+        """Yield the entries that it is run after, and the attacks whose examples falsify."""
+        yield from self.on.references() if self.on else ()
         for name in self.examples_from:
-            yield Reference("examples_from", "attacks", name)
+            yield EntryReference("examples_from", "attacks", name)
 
     @property
     def solver_timeout(self) -> float:

@@ -71,6 +71,14 @@ class Artifacts:
         """Return the tensors below `key`, by name. Raises KeyError where the assessment has none there."""
         return tensors_in(self.data, key)
 
+    def common_samples(self, ids: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """(positions in `ids`, positions here), int64 (n,) each: the samples that both have."""
+        position = {sample: i for i, sample in enumerate(ids)}
+        pairs = [(position[sample], i) for i, sample in enumerate(self.sample_names) if sample in position]
+        return torch.tensor([i for i, _ in pairs], dtype=torch.int64), torch.tensor(
+            [j for _, j in pairs], dtype=torch.int64
+        )
+
     def digest(self) -> str:
         """Return the sha256 of robustness_data.pt on disk, which later stages record and sanity check G2 compares."""
         return file_digest(self.directory / DATA_FILE)

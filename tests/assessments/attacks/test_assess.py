@@ -19,11 +19,12 @@ from windtunnel.core.contracts import Norm, PerturbationBudget, Verdict
 from windtunnel.core.distances import distance, within
 from windtunnel.core.errors import UserError
 from windtunnel.core.subject import Subject
-from windtunnel.evaluation.summary.evidence import PerturbationBall, region_evidence
+from windtunnel.evaluation.summary.evidence import region_evidence
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
 from windtunnel.records.artifacts import read_artifacts, write_artifacts
 from windtunnel.records.files import DATA_FILE, file_digest
+from windtunnel.records.regions import PerturbationBall
 
 LINF = Budget(norm=Norm.LINF, epsilon=0.06)
 FIRST = [

@@ -18,12 +18,13 @@ from windtunnel.assessments.queries.figures import (
     SuccessCurvesVisualiser,
 )
 from windtunnel.core.contracts import Norm
-from windtunnel.evaluation.summary.evidence import PerturbationBall, region_evidence
+from windtunnel.evaluation.summary.evidence import region_evidence
 from windtunnel.operations.tracking.state import ChildState
 from windtunnel.params.attacks import QueryEntry
 from windtunnel.params.entry import Budget
 from windtunnel.params.results import Clean
 from windtunnel.records.artifacts import write_artifacts
+from windtunnel.records.regions import PerturbationBall
 
 ALL = (SuccessAgainstQueriesVisualiser(), QueryHistogramsVisualiser(), QueryGalleryVisualiser())
 

@@ -20,8 +20,8 @@ from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.model import _unusual
 from windtunnel.evaluation.sanity.run import registry, run_check
 from windtunnel.evaluation.sanity.samples import copies, fine_images
-from windtunnel.evaluation.summary.evidence import PerturbationBall
 from windtunnel.records.findings import FindingRecord
+from windtunnel.records.regions import PerturbationBall
 
 
 def dataset_of(inputs: Tensor, targets: Tensor, classes: int = 10) -> Dataset:

@@ -58,8 +58,8 @@ def assess(
 ) -> AssessmentResult:
     """Attack the samples that the model gets right; the others count as not robust without being attacked.
 
-    prior: the results that `entry.on.survivors_of` names, as they are on disk; samples they broke within this budget are
-    not attacked again.
+    prior: the results that `entry.on` names, as they are on disk; samples they broke within this budget are not attacked
+    again, nor those they certified.
     others: the models of `entry.transfer_to`, on which the finished examples are tried.
 
     Keys of robustness_data.pt beside the contract's: `perturbed_logits` float32 (N, K); `attacked` bool (N,);
@@ -92,7 +92,7 @@ def assess(
         "search_precision": entry.search_precision if entry.search_precision != "float32" else None,
         "adaptive": attack.outcome[0].record() if attack.outcome else None,
         "transfer_to": {key: other.digest for key, other in (others or {}).items()},
-        "survivors_of": {key: prior[key].digest() for key in attack.before.by} if prior else None,
+        **(entry.on.digests(prior or {}) if entry.on else {}),
     }
     return AssessmentResult(
         name=name,

@@ -46,6 +46,12 @@ def caveats_of(
             f"Attacked only the samples that survived {', '.join(before.by)}: attack_success_rate is over these samples, "
             f"adversarial_accuracy is the worst case over all these attacks together.",
         )
+    if before.certified_by:
+        yield Caveat(
+            "uncertified_only",
+            f"Attacked only the samples that {', '.join(before.certified_by)} did not certify: attack_success_rate is over "
+            f"these samples; the {int(before.certified.sum())} certified ones count as robust in adversarial_accuracy.",
+        )
     yield from target_is_label(data)
     if subject.dataset.inputs.shape[1] == 1 and any(run.row.three_channels for run in runs):
         yield Caveat(

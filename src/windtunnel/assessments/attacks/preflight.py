@@ -97,7 +97,7 @@ def _check_adaptive(where: str, entry: AttackEntry) -> None:
     """Raise UserError unless it is untargeted, and leaves the attacks of standard out only where others ran before."""
     if entry.target_classes is not None:
         raise UserError(f"{where}.target_classes: {entry.algorithm} breaks by any class; remove it")
-    if entry.params.get("standard") is False and entry.on is None:
+    if entry.params.get("standard") is False and not (entry.on and entry.on.survivors_of):
         raise UserError(
             f"{where}.params.standard: false leaves the attacks of standard out; name those that ran in their place: "
             f"{where}.on: {{survivors_of: [...]}}"
@@ -230,6 +230,6 @@ def _check_objective(where: str, entry: AttackEntry, row: AttackRow, dataset: Da
         )
         use = f"; {', '.join(fitting[:4])} can" if fitting else "; remove it"
         raise IncompatibleError(f"{where}.target_classes: {entry.library} {name} cannot aim at a class{use}")
-    if entry.on is not None:
+    if entry.on is not None and entry.on.survivors_of:
         raise UserError(f"{where}.on: survivors of untargeted attacks mean nothing to a targeted one; remove one")
     check_chosen_targets(where, entry.target_classes, entry.samples, dataset)

@@ -67,9 +67,9 @@ class BestResults:
 
     @classmethod
     def start(cls, subject: Subject, aims: Tensor | None, before: Prior, norm: Norm) -> BestResults:
-        """Return the state before any attack, with the samples that the attacks of `before` broke."""
+        """Return the state before any attack, with the samples that the entries of `before` broke or certified."""
         n = len(subject.dataset)
-        attacked = subject.clean_correct & ~before.broken & has_aim(subject, aims)
+        attacked = subject.clean_correct & ~before.broken & ~before.certified & has_aim(subject, aims)
         flags = [torch.zeros(n, dtype=torch.bool) for _ in range(5)]
         return cls(
             attacked=attacked,

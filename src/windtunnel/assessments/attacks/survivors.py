@@ -1,4 +1,4 @@
-"""`on: {survivors_of: [...]}`: samples that other attacks broke, with their adversarial examples."""
+"""`on: {...}` of an attack: samples that other entries broke, with their adversarial examples, or certified."""
 
 import hashlib
 from collections.abc import Mapping
@@ -16,16 +16,17 @@ from windtunnel.core.subject import Subject
 from windtunnel.core.transformations import PARAMETERS, transformation_of
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.regions import certified_samples
 from windtunnel.records.storage import KEPT
 
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """Examples of earlier attacks for N samples: which are `broken`, by which inputs, logits and distances under every norm.
+    """Results of earlier entries for N samples: which are `broken`, by which inputs, logits and distances under every norm.
 
     Rows that are not broken are the clean ones. by: names of the attacks that were asked. pictured: bool (N,), whose inputs
     are known; of a sample whose image the earlier attack did not keep, `perturbed` is NaN. parameters: float32 (N, P) of the
-    transformations that made them, the identity for none.
+    transformations that made them, the identity for none. certified: bool (N,), by the verifications `certified_by`.
     """
 
     broken: Tensor
@@ -34,7 +35,9 @@ class Prior:
     distances: Mapping[Norm, Tensor]
     pictured: Tensor
     parameters: Tensor
+    certified: Tensor
     by: tuple[str, ...] = ()
+    certified_by: tuple[str, ...] = ()
 
     def digest(self) -> str:
         """Return a digest that changes with the examples, so that a checkpoint of other survivors is not continued."""
@@ -42,13 +45,15 @@ class Prior:
         if self.by:
             for part in sample_parts(self.perturbed):
                 digest.update(self.perturbed[part].contiguous().numpy().data)
+        if self.certified_by:
+            digest.update(self.certified.numpy().data)
         return digest.hexdigest()
 
 
 def prior_of(
     where: str, entry: AttackEntry, subject: Subject, budget: PerturbationBudget, results: Mapping[str, Artifacts]
 ) -> Prior:
-    """Return the samples that the attacks named in `entry.on` broke within `budget`, measured and evaluated.
+    """Return the samples that the entries named in `entry.on` broke, measured and evaluated, or certified within `budget`.
 
     Raises UserError where a result is missing, and for a targeted attack, whose objective the others did not have.
     """
@@ -59,22 +64,18 @@ def prior_of(
     identity = torch.tensor(transformation.identity if transformation else ())
     parameters = identity.expand(len(inputs), -1).clone()
     if entry.on is None:
-        return Prior(broken, inputs, subject.clean_logits, distances, pictured, parameters)
-    if entry.target_classes is not None:
+        return Prior(broken, inputs, subject.clean_logits, distances, pictured, parameters, broken)
+    if entry.target_classes is not None and entry.on.survivors_of:
         raise UserError(f"{where}.on: survivors of untargeted attacks mean nothing to a targeted one; remove one")
     perturbed, logits = scratch.copy_of(inputs), subject.clean_logits.clone()
-    position = {sample: i for i, sample in enumerate(subject.dataset.ids)}
-    for name in entry.on.survivors_of:
+    for key, family, name in entry.on.references():
         if name not in results:
-            raise PrerequisiteError(
-                f"{where}.on.survivors_of: no result of attacks.{name} is on disk; run `dvc repro attack@{name}`, "
-                f"or use library: windtunnel, algorithm: standard, which runs its attacks on survivors by itself"
-            )
+            raise PrerequisiteError(f"{where}.{key}: no result of {family}.{name} is given")
+    for name in entry.on.survivors_of:
         artifacts = results[name]
-        pairs = [(position[s], i) for i, s in enumerate(artifacts.sample_names) if s in position]
-        if not pairs:
+        mine, theirs = artifacts.common_samples(subject.dataset.ids)
+        if not len(mine):
             continue
-        mine, theirs = (torch.tensor(column) for column in zip(*pairs, strict=True))
         examples, answers = artifacts.tensor("perturbed_inputs"), _answers(subject, artifacts, theirs)
         # Of an image that is not there, its distance under the other norms cannot be measured later.
         norms = [*DISTANCE, budget.norm] if KEPT in artifacts.data else [budget.norm]
@@ -96,7 +97,9 @@ def prior_of(
                 parameters[attacked, i] = table[column][theirs[new]]
     shown = broken & pictured
     logits[shown] = subject.classifier.logits(perturbed[shown])
-    return Prior(broken, perturbed, logits, distances, pictured, parameters, tuple(entry.on.survivors_of))
+    certified = certified_samples(entry.on.uncertified_by, results, subject.dataset.ids, budget)
+    by = tuple(entry.on.survivors_of), tuple(entry.on.uncertified_by)
+    return Prior(broken, perturbed, logits, distances, pictured, parameters, certified, *by)
 
 
 def _answers(subject: Subject, artifacts: Artifacts, indices: Tensor) -> Tensor:

@@ -41,11 +41,14 @@ from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget
 from windtunnel.params.verification import Radius, VerificationEntry
 from windtunnel.records.artifacts import Artifacts, base_data, base_kwargs, package_version
+from windtunnel.records.regions import certified_samples
 from windtunnel.records.result import AssessmentResult, Tensors, tensor_in, tensors_in
 from windtunnel.registry.plugins import libraries, library_of
 
 # Of a time budget: one operation of torch or of a library cannot be interrupted, and what was found is still to be written.
 _KEPT_BACK = 0.05
+
+CERTIFICATES = "certificates"  # what decided a sample that an earlier verification certified
 
 
 def assess(
@@ -58,7 +61,8 @@ def assess(
     """Verify that the target's class holds in the whole ball around each sample.
 
     A misclassified sample is falsified by its own clean input, at distance 0, and sent to no verifier. `results`: of the
-    attacks that `entry.examples_from` names. Extra keys of robustness_data.pt: `lower_margins` float32 (N,),
+    entries that `entry.on` and `entry.examples_from` name: what an attack's example breaks is falsified by it, and what an
+    earlier verification certified is verified, with its bounds. Extra keys of robustness_data.pt: `lower_margins` float32 (N,),
     `decided_by` int64 (N,) into kwargs.decided_by_names, -1 for none, `timed_out` bool (N,), `subdomains` int64 (N,), those
     of branch and bound; with `entry.radius`
     `certified_radius` float32 (N,) and, for Linf, `broken_radius` float32 (N,), inf where nothing was broken; where
@@ -80,12 +84,20 @@ def assess(
     task = VerificationTask(
         name, canonical, region.norm, region.epsilon, entry, deadline, bounder, steps, _probed(steps)
     )
-    if results:
+    results, uncertified_by = results or {}, entry.on.uncertified_by if entry.on else []
+    attacks = {key: result for key, result in results.items() if key not in uncertified_by}
+    if attacks:
         undecided = ledger.undecided
-        is_broken, examples = known_examples(canonical.subject, region.norm, region.epsilon, results)
+        is_broken, examples = known_examples(canonical.subject, region.norm, region.epsilon, attacks)
         ledger.falsify(undecided[is_broken[undecided]], examples[undecided[is_broken[undecided]]], "examples")
+    ball = PerturbationBudget(region.norm, region.epsilon)
+    if uncertified_by:
+        certified = certified_samples(uncertified_by, results, subject.dataset.ids, ball)
+        ledger.verify(ledger.undecided[certified[ledger.undecided]], CERTIFICATES)
     run_steps(steps, ledger, task)
     data = _data(ledger, canonical, region.norm)
+    for key in reversed(uncertified_by):
+        _add_bounds(data, ledger, results[key], certified_samples([key], results, subject.dataset.ids, ball))
     largest = None
     if entry.radius:
         radii, cut_short = _radii(data, entry.radius, ledger, task)
@@ -101,15 +113,10 @@ def assess(
     names: list[Json] = list(ledger.names)
     return AssessmentResult(
         name=name,
-        semantics=Semantics(_as_it_ran(row.algorithm, steps, task), PerturbationBudget(region.norm, region.epsilon)),
+        semantics=Semantics(_as_it_ran(row.algorithm, steps, task), ball),
         data=data,
         metrics=verification_metrics(data, ledger.names, largest),
-        caveats=(
-            *canonical.caveats,
-            *dict.fromkeys(ledger.caveats),
-            *bounder.caveats(),
-            *without_images(results or {}),
-        ),
+        caveats=(*canonical.caveats, *dict.fromkeys(ledger.caveats), *bounder.caveats(), *without_images(attacks)),
         kwargs={
             **base_kwargs(subject),
             "decided_by_names": names,
@@ -117,12 +124,25 @@ def assess(
             "tolerances": {step: float(f"{task.lead(step_of(step).tolerance) * canonical.unit:.3g}") for step in steps},
             **entry.model_dump(mode="json", include=options_read(row, steps), exclude_none=True),
             **({"params": dict(entry.params)} if entry.params else {}),
-            "examples_from": {n: a.digest() for n, a in (results or {}).items()},
+            "examples_from": {key: results[key].digest() for key in entry.examples_from},
+            **(entry.on.digests(results) if entry.on else {}),
         },
         call_kwargs=called_with(steps, task),
         library_package=library_of(entry.library, "verification").package,
         provenance={"verifiers": _versions()} if row.of_entry else {},
     )
+
+
+def _add_bounds(data: Tensors, ledger: Ledger, earlier: Artifacts, certified: Tensor) -> None:
+    """Give the samples that an earlier verification `certified`, (N,) bool, and that nothing else decided, its bounds."""
+    mine, theirs = earlier.common_samples(ledger.subject.dataset.ids)
+    took_over = certified[mine] & (ledger.decided_by[mine] == ledger.names.index(CERTIFICATES))
+    mine, theirs = mine[took_over], theirs[took_over]
+    if "lower_margins" in earlier.data:
+        tensor_in(data, "lower_margins")[mine] = earlier.tensor("lower_margins")[theirs]
+    if "output_bounds" in earlier.data:
+        for side, logits in tensors_in(data, "output_bounds").items():
+            logits[mine] = earlier.tensors("output_bounds")[side][theirs]
 
 
 def _probed(steps: Sequence[str]) -> frozenset[str]:

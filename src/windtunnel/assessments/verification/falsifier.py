@@ -219,13 +219,11 @@ def known_examples(
     """
     data = subject.dataset
     is_broken, examples = torch.zeros(len(data), dtype=torch.bool), scratch.copy_of(data.inputs)
-    position = {sample: i for i, sample in enumerate(data.ids)}
     for result in results.values():
         result = result.pictured
-        pairs = [(position[sample], i) for i, sample in enumerate(result.sample_names) if sample in position]
-        if not pairs:
+        mine, theirs = result.common_samples(data.ids)
+        if not len(mine):
             continue
-        mine, theirs = (torch.tensor(column) for column in zip(*pairs, strict=True))
         points = scratch.samples_at(result.tensor("perturbed_inputs"), theirs)
         good = within(distance(norm, points, scratch.samples_at(data.inputs, mine)), epsilon) & ~is_broken[mine]
         good &= finite_samples(points) & leads(subject.classifier, points, data.targets[mine])

@@ -70,6 +70,10 @@ def preflight(
     if entry.examples_from and not row.of_entry:
         raise UserError(f"{where}.examples_from: only the cascade falsifies with them; remove it")
     if row.assess is not None:
+        if entry.on is not None:
+            raise UserError(
+                f"{where}.on: {algorithm.name} certifies a smoothed model, on which others say nothing; remove it"
+            )
         return []
     if not dataset.is_image:
         raise IncompatibleError(f"{where}: the data is tabular; verification works on images in [0, 1]")
@@ -132,7 +136,7 @@ def _check_certificate(
     transformation = transformation_of(region.norm)
     assert transformation is not None
     assert region.epsilon is not None
-    for key in ("radius", "examples_from"):
+    for key in ("radius", "examples_from", "on"):
         if getattr(entry, key):
             raise UserError(f"{where}.{key}: is for balls; params.verified_range gives the verified part of each range")
     if not dataset.is_image:

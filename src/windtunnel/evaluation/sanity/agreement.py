@@ -19,9 +19,10 @@ from windtunnel.evaluation.sanity.attack import perturbing
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, listing, our_check
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, numbers
 from windtunnel.evaluation.sanity.probes import onnx_logits
-from windtunnel.evaluation.summary.evidence import PerturbationBall, in_latent_space, of_a_smoothed_model
+from windtunnel.evaluation.summary.evidence import in_latent_space
 from windtunnel.evaluation.witness.parameters import at_units, random_units
 from windtunnel.records.metadata import names_in, number
+from windtunnel.records.regions import PerturbationBall, of_a_smoothed_model
 
 POINTS, AT_RANDOM = 100, 5000  # random points of a ball; so many balls at most
 NEARLY_NONE = 0.05  # a share up to which attacks or other verifications are taken to have found nothing

@@ -12,10 +12,10 @@ from windtunnel.core.transformations import place_text
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, listing, our_check
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.sanity.rates import rate_interval, significantly_more
-from windtunnel.evaluation.summary.evidence import PerturbationBall
 from windtunnel.params.entry import parse_number
 from windtunnel.records.files import read_json
 from windtunnel.records.metadata import fitting
+from windtunnel.records.regions import PerturbationBall
 
 LOST = 3  # samples: that none of so many expected is lost has a chance of 5 % (Poisson)
 Kinds = Mapping[str, Callable[[Assessment], bool]]  # two kinds of attacks, by name

@@ -21,19 +21,13 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.scratch import by_samples, same_values
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity import NotApplicable, NotRun
-from windtunnel.evaluation.summary.evidence import (
-    PerturbationBall,
-    RegionEvidence,
-    examples_of,
-    indices_of,
-    region_evidence,
-    region_of,
-)
+from windtunnel.evaluation.summary.evidence import RegionEvidence, examples_of, indices_of, region_evidence
 from windtunnel.params.load import entries
 from windtunnel.params.results import Sanity
 from windtunnel.params.schema import Params
 from windtunnel.records.artifacts import Artifacts, read_artifacts
 from windtunnel.records.metadata import Metadata, SemanticsRecord
+from windtunnel.records.regions import PerturbationBall, region_of
 from windtunnel.records.storage import IMAGES, KEPT
 from windtunnel.registry.plugins import libraries
 

@@ -29,8 +29,8 @@ from windtunnel.evaluation.sanity.probes import (
     several_passes,
     uniform_in_ball,
 )
-from windtunnel.evaluation.summary.evidence import PerturbationBall
 from windtunnel.records.metadata import Value
+from windtunnel.records.regions import PerturbationBall
 from windtunnel.records.tables import table
 from windtunnel.registry.plugins import library_of
 

@@ -15,7 +15,7 @@ from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.evaluation.sanity.check import NotApplicable, NotRun
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
-from windtunnel.evaluation.summary.evidence import PerturbationBall
+from windtunnel.records.regions import PerturbationBall
 from windtunnel.records.result import Tensors, tensor_in
 
 NOISE = 64  # images of noise

@@ -47,7 +47,7 @@ def environment_recorded(evidence: Evidence, limit: float) -> CheckResult:
 def no_stale_cache(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
     """A cached result of other library versions is not what this environment would give.
 
-    Nor is one that began with the examples of another assessment (`survivors_of`, `examples_from`) which have changed
+    Nor is one that began with the examples of another assessment (`on`, `examples_from`) which have changed
     since.
     """
     for assessment in evidence.assessments:
@@ -56,7 +56,7 @@ def no_stale_cache(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
         options, root = assessment.options, assessment.artifacts.directory.parent
         used = [
             (name, digest, root / name / DATA_FILE)
-            for key in ("survivors_of", "examples_from")
+            for key in ("survivors_of", "uncertified_by", "examples_from")
             for name, digest in table(dict[str, str], options, key).items()
         ]
         other += [name for name, digest, file in used if file.is_file() and file_digest(file) != digest]

@@ -17,7 +17,7 @@ from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.sanity.model import differentiable, no_hidden_quantisation, no_optimisation_at_inference
 from windtunnel.evaluation.sanity.probes import need_gradients, pgd, rerun, rerun_attack
 from windtunnel.evaluation.sanity.rates import discordant, rate_interval, significantly_more
-from windtunnel.evaluation.summary.evidence import PerturbationBall
+from windtunnel.records.regions import PerturbationBall
 
 # The same method in both libraries, under equal settings (docs/algorithms.md).
 TWINS = (

@@ -21,12 +21,13 @@ from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRu
 from windtunnel.evaluation.sanity.evidence import Evidence, witness_queries
 from windtunnel.evaluation.sanity.model import is_random
 from windtunnel.evaluation.sanity.probes import largest_linf
-from windtunnel.evaluation.summary.evidence import PerturbationBall, region_evidence
+from windtunnel.evaluation.summary.evidence import region_evidence
 from windtunnel.evaluation.witness.balls import Ball
 from windtunnel.evaluation.witness.inner import PASSES as INNER_PASSES
 from windtunnel.evaluation.witness.inner import inner_classifier
 from windtunnel.evaluation.witness.parameters import search_parameters
 from windtunnel.evaluation.witness.search import Target, WitnessResult, search, train_student, witness_passes
+from windtunnel.records.regions import PerturbationBall
 from windtunnel.records.result import Tensors
 
 CHECK = "D15"

@@ -14,37 +14,17 @@ import torch
 from torch import Tensor
 
 from windtunnel.core import scratch
-from windtunnel.core.contracts import SMOOTHED_MODEL, AssessmentKind, Norm, Verdict
+from windtunnel.core.contracts import AssessmentKind, Norm, Verdict
 from windtunnel.core.distances import DISTANCE, within
 from windtunnel.core.errors import UserError
 from windtunnel.core.sample_states import sample_states
 from windtunnel.core.scratch import finite_samples, put_samples
 from windtunnel.core.subject import Subject
-from windtunnel.core.transformations import Transformation, transformation_of
 from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.regions import PerturbationBall, of_a_smoothed_model, region_of
 from windtunnel.records.sandwich import DrawRecord
 
 NOBODY = -1
-
-
-@dataclass(frozen=True, slots=True)
-class PerturbationBall:
-    """A perturbation ball: norm and radius, or a transformation, by its measure, and the share of its ranges."""
-
-    norm: Norm
-    epsilon: float
-
-    @property
-    def transformation(self) -> Transformation | None:
-        """The transformation whose parameters are measured; None for a ball."""
-        return transformation_of(self.norm)
-
-    def covers(self, other: PerturbationBall) -> bool:
-        """Return True if every point of `other` is known to be one of this region."""
-        mine, theirs = self.transformation, other.transformation
-        if mine and theirs:
-            return mine.covers(theirs, self.epsilon, other.epsilon)
-        return self.norm is other.norm and self.epsilon * (1 + 1e-9) >= other.epsilon
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +55,6 @@ class RegionEvidence:
     def incorrect(self) -> Tensor:
         """True for samples that are misclassified or broken; bool (N,)."""
         return self.misclassified | self.broken
-
-
-def region_of(artifacts: Artifacts) -> PerturbationBall | None:
-    """Return the ball an assessment worked in; None where it has none (average case, no bound, no pixel norm)."""
-    region = artifacts.metadata.semantics.perturbation
-    if region.norm is None or region.epsilon is None or not (region.norm in DISTANCE or transformation_of(region.norm)):
-        return None
-    return PerturbationBall(region.norm, region.epsilon)
-
-
-def of_a_smoothed_model(artifacts: Artifacts) -> bool:
-    """Return True if the certificates are of the smoothed model: they say nothing about the model itself."""
-    return SMOOTHED_MODEL in artifacts.metadata.semantics.families
 
 
 def of_another_function(artifacts: Artifacts, clean: Artifacts) -> bool:

@@ -8,10 +8,11 @@ import torch
 
 from windtunnel.core.contracts import AssessmentKind, Norm
 from windtunnel.core.statistics import binomial_rate
-from windtunnel.evaluation.summary.evidence import PerturbationBall, examples_of, of_a_smoothed_model, region_of
+from windtunnel.evaluation.summary.evidence import examples_of
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.files import read_json, write_json
 from windtunnel.records.metadata import fitting, number, numbers
+from windtunnel.records.regions import PerturbationBall, of_a_smoothed_model, region_of
 
 
 @dataclass(frozen=True, slots=True)

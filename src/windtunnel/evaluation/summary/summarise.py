@@ -26,18 +26,16 @@ from windtunnel.core.subject import Subject
 from windtunnel.core.transformations import budget_text, place_text
 from windtunnel.evaluation.summary.evidence import (
     NOBODY,
-    PerturbationBall,
     RegionEvidence,
     nearest_distances,
     nearest_examples,
-    of_a_smoothed_model,
     region_evidence,
-    region_of,
 )
 from windtunnel.evaluation.summary.reproducibility import is_randomised, reproducibility, reproducibility_caveat
 from windtunnel.evaluation.summary.slices import MEMBERS, slice_metrics
 from windtunnel.records.artifacts import Artifacts, base_data, base_kwargs
 from windtunnel.records.findings import FindingRecord, Severity, Status
+from windtunnel.records.regions import PerturbationBall, of_a_smoothed_model, region_of
 from windtunnel.records.result import AssessmentResult, Tensors
 from windtunnel.records.storage import DISTANCES
 from windtunnel.records.tables import ClassShare, written
