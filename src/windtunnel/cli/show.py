@@ -212,7 +212,8 @@ def _print_classifiers(metrics: Metrics, console: Console) -> None:
 
 def _without_ends(metrics: Mapping[str, Json]) -> list[str]:
     """Return the names of the metrics, without the ends of intervals, which stand beside their metric."""
-    ends = {f"{key}{end}" for key in metrics for end in ("_ci_low", "_ci_high")}
+    # `accuracy_ci_low` is the contract's second name of the end that clean or corrupted accuracy has.
+    ends = {f"{key}{end}" for key in (*metrics, "accuracy") for end in ("_ci_low", "_ci_high")}
     return [key for key in metrics if key not in ends]
 
 
