@@ -61,7 +61,7 @@ class Incidents:
             for reason, indices in self.lost.items()
         ]
         if self.halved:
-            text = "Memory was short: batches were worked on in halves, whose random draws are others than those of the whole."
+            text = "Memory was short: batches were computed in halves, with other random draws than the whole batch."
             caveats.append(Caveat("batch_halved", text, tuple(ids[i] for i in self.halved)))
         return caveats
 

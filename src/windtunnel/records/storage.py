@@ -67,8 +67,8 @@ def keep_images(result: AssessmentResult, count: Wanted) -> AssessmentResult:
     images = {key: scratch.samples_at(tensor_in(data, key), image_indices) for key in IMAGES if key in data}
     caveat = Caveat(
         "images_not_kept",
-        f"Of {n} samples the images of {len(image_indices)} are kept (storage.inputs): everything was computed before the others were "
-        f"dropped, but pictures, and checks that look at images again, are of those alone.",
+        f"The images of {len(image_indices)} of {n} samples are kept (storage.inputs). All metrics are over all samples; pictures, and "
+        f"checks that need images, use the kept ones.",
     )
     return replace(
         result,

@@ -67,7 +67,8 @@ _INVOKER_CAVEATS = {
     ),
     Invoker.POOL: Caveat("pool_is_assessed_samples", "The examples are other samples of the assessed data, unchanged."),
     Invoker.SURROGATES: Caveat(
-        "surrogates_on_assessed_samples", "The surrogates were trained on the assessed samples: an optimistic attacker."
+        "surrogates_on_assessed_samples",
+        "The surrogates were trained on the assessed samples, which gives the attacker an advantage.",
     ),
     Invoker.UNBOUNDED: Caveat(
         "no_norm_bound",

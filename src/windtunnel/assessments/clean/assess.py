@@ -27,7 +27,7 @@ def assess_clean(params: Clean, subject: Subject) -> AssessmentResult:
     if broken.any():
         bad = int(broken.nonzero()[0])
         raise UnsoundError(
-            f"clean: the model gives NaN or infinity for sample {subject.dataset.ids[bad]}; no number would mean anything"
+            f"clean: the model gives NaN or infinity for sample {subject.dataset.ids[bad]}; such a model cannot be assessed"
         )
     correct, n = subject.clean_correct, len(subject.dataset)
     rate = binomial_rate(int(correct.sum()), n, params.ci_level, params.ci_method)

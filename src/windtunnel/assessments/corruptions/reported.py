@@ -5,10 +5,10 @@ from windtunnel.core.contracts import AssessmentKind
 
 _KIND = OF_KIND[AssessmentKind.STATISTICAL_SAMPLING]
 MEANINGS = {
-    "mce": "mean corruption error: errors relative to a reference model's, 1 is as many as that one makes (mCE)",
+    "mce": "mean corruption error (mCE): errors relative to those of a reference model; 1 means as many",
     "relative_mce": "as mCE, of the errors beyond those without corruption",
 }
-_MCE = "mCE, mean corruption error: errors relative to those of a reference model; 100 % is as many as that one makes"
+_MCE = "mCE, mean corruption error: errors relative to those of a reference model; 100 % means as many errors as the reference"
 _RELATIVE_MCE = "relative mCE: the same of the errors beyond those without corruption"
 REPORTED = Reported(
     _KIND.question,

@@ -421,8 +421,8 @@ def _caveats(findings: Findings, generators: FittedGenerator, metrics: Mapping[s
     if abs(norm - 1) > CODE_NORM_GAP:
         yield Caveat(
             "codes_not_standard_normal",
-            f"Codes of real images have a mean scaled norm of {norm:.2f}, draws of N(0, I) of 1.00: what is said of generated images "
-            f"is of codes that real images seldom have, and scaled norms on the two sides do not compare.",
+            f"Codes of real images have a mean scaled norm of {norm:.2f}, draws of N(0, I) of 1.00: metrics of generated "
+            f"images concern codes that real images seldom have, and scaled norms of the two kinds are not comparable.",
         )
     if encoded and uses_search(entry.encoding, generators):
         why = "was asked for" if generators.has_encoder else "is needed: the generative model has no encoder"
@@ -430,8 +430,8 @@ def _caveats(findings: Findings, generators: FittedGenerator, metrics: Mapping[s
     if not encoded:
         yield Caveat(
             "no_samples_encoded",
-            "No sample was encoded (samples: {n: 0}): there are metrics of generated images alone, and how well the generative "
-            "model covers real ones was not measured.",
+            "No sample was encoded (samples: {n: 0}): there are only metrics of generated images, and it is unknown how well the "
+            "generative model covers real ones.",
         )
     lars, lags = (int(number({key: 0, **metrics}, key)) for key in ("lars_not_found", "lags_not_found"))
     if lars or lags:
@@ -446,8 +446,8 @@ def _caveats(findings: Findings, generators: FittedGenerator, metrics: Mapping[s
     if depends_on_batch(subject.classifier, subject.dataset.inputs):
         yield Caveat(
             "depends_on_batch",
-            "The classifier's scores for an image depend on what else is in the batch (batch statistics at inference): its "
-            "predictions are not a function of the image, and one at a time would give other numbers.",
+            "The classifier's scores for an image depend on the other images of its batch (batch statistics at inference): a "
+            "batch size of one would give other metrics.",
         )
 
 

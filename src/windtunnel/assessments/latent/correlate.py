@@ -60,7 +60,7 @@ def few_classifiers(classifiers: Sequence[ClassifierMetrics]) -> tuple[Caveat, .
     """Return the caveat of correlations over fewer than five classifiers."""
     if not 1 < len(classifiers) < ENOUGH:
         return ()
-    text = f"The correlations are over {len(classifiers)} classifiers: nearly any coefficient comes about by chance; take {ENOUGH} or more."
+    text = f"The correlations are over {len(classifiers)} classifiers: coefficients of so few may be chance; use {ENOUGH} or more."
     return (Caveat("few_classifiers", text),)
 
 

@@ -92,7 +92,7 @@ def _smallest_changes(a: Artifacts) -> Scene | None:
         return None
     top = max(max(values) for _, _, values in groups)
     bound = (number(a.metrics, "rho"), "bound of LARA and LAGA")
-    alt = "Smallest change of a code that changes the answer, sorted; the share below a bound is what an attack of that size breaks."
+    alt = "Smallest perturbation of a code that changes the prediction, sorted; an attack of that size breaks the share below it."
     return ranks(groups, "smallest change found (latent norm)", alt, top, horizontal=bound)
 
 

@@ -5,18 +5,18 @@ from windtunnel.assessments.reported import Column, Question, Reported
 MANIFOLD = Question(
     "How does it do along the data manifold?",
     40,
-    "Changes along the data, as a generative model knows it. These numbers are as good as that model, and no bound of "
-    "anything in pixels.",
+    "Perturbations along the data manifold of a generative model. The metrics depend on the quality of that model, and bound "
+    "nothing in pixels.",
 )
 MEANINGS = {
     "lra": "accuracy on the samples as the generative model reconstructs them (LRA)",
     "lga": "accuracy on images that the generative model draws (LGA)",
     "llna_reconstruction": "accuracy under random noise on the codes of the samples (LLNA)",
     "llna_generation": "accuracy under random noise on the codes of drawn images (LLNA)",
-    "lara": "share of reconstructed images whose prediction no change of the code within the bound changed (LARA)",
-    "laga": "share of generated images whose prediction no change of the code within the bound changed (LAGA)",
-    "lars": "mean size of the smallest change of a reconstructed image's code that changes the prediction; larger is better (LARS)",
-    "lags": "mean size of the smallest change of a generated image's code that changes the prediction; larger is better (LAGS)",
+    "lara": "share of reconstructed images whose prediction survived the search within the bound (LARA)",
+    "laga": "share of generated images whose prediction survived the search within the bound (LAGA)",
+    "lars": "mean size of the smallest perturbation of a reconstructed image's code that changes the prediction; larger is better (LARS)",
+    "lags": "mean size of the smallest perturbation of a generated image's code that changes the prediction; larger is better (LAGS)",
 }
 REPORTED = Reported(
     MANIFOLD,
@@ -25,11 +25,10 @@ REPORTED = Reported(
         Column("LGA", "lga", "rate", "LGA: accuracy on images that it generates"),
         Column("LLNA", "llna_reconstruction", "share", "LLNA: accuracy under random noise on the codes of the samples"),
         Column("LARA", "lara", "rate",
-               "LARA and LAGA: share of reconstructed and of generated images whose answer no change of the code within the "
-               "bound turned"),
+               "LARA and LAGA: share of reconstructed and of generated images whose prediction survived the search within the bound"),
         Column("LAGA", "laga", "rate"),
         Column("LARS", "lars", "plain",
-               "LARS and LAGS: mean size of the smallest change of a code that changes the prediction (larger is better)"),
+               "LARS and LAGS: mean size of the smallest perturbation of a code that changes the prediction (larger is better)"),
         Column("LAGS", "lags", "plain"),
     ),
     (

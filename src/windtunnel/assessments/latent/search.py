@@ -258,5 +258,5 @@ def _bisect(problem: Problem, indices: Tensor, changes: Tensor) -> tuple[Tensor,
 def _refuse_nan(values: Tensor) -> None:
     if values.isnan().any():
         raise UnsoundError(
-            "the classifier or the generator gives NaN inside the search; a minimum over such scores has no meaning"
+            "the classifier or the generator gives NaN inside the search; the minimum over such scores is undefined"
         )

@@ -148,7 +148,7 @@ class QueryGalleryVisualiser(
             picture(perturbed[i], f"{names[i]}, {title}", f"{title}: {_sure(artifacts, 'perturbed_logits', i)}")
             for i, title in zip(chosen, spent, strict=True)
         ]
-        caption = f"{artifacts.name}: successes from the cheapest to the dearest, then failures, with the answer and its confidence"
+        caption = f"{artifacts.name}: successes by increasing number of queries, then failures, with prediction and confidence"
         return sheets(caption, [names[i] for i in chosen], [("clean", before), ("perturbed", after)])
 
     def _chosen(self, artifacts: Artifacts) -> list[int]:

@@ -337,7 +337,7 @@ def _why_no_logits(logits: object, dataset: Dataset) -> str:
         return f"gives {logits.dtype}; logits are real numbers (float32)"
     if logits.isnan().any():
         return (
-            f"gives NaN for sample {dataset.ids[0]}; no number can be computed for a model that answers nothing: look for a "
+            f"gives NaN for sample {dataset.ids[0]}; such a model cannot be assessed: look for a "
             f"division by zero, or for weights that became NaN in training"
         )
     return ""

@@ -221,8 +221,8 @@ def opened(cuts: list[str]) -> Caveat:
     """Return the caveat on gradients that the program itself does not give."""
     return Caveat(
         "converted_model",
-        f"The torch.export program cuts off its gradients ({', '.join(cuts)}). They were let through for attacks and bounds; no "
-        f"logit changes by that.",
+        f"The torch.export program cuts off its gradients ({', '.join(cuts)}). They are restored for attacks and bounds, which changes no "
+        f"logit.",
     )
 
 

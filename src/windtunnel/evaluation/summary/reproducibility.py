@@ -42,7 +42,9 @@ def reproducibility(
     if late := [a.name for a in assessments if number({"timeouts": 0, **a.metrics}, "timeouts")]:
         loose.append(f"{', '.join(late)} ran out of time for some samples, which a faster or idle machine may decide")
     if not device.startswith("cpu"):
-        loose.append(f"sums on {device} may be rounded in another order, and a sample at the boundary may turn")
+        loose.append(
+            f"sums on {device} may be rounded in another order, and the prediction of a sample near the boundary may change"
+        )
     if any(row.id == RANDOM_MODEL and row.flagged for row in findings):
         loose.append(
             "the model itself gives one input different scores (sanity check A2), which no seed of ours reaches"

@@ -439,7 +439,7 @@ def _is_without_graph(operation: Operation, results: list[Tensor]) -> bool:
 def _effect(kind: ObstacleKind, operation: Operation, trace: ForwardTrace) -> str:
     """Return the effect of an operation, as the end of a sentence."""
     if operation.name in REMAINDERS:
-        return "takes remainders, which rounds what they are taken from: a misleading gradient"
+        return "takes remainders (mod), whose derivative ignores the jumps: misleading gradients"
     if kind is ObstacleKind.ROUNDING:
         levels = len(trace.values(operation)[1][0].detach().dequantize().float().unique())
         return f"rounds to {levels} levels: zero gradient" if levels <= 256 else "rounds: zero gradient"
