@@ -222,12 +222,16 @@ def sweep(
       windtunnel sweep --budget epsilon=2/255,4/255,8/255
       windtunnel sweep --budget tight,wide --jobs 2
       windtunnel sweep --set model.train.recipe=standard,adversarial --html recipes.html
+      windtunnel sweep --set model.head.label=all        each label of a multi-label model, and every label by image
     """  # noqa: D301
     from windtunnel.operations.experiments import grid, run_experiments
     from windtunnel.operations.revisions import run_at
     from windtunnel.reporting.compare.comparison import compare_runs
+    from windtunnel.reporting.compare.images import LABEL
 
     axes = dict([_axis(text, "budget") for text in budgets] + [_axis(text, "") for text in sets])
+    if axes.get(LABEL) == ["all"]:
+        axes[LABEL] = load_params().model.head.labels or axes[LABEL]
     if not axes:
         raise UserError("sweep: nothing to vary; for example --budget epsilon=2/255,4/255")
     require_whole_files()

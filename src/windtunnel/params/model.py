@@ -113,7 +113,10 @@ class Head(Block):
             raise ValueError("kind: top_k needs top_k, how many of the largest logits count, as in {top_k: 5}")
         if self.kind == "multi_label":
             if not self.labels or self.label is None:
-                raise ValueError("kind: multi_label needs labels, the names of all outputs, and label, one of them")
+                raise ValueError(
+                    "kind: multi_label needs labels, the names of all outputs, and label, one of them; "
+                    "windtunnel sweep --set model.head.label=all assesses each"
+                )
             if self.label not in self.labels:
                 raise ValueError(unknown_word("label", self.label, self.labels, what="one of labels"))
         return self

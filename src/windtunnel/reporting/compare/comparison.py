@@ -186,7 +186,8 @@ def held(artifacts: Artifacts) -> Tensor:
 
 
 # Which assessments make which outcome of the summary.
-MADE_BY = {"worst case": AssessmentKind.EMPIRICAL_ATTACK, "certified": AssessmentKind.FORMAL_VERIFICATION}
+WORST_CASE, CERTIFIED = "worst case", "certified"
+MADE_BY = {WORST_CASE: AssessmentKind.EMPIRICAL_ATTACK, CERTIFIED: AssessmentKind.FORMAL_VERIFICATION}
 
 
 def compare_assessment(
@@ -200,7 +201,12 @@ def compare_assessment(
     if reason := another_algorithm(first.metadata, second.metadata) or _why_not(first, second):
         raise UserError(f"{name}: {reason}")
     compared = (first, second, tuple(_differing(first, second)), compare_curves(first, second))
-    outcomes = [row for row in _outcomes(name, first, second) if row[0] not in without]
+    of_first, of_second = outcomes_of(name, first), outcomes_of(name, second)
+    outcomes = [
+        (outcome, holds, of_second[outcome][0])
+        for outcome, (holds, _) in of_first.items()
+        if outcome in of_second and outcome not in without
+    ]
     pairs = [_pair(outcome, before, after, *compared) for outcome, before, after in outcomes if len(before)]
     for outcome, before, after in outcomes if name == "summary" else ():
         for (column, value), members in _common_slices(first, second):
@@ -247,19 +253,19 @@ def _same_images(first: Artifacts, second: Artifacts) -> bool:
     return same_values(*(scratch.samples_at(tensor, indices) for tensor, indices in images))
 
 
-def _outcomes(name: str, first: Artifacts, second: Artifacts) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield each outcome of an assessment, bool (N,) in the first and in the second run."""
+def outcomes_of(name: str, artifacts: Artifacts) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return each outcome of an assessment by its name: the samples for which it holds and those it is of, both bool (N,)."""
+    everywhere = torch.ones_like(artifacts.tensor("targets"), dtype=torch.bool)
     if name != "summary":
         # One outcome per sample, so for many perturbations of each it is the worst of them.
-        scope = " (every corruption)" if "corruption_predictions" in first.data else ""
-        yield name + scope, held(first), held(second)
-        return
-    metrics = first.metrics.keys() & second.metrics.keys()
-    if "certified_accuracy" in metrics:
-        before, after = (a.tensor("certified_verdicts") == Verdict.VERIFIED for a in (first, second))
-        yield "certified", before, after
-    if "worst_case_accuracy" in metrics:
-        yield "worst case", held(first), held(second)
+        scope = " (every corruption)" if "corruption_predictions" in artifacts.data else ""
+        return {name + scope: (held(artifacts), everywhere)}
+    outcomes = {}
+    if "certified_accuracy" in artifacts.metrics:
+        outcomes[CERTIFIED] = artifacts.tensor("certified_verdicts") == Verdict.VERIFIED, everywhere
+    if "worst_case_accuracy" in artifacts.metrics:
+        outcomes[WORST_CASE] = held(artifacts), artifacts.tensor("drawn") if "drawn" in artifacts.data else everywhere
+    return outcomes
 
 
 def _common_slices(first: Artifacts, second: Artifacts) -> Iterator[tuple[tuple[str, str], Tensor]]:

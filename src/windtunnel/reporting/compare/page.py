@@ -19,6 +19,7 @@ from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.metadata import Rate
 from windtunnel.records.sandwich import layers_in
 from windtunnel.reporting.compare.comparison import Against, Comparison, CurveDifference, CurvePoint, Pair
+from windtunnel.reporting.compare.images import are_of_labels, section_of_images
 from windtunnel.reporting.compare.runs import Run, basis_text
 from windtunnel.reporting.report.html import render_html
 from windtunnel.reporting.report.model import Block, Chart, Front, Highlight, ReportContent, Section, Table, Text
@@ -33,14 +34,18 @@ def document(comparison: Comparison) -> list[Section]:
     """Return the sections in the order in which a reviewer asks: what was compared, what changed, to what effect, by chance?"""
     runs = tuple((run.label, run.origin, *run.subject(), "; ".join(run.notes)) for run in comparison.runs)
     first = comparison.runs[0].label
+    if are_of_labels(comparison.runs):
+        results = [section_of_images(comparison)]
+    else:
+        results = [
+            Section(f"The same samples: {against.run.label} against {first}", tuple(_paired(first, against)))
+            for against in comparison.against
+        ]
     return [
         Section("Runs", (Table("", ("run", "what it is", "model", "samples", "note"), runs),)),
         Section("Parameters that differ", (_params(comparison),)),
         Section("Metrics that differ", tuple(_metrics(comparison))),
-        *(
-            Section(f"The same samples: {against.run.label} against {first}", tuple(_paired(first, against)))
-            for against in comparison.against
-        ),
+        *results,
     ]
 
 
@@ -189,6 +194,11 @@ def page(comparison: Comparison) -> ReportContent:
     """Return the comparison as a `ReportContent`: its front says what became worse, a section per run what it means and what flipped."""
     first, runs = comparison.runs[0], comparison.against
     about, *details = document(comparison)
+    if are_of_labels(comparison.runs):
+        front = Front(
+            "Each run assesses one label", f"{len(comparison.runs)} labels of one model, each attacked on its own."
+        )
+        return ReportContent(title(comparison), front, (details.pop(), about, *map(_detail, details)))
     front = Front(
         subtitle="The same samples in both runs; losses come first",
         statement=" ".join(_sentence(first.label, against) for against in runs),
