@@ -1,12 +1,17 @@
-"""Random combinations of entries on a linear model whose exact radii are known: the states and the sandwich never lie.
+"""Random combinations of entries on models whose exact radii are known: the states and the sandwich never lie.
 
-The class of a sample is its larger pixel, so that every norm's exact radius follows from the difference of its two pixels.
+Four models of two or three pixels: the class is the larger one (as a module and as a Python function), a binary head on their sum,
+and a label that must be among the two largest of three. Regions: balls of three norms, and a range of brightness.
+WINDTUNNEL_EXAMPLES=3000 tries more combinations.
 """
 
 import json
+import math
+import os
 import time
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -16,6 +21,8 @@ from torch import nn
 
 import windtunnel as wt
 from windtunnel.assessments.figures.scene import Rect
+from windtunnel.boundary.models.backends import PredictFunction
+from windtunnel.boundary.models.heads import Headed, head_of
 from windtunnel.cli.show import show
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import (
@@ -31,27 +38,91 @@ from windtunnel.core.contracts import (
     ThreatModel,
     Verdict,
 )
+from windtunnel.core.criterion import SOFTMAX, Criterion
 from windtunnel.core.dataset import Dataset, select
 from windtunnel.core.distances import distance
 from windtunnel.core.sample_states import SampleState
 from windtunnel.core.subject import Subject, subject_of
+from windtunnel.core.transformations import PARAMETERS
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.evaluation.summary.headline import headline_metrics
 from windtunnel.evaluation.summary.sandwich_figure import ROLES, budget_bars, sandwich
 from windtunnel.evaluation.summary.security import security_curves, write_curves
 from windtunnel.evaluation.summary.summarise import summarise
 from windtunnel.operations.tracking.describe import describe
+from windtunnel.params.model import Model
 from windtunnel.records.artifacts import Artifacts, base_data, base_kwargs, read_artifacts, write_artifacts
 from windtunnel.records.files import read_block, write_json
 from windtunnel.records.layout import Layout
 from windtunnel.records.result import AssessmentResult
 from windtunnel.records.sandwich import layers_of
+from windtunnel.records.storage import distances_of
 from windtunnel.reporting.report.build import build_report
 
 N = 12
-RADIUS = {Norm.LINF: 0.5, Norm.L2: 0.5**0.5, Norm.L1: 1.0}  # of a sample whose pixels differ by 1
+BRIGHTNESS = Norm("brightness=1")
+NORMS = (Norm.LINF, Norm.L2, Norm.L1, BRIGHTNESS)
 EPSILONS = (0.05, 0.15, 0.3)
-GLOBAL = PerturbationBudget(Norm.LINF, 0.15)
+MODELS = ("softmax", "function", "binary", "top-2")
+PAST = 1.0005  # a planted example lies this much beyond the boundary, in radii
+STEEP, THRESHOLD = 8.0, 0.6  # of the binary head
+BOUNDARY = 1.0 + math.log(THRESHOLD / (1 - THRESHOLD)) / STEEP  # the sum of the pixels at which its answer changes
+
+
+class Sum(nn.Module):
+    """One output: the sum of the pixels less 1, times STEEP."""
+
+    def forward(self, x):
+        return STEEP * (x.flatten(1).sum(1, keepdim=True) - 1)
+
+
+def softmax_of(batch: np.ndarray) -> np.ndarray:
+    powers = np.exp(STEEP * batch.reshape(len(batch), -1))
+    return powers / powers.sum(1, keepdims=True)
+
+
+def classifier_of(model: str) -> Classifier:
+    facts: tuple[nn.Module, int, Criterion] = {
+        "softmax": lambda: (nn.Flatten(), 2, SOFTMAX),
+        "function": lambda: (PredictFunction(softmax_of), 2, SOFTMAX),
+        "binary": lambda: (Headed(Sum(), BINARY), 2, Criterion("binary", threshold=THRESHOLD)),
+        "top-2": lambda: (nn.Flatten(), 3, Criterion("top_k", k=2)),
+    }[model]()
+    module, classes, criterion = facts
+    shape = (1, 1, 3 if model == "top-2" else 2)
+    forward = frozenset({Capability.FORWARD})
+    return Classifier(module, classes, shape, forward, "digest", "test", criterion=criterion)
+
+
+BINARY = head_of(
+    Model(source="state_dict", path="net.pt", factory="nets:Net", head={"kind": "binary", "threshold": THRESHOLD})
+)
+
+
+def across(subject: Subject, norm: Norm) -> torch.Tensor:
+    """The nearest points of the boundary of every sample that is right, moved beyond it by a little; float32 (N, 1, 1, pixels)."""
+    x, y = subject.dataset.inputs.double().flatten(1), subject.dataset.targets
+    if subject.classifier.criterion.head == "binary":
+        return (x + PAST * (BOUNDARY - x.sum(1, keepdim=True)) / 2).float().view_as(subject.dataset.inputs)
+    own = x.gather(1, y[:, None]).squeeze(1)
+    others = x.scatter(1, y[:, None], torch.inf).sort(1).values[:, :-1]
+    least, level = others[:, 0], (own + others[:, 0]) / 2  # at which the label and the others meet
+    if x.shape[1] == 3:  # both others must pass it
+        between = others[:, 1]
+        is_met = (level <= between) | (norm is Norm.LINF)
+        level = torch.where(is_met, level, between if norm is Norm.L1 else x.mean(1))
+    beyond = (PAST - 1) * (own - least)
+    moved = torch.maximum(x, (level + beyond)[:, None]).scatter(1, y[:, None], (level - beyond)[:, None])
+    return moved.float().view_as(subject.dataset.inputs)
+
+
+def radius_of(subject: Subject, norm: Norm) -> torch.Tensor:
+    """The exact distance of every sample that is right from the nearest input that is not, within 0.1 %; (N,)."""
+    if norm is BRIGHTNESS:
+        if subject.classifier.criterion.head != "binary":
+            return torch.full((N,), torch.inf)[: len(subject.dataset)]  # the order of the pixels stays
+        return (subject.dataset.inputs.flatten(1).double().sum(1) - BOUNDARY).abs() / 2
+    return distance(norm, across(subject, norm), subject.dataset.inputs).double() / (1 + 2 * (PAST - 1))
 
 
 @dataclass(frozen=True)
@@ -69,11 +140,15 @@ class Entry:
     other_function: bool
 
 
+def in_a_region(entry: Entry) -> Entry:
+    return replace(entry, epsilon=entry.epsilon or 0.15, minimum_norm=False) if entry.norm is BRIGHTNESS else entry
+
+
 def entries(kind):
-    return st.builds(
+    built = st.builds(
         Entry,
         kind=st.just(kind),
-        norm=st.sampled_from(list(RADIUS)),
+        norm=st.sampled_from(NORMS),
         epsilon=st.sampled_from(EPSILONS if kind is AssessmentKind.FORMAL_VERIFICATION else (*EPSILONS, None)),
         minimum_norm=st.booleans() if kind is AssessmentKind.EMPIRICAL_ATTACK else st.just(False),
         count=st.integers(1, N),
@@ -82,6 +157,7 @@ def entries(kind):
         seed=st.integers(0, 99),
         other_function=st.booleans() if kind is AssessmentKind.FORMAL_VERIFICATION else st.just(False),
     )
+    return built.map(in_a_region)
 
 
 RUNS = st.lists(
@@ -89,19 +165,15 @@ RUNS = st.lists(
 )
 
 
-def subject_with(seed: int) -> Subject:
-    """N samples, some misclassified, no pair of pixels equal."""
-    generator = torch.Generator().manual_seed(seed)
-    inputs = 0.1 + 0.8 * torch.rand(N, 1, 1, 2, generator=generator)
-    targets = inputs.flatten(1).argmax(1)
+def subject_with(seed: int, model: str = "softmax") -> Subject:
+    """N samples, some misclassified, no pair of pixels equal, none that any brightness of EPSILONS clips."""
+    generator, classifier = torch.Generator().manual_seed(seed), classifier_of(model)
+    inputs = 0.3 + 0.4 * torch.rand(N, *classifier.input_shape, generator=generator)
+    targets = classifier.predict(inputs)
     wrong = torch.rand(N, generator=generator) < 0.2
-    targets = torch.where(wrong, 1 - targets, targets)
-    classifier = Classifier(nn.Flatten(), 2, (1, 1, 2), frozenset({Capability.FORWARD}), "digest", "test")
-    return subject_of(classifier, Dataset(inputs, targets, tuple(f"s{i}" for i in range(N)), ("left", "right")))
-
-
-def gap(subject: Subject) -> torch.Tensor:
-    return (subject.dataset.inputs[:, 0, 0, 0] - subject.dataset.inputs[:, 0, 0, 1]).abs()
+    targets = torch.where(wrong, classifier.logits(inputs).argmin(1), targets)
+    names = tuple(f"class {k}" for k in range(classifier.num_classes))
+    return subject_of(classifier, Dataset(inputs, targets, tuple(f"s{i}" for i in range(N)), names))
 
 
 def write(subject: Subject, entry: Entry, name: str, invalid: torch.Tensor, folder) -> Artifacts:
@@ -113,26 +185,23 @@ def write(subject: Subject, entry: Entry, name: str, invalid: torch.Tensor, fold
         facts = {"of": N, "n": len(chosen), "selection": entry.selection}
         mine = replace(mine, dataset=replace(mine.dataset, chosen=facts))
     n, skilled = len(chosen), torch.rand(len(chosen), generator=generator) < entry.skill
-    radius, right = RADIUS[entry.norm] * gap(mine), mine.clean_correct
+    radius, right = radius_of(mine, entry.norm), mine.clean_correct
     reach = torch.inf if entry.epsilon is None else entry.epsilon
     families = frozenset()
     if entry.kind is AssessmentKind.EMPIRICAL_ATTACK:
         inputs = mine.dataset.inputs.clone()
         broken = skilled & right & (radius * 1.001 < reach)
-        across = inputs.mean(3, keepdim=True) + 0.0005 * (inputs - inputs.mean(3, keepdim=True)) * -1
-        inputs[broken] = across[broken].clamp(0, 1)
-        predictions = mine.classifier.predict(inputs)
+        inputs[broken] = across(mine, entry.norm)[broken]
+        predictions = mine.classifier.predict(inputs, mine.dataset.targets)
         not_finite = invalid[chosen] & right
         predictions[not_finite] = -1
         verdicts = torch.where(
             predictions != mine.dataset.targets, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED)
         )
-        data = {
-            **base_data(mine, verdicts),
-            "perturbed_inputs": inputs,
-            "perturbed_predictions": predictions,
-            "perturbation_distance": distance(entry.norm, inputs, mine.dataset.inputs),
-        }
+        data = {**base_data(mine, verdicts), "perturbed_inputs": inputs, "perturbed_predictions": predictions}
+        if entry.norm is BRIGHTNESS:
+            data[PARAMETERS] = {"brightness": (inputs - mine.dataset.inputs).flatten(1).mean(1)}
+        data["perturbation_distance"] = distances_of(data, entry.norm)
     else:
         verified = skilled & right & (radius > reach * 1.001) & ~invalid[chosen]
         if entry.other_function:
@@ -148,7 +217,7 @@ def write(subject: Subject, entry: Entry, name: str, invalid: torch.Tensor, fold
     return write_artifacts(result, folder / name, mine, started=time.time())
 
 
-def written(subject: Subject, run: list[Entry], invalid: torch.Tensor, folder) -> Artifacts:
+def written(subject: Subject, run: list[Entry], invalid: torch.Tensor, folder, norm: Norm = Norm.LINF) -> Artifacts:
     place = Layout(folder)
     row = Algorithm("windtunnel", "identity", AssessmentKind.STATISTICAL_SAMPLING, ThreatModel.NOT_APPLICABLE, None, frozenset(),
                     Randomness.DETERMINISTIC, frozenset())  # fmt: skip
@@ -158,7 +227,9 @@ def written(subject: Subject, run: list[Entry], invalid: torch.Tensor, folder) -
     clean = write_artifacts(result, place.clean, subject, started=0)
     assessments = [write(subject, entry, f"e{i}", invalid, place.robustness) for i, entry in enumerate(run)]
     write_curves(security_curves(assessments), place.summary)
-    summary = write_artifacts(summarise(subject, GLOBAL, clean, assessments), place.summary, subject, started=0)
+    summary = write_artifacts(
+        summarise(subject, PerturbationBudget(norm, 0.15), clean, assessments), place.summary, subject, started=0
+    )
     write_json(headline_metrics(summary, clean, assessments), place.metrics)
     return summary
 
@@ -169,12 +240,20 @@ def drawn_at(entry: Entry, norm: Norm, epsilon: float) -> bool:
     return entry.epsilon == epsilon or (entry.minimum_norm and (entry.epsilon is None or entry.epsilon >= epsilon))
 
 
-@settings(max_examples=40)
-@given(RUNS, st.integers(0, 50), st.sets(st.integers(0, N - 1), max_size=2))
-def test_the_states_partition_the_samples_and_the_truth_lies_between_the_ends(tmp_path_factory, run, seed, nan):
-    subject, invalid = subject_with(seed), torch.zeros(N, dtype=torch.bool)
+@settings(max_examples=int(os.environ.get("WINDTUNNEL_EXAMPLES", "60")))
+@given(
+    RUNS,
+    st.integers(0, 50),
+    st.sets(st.integers(0, N - 1), max_size=2),
+    st.sampled_from(MODELS),
+    st.sampled_from(NORMS),
+)
+def test_the_states_partition_the_samples_and_the_truth_lies_between_the_ends(
+    tmp_path_factory, run, seed, nan, model, norm
+):
+    subject, invalid = subject_with(seed, model), torch.zeros(N, dtype=torch.bool)
     invalid[[*nan]] = True
-    summary = written(subject, run, invalid, tmp_path_factory.mktemp("run"))
+    summary = written(subject, run, invalid, tmp_path_factory.mktemp("run"), norm)
     layers = layers_of(summary.metrics)
     assert summary.metrics["hard_failures"] == 0  # every entry is honest, so that none contradicts another
     for b, layer in enumerate(layers):
@@ -187,7 +266,7 @@ def test_the_states_partition_the_samples_and_the_truth_lies_between_the_ends(tm
                 expected[select(N, entry.count, entry.selection, entry.seed, subject.dataset.targets)] = True
         assert torch.equal(drawn, expected)
         # Exactly robust, where the model is finite; no planted radius is within 0.1 % of an epsilon.
-        robust = subject.clean_correct & (RADIUS[layer.norm] * gap(subject) > layer.epsilon) & ~invalid
+        robust = subject.clean_correct & (radius_of(subject, layer.norm) > layer.epsilon) & ~invalid
         certified = states == SampleState.CERTIFIED.code
         assert not (certified & ~robust).any()
         assert not ((states == SampleState.BROKEN.code) & robust).any()
@@ -208,7 +287,7 @@ def test_the_states_partition_the_samples_and_the_truth_lies_between_the_ends(tm
             assert layer.certified.value <= truth + 1e-9
 
 
-def planted(epsilon, count, **facts):
+def planted(norm, epsilon, count, **facts):
     given_facts = {
         "minimum_norm": False,
         "selection": "random",
@@ -217,19 +296,22 @@ def planted(epsilon, count, **facts):
         "other_function": False,
         **facts,
     }
-    return Entry(facts.pop("kind", AssessmentKind.EMPIRICAL_ATTACK), Norm.LINF, epsilon, count=count, **{
+    return Entry(facts.pop("kind", AssessmentKind.EMPIRICAL_ATTACK), norm, epsilon, count=count, **{
         key: value for key, value in given_facts.items() if key != "kind"
     })  # fmt: skip
 
 
-@pytest.mark.parametrize("count", [5, N])
-def test_every_door_gives_the_same_numbers(tmp_path, monkeypatch, count):
+@pytest.mark.parametrize(
+    ("count", "model", "norm"),
+    [(5, "softmax", Norm.LINF), (N, "function", Norm.L2), (7, "top-2", Norm.L1), (N, "binary", BRIGHTNESS)],
+)
+def test_every_door_gives_the_same_numbers(tmp_path, monkeypatch, count, model, norm):
     run = [
-        planted(0.15, count),
-        planted(0.3, 7, seed=2),
-        planted(0.15, N, kind=AssessmentKind.FORMAL_VERIFICATION, skill=0.5),
+        planted(norm, 0.15, count),
+        planted(norm, 0.3, 7, seed=2),
+        planted(norm, 0.15, N, kind=AssessmentKind.FORMAL_VERIFICATION, skill=0.5),
     ]
-    summary = written(subject_with(3), run, torch.zeros(N, dtype=torch.bool), tmp_path)
+    summary = written(subject_with(3, model), run, torch.zeros(N, dtype=torch.bool), tmp_path, norm)
     monkeypatch.chdir(tmp_path)
     layer = layers_of(summary.metrics)[0]
     assert layer.n_attacked == count
