@@ -86,6 +86,27 @@ class Sign(Choice):
         return picked
 
 
+class Rounded(Choice):
+    """One case for each integer from -6 to 6, where the input is within half of it (`shift` 0.5), or up to 1 beyond (0)."""
+
+    def __init__(self, shift: float) -> None:
+        super().__init__()
+        self.shift = shift
+
+    def options(self, z: Tensor) -> Tensor:
+        return torch.arange(-6.0, 7.0).to(z).expand(*z.shape, 13)
+
+    def plain(self, z: Tensor) -> Tensor:
+        return z.round() if self.shift else z.floor()
+
+    def forward(self, z: Tensor) -> Tensor:
+        picked = super().forward(z)
+        if self.fixed is not None:
+            least = picked - self.shift
+            self.slack = torch.cat([least - z, z - least - 1], 1)
+        return picked
+
+
 class Residual(nn.Module):
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -122,6 +143,12 @@ NETWORKS = {
     "sign and kinks": lambda: nn.Sequential(
         nn.Flatten(), nn.Linear(16, 2), Leaky(), nn.Linear(2, 2), Sign(), nn.Linear(2, 3), Leaky(), nn.Linear(3, 3)
     ),
+    "rounding, then kinks": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(16, 2), Rounded(0.5), nn.Linear(2, 2), Leaky(), nn.Linear(2, 3)
+    ),
+    "kinks, then floor": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(16, 2), Leaky(), nn.Linear(2, 2), Rounded(0.0), nn.Linear(2, 3)
+    ),
 }
 
 
@@ -139,7 +166,7 @@ def exact_margin(module: nn.Module, low: Tensor, high: Tensor, target: int) -> f
     module = module.double()
     module(low[None].double())
     choices = [part for part in module.modules() if isinstance(part, Choice)]
-    cases = [4 if isinstance(part, Pool) else 3 if isinstance(part, Sign) else 2 for part in choices]
+    cases = [{Pool: 4, Sign: 3, Rounded: 13}.get(type(part), 2) for part in choices]
     limits = np.stack([low.flatten().numpy(), high.flatten().numpy()], 1).astype(np.float64)
     basis = torch.cat([torch.zeros(1, low.numel()), torch.eye(low.numel())]).view(-1, *low.shape).double()
     smallest = np.inf

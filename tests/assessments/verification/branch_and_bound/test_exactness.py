@@ -16,7 +16,7 @@ from windtunnel.core.errors import IncompatibleError
 
 CPU = torch.device("cpu")
 LIMITS = Limits(domains=4000, iterations=12, batch=64, memory=10**8, rows=256)
-EACH = -(-int(os.environ.get("WINDTUNNEL_EXACT_NETWORKS", "36")) // len(NETWORKS))
+EACH = -(-int(os.environ.get("WINDTUNNEL_EXACT_NETWORKS", "50")) // len(NETWORKS))
 
 
 def verdict(module, x, target, epsilon, norm=Norm.LINF):
@@ -126,9 +126,14 @@ def test_no_random_point_of_a_proved_ball_is_misclassified_and_a_linear_radius_i
     assert verdict(linear, x, target, min(radius * 1.001, 0.4), norm)[0] is not (radius < 0.4)
 
 
+class Round(nn.Module):
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return z.round()
+
+
 SMOOTH = {
     "sigmoid": nn.Sigmoid(), "tanh": nn.Tanh(), "gelu": nn.GELU(), "gelu tanh": nn.GELU(approximate="tanh"),
-    "silu": nn.SiLU(), "softplus": nn.Softplus(), "relu6": nn.ReLU6(), "hardtanh": nn.Hardtanh(), "prelu": nn.PReLU(4),
+    "silu": nn.SiLU(), "softplus": nn.Softplus(), "relu6": nn.ReLU6(), "round": Round(), "hardtanh": nn.Hardtanh(), "prelu": nn.PReLU(4),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Sign and comparisons are split into their values; within the error of float32 an input takes both of them."""
+"""Sign, comparisons and roundings are split into their values; within the error of float32 an input takes both of them."""
 
 import pytest
 import torch
@@ -26,12 +26,15 @@ class Binarised(nn.Module):
             "where": lambda: torch.where(z >= 0, one, -one),
             "greater": lambda: 2 * (z > 0).to(z.dtype) - 1,
             "less": lambda: 1 - 2 * (z < 0).to(z.dtype),
+            "floor": lambda: 2 * torch.floor(z + 1) - 1,
+            "round": lambda: 2 * torch.round(z + 0.5) - 1,
+            "ceil": lambda: 2 * torch.ceil(z) - 1,
         }[self.form]()
         total = (y * torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=z.dtype)).sum(1, keepdim=True)
         return torch.cat([total + 1e-3, torch.zeros_like(total)], 1)
 
 
-@pytest.mark.parametrize("form", ["sign", "where", "greater", "less"])
+@pytest.mark.parametrize("form", ["sign", "where", "greater", "less", "floor", "round", "ceil"])
 def test_a_sign_is_decided_on_either_side_and_not_within_rounding_of_its_jump(form):
     """Within 0.1 of 0.7 all four are 1; of 0.55 all may be -1; 1e-9 beside the jump float32 sees no difference."""
     for x, shift, epsilon, expected in (

@@ -5,7 +5,7 @@ import torch
 from test_exactness import verdict
 from torch import nn
 
-from windtunnel.assessments.verification.branch_and_bound.activations import cells
+from windtunnel.assessments.verification.branch_and_bound.activations import FLOOR, ROUND, cells, smooth_lines
 from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.regions import BallRegions
@@ -21,6 +21,11 @@ def smooth_network(activation, seed):
         if isinstance(part, nn.Linear):
             part.weight.data *= 3
     return module.eval().requires_grad_(False)
+
+
+class Round(nn.Module):
+    def forward(self, z):
+        return z.round()
 
 
 @pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU])
@@ -45,7 +50,7 @@ def test_a_verdict_agrees_with_dense_samples_and_most_margins_are_decided(activa
 def test_a_row_in_a_cell_bounds_every_input_of_that_cell():
     """With any cells and multipliers, the bound of a subdomain lies below every sample that the subdomain contains."""
     generator = torch.Generator().manual_seed(0)
-    for seed, activation in enumerate((nn.Sigmoid, nn.Tanh, nn.GELU, nn.Softplus, nn.ELU)):
+    for seed, activation in enumerate((nn.Sigmoid, nn.Tanh, nn.GELU, nn.Softplus, nn.ELU, Round)):
         module = smooth_network(activation, seed)
         net, region = (
             Network(module, (1, 2, 2), CPU),
@@ -81,3 +86,34 @@ def test_the_cells_of_an_interval_cover_it():
         assert torch.equal(ends[1, :-1], ends[0, 1:])
         assert ends[0, 0] == low
         assert ends[1, -1] == up
+
+
+@pytest.mark.parametrize("ends", [(-0.4, 0.4), (-0.5, 0.5), (0.2, 1.1), (-3.7, 12.2), (0.5, 0.5), (-1e6, 1e6)])
+@pytest.mark.parametrize("stairs", [ROUND, FLOOR])
+def test_lines_of_a_staircase_bound_it_also_where_its_input_is_off(stairs, ends):
+    low, up = (torch.tensor([end], dtype=torch.float64) for end in ends)
+    for error in (0.0, 0.3):
+        lines = smooth_lines(stairs, low, up, error)
+        z = torch.linspace(*ends, 4001, dtype=torch.float64)
+        for off in (-error, 0.0, error):
+            assert (lines.low * z + lines.low_offset <= stairs(z + off) + 1e-9).all()
+            assert (lines.up * z + lines.up_offset >= stairs(z + off) - 1e-9).all()
+    lines, middle = smooth_lines(stairs, low, up), (low + up) / 2
+    gap = (lines.up - lines.low) * middle + lines.up_offset - lines.low_offset
+    assert float(gap) <= 1 + 1e-6 * abs(ends[0])
+
+
+def test_more_jumps_than_are_split_exactly_are_bounded_and_decided_by_cells():
+    """100 jumps in the ball: round(100 x) / 100 stays within 0.005 of x."""
+
+    class Quantised(nn.Module):
+        def forward(self, x):
+            rounded = (x.flatten(1) * 100).round() / 100
+            total = rounded.sum(1, keepdim=True)
+            return torch.cat([total - 1.1, torch.zeros_like(total)], 1)
+
+    module, x = Quantised(), torch.full((1, 2, 2), 0.5)
+    assert verdict(module, x, 0, 0.15)[0] is True
+    verified, point = verdict(module, x, 0, 0.25)
+    assert verified is False
+    assert int(module(point.view(1, 1, 2, 2)).argmax()) == 1

@@ -56,6 +56,13 @@ class Smooth:
 
 
 @dataclass(frozen=True, slots=True)
+class Staircase(Smooth):
+    """floor(z + shift), bounded and split like a smooth activation, or replaced by a sum of jumps, see `Network.with_jumps`."""
+
+    shift: float
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """Not an activation: its input is bounded as theirs are, and its output is used nowhere."""
 
@@ -89,6 +96,7 @@ GELU_TANH = Smooth("gelu, tanh approximation", gelu_tanh, 0.82)
 SILU = Smooth("silu", F.silu, 0.5001)
 SOFTPLUS = Smooth("softplus", F.softplus, 0.2501)
 ELU = Smooth("elu", F.elu, 1.0)
+ROUND, FLOOR = Staircase("round", torch.round, math.inf, 0.5), Staircase("floor", torch.floor, math.inf, 0.0)
 
 
 def _prelu(apply: Apply, z: Tensor, weight: Tensor) -> Tensor:
@@ -241,6 +249,23 @@ def _where(apply: Apply, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return torch.where(condition, a, b) if condition.dtype is torch.bool else b + condition * (a - b)
 
 
+def _round(apply: Apply, z: Tensor, *, decimals: int = 0) -> Tensor:
+    if decimals:
+        raise NotImplementedError("round to decimals")
+    return apply(ROUND, z)
+
+
+def sum_of_jumps(apply: Apply, staircase: Staircase, z: Tensor, first: Tensor, count: int) -> Tensor:
+    """Return a staircase of z (m, *shape) as its value `first` (*shape) below `count` jumps, and these; equal where z passes no other."""
+    bottom = first.view(z.shape[1:]).to(z) + 0 * z
+    if not count:
+        return bottom
+    heights = torch.arange(1, count + 1, device=z.device).view(-1, *[1] * (z.ndim - 1)) - staircase.shift
+    jumps = apply(STEP, (z.unsqueeze(1) - (first.view(z.shape[1:]) + heights).to(z)).flatten(1, 2))
+    heights_reached: Tensor = jumps.unflatten(1, (count, -1))
+    return bottom + heights_reached.sum(1)
+
+
 def _elu(apply: Apply, z: Tensor, alpha: float = 1.0, *scales: float, **others: object) -> Tensor:
     if not math.isclose(alpha, 1.0) or any(not math.isclose(scale, 1.0) for scale in scales):
         raise NotImplementedError("elu with another alpha or scale than 1")
@@ -275,6 +300,10 @@ REWRITES: dict[str, Callable[..., Tensor]] = {
     "max_pool2d": _max_pool2d,
     "adaptive_max_pool2d": _adaptive_max_pool2d,
     "sign": lambda apply, z: apply(STEP, z) - apply(STEP, -z),  # 0 where both are 1
+    "round": _round,
+    "floor": lambda apply, z: apply(FLOOR, z),
+    "ceil": lambda apply, z: -apply(FLOOR, -z),
+    "trunc": lambda apply, z: apply(FLOOR, apply(RELU, z)) - apply(FLOOR, apply(RELU, -z)),
     "ge": lambda apply, a, b: apply(STEP, a - b),
     "gt": lambda apply, a, b: 1 - apply(STEP, b - a),
     "le": lambda apply, a, b: apply(STEP, b - a),
@@ -374,20 +403,48 @@ def with_jumps(relaxed: Kinks, low: Tensor, up: Tensor, errors: Tensor) -> Kinks
     )
 
 
-def smooth_lines(smooth: Smooth, low: Tensor, up: Tensor) -> Lines:
+def smooth_lines(smooth: Smooth, low: Tensor, up: Tensor, error: Tensor | float = 0.0) -> Lines:
     """Return lines that bound a smooth activation over [low, up], of one shape: of a few slopes the one tightest in the middle.
 
     For a slope s the offset is the extremum of f(z) - s z on a grid of step h. It is corrected by curvature h^2 / 8, the
     most that f can rise or fall between two grid points. So the lines are bounds, not estimates.
+
+    Args:
+        smooth: The activation.
+        low: float64, lower ends of the intervals.
+        up: float64, upper ends.
+        error: By how much the input may be off beyond its interval, at least 0; of a shape that fits `low`.
+
     """
-    parts = [
-        _lines_of(smooth, *ends) for ends in zip(low.flatten().split(_PART), up.flatten().split(_PART), strict=True)
-    ]
-    return Lines(*(torch.cat(line).view(low.shape) for line in zip(*parts, strict=True)))
+    slopes_of = _slopes_of_staircase if isinstance(smooth, Staircase) else _slopes_of_curve
+    ends = ((low - error).flatten().split(_PART), (up + error).flatten().split(_PART))
+    parts = [_tightest(least, most, *slopes_of(smooth, least, most)) for least, most in zip(*ends, strict=True)]
+    lower_slope, lower, upper_slope, upper = (torch.cat(line).view(low.shape) for line in zip(*parts, strict=True))
+    return Lines(lower_slope, lower - lower_slope.abs() * error, upper_slope, upper + upper_slope.abs() * error)
 
 
-def _lines_of(smooth: Smooth, low: Tensor, up: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the fields of `smooth_lines` for vectors."""
+def _slopes_of_staircase(stairs: Smooth, low: Tensor, up: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return `_slopes_of_curve` of floor(z + shift): extrema are at the first and the last jump, or at the ends."""
+    assert isinstance(stairs, Staircase)
+    bottom, top = (low + stairs.shift).ceil() - 1, (up + stairs.shift).floor()  # at a jump it may take both values
+    first, last = bottom + 1 - stairs.shift, top - stairs.shift
+    chord = (top - bottom) / (up - low).clamp(min=1e-12)
+    to_first, from_last = 1 / (first - low).clamp(min=1e-6), 1 / (up - last).clamp(min=1e-6)
+    zeros = torch.zeros_like(low)
+    slopes = torch.stack([zeros, chord, zeros + 1, to_first, from_last])
+    least, most = top - slopes * up, bottom - slopes * low
+    has_jump = top > bottom
+    for height, jump in ((bottom + 1, first), (top, last)):
+        above = height - slopes * jump
+        least, most = (
+            torch.where(has_jump, torch.minimum(least, above - 1), least),
+            torch.where(has_jump, torch.maximum(most, above), most),
+        )
+    return slopes, least, most
+
+
+def _slopes_of_curve(smooth: Smooth, low: Tensor, up: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (slopes s, lower bounds of f(z) - s z, upper bounds) for vectors of intervals; (number of slopes, intervals) each."""
     middle, step = (low + up) / 2, (up - low) / 4
     chord = (smooth(up) - smooth(low)) / (up - low).clamp(min=1e-12)
     slopes = [torch.where(up - low > 1e-6, chord, _derivative(smooth, middle))]
@@ -401,7 +458,14 @@ def _lines_of(smooth: Smooth, low: Tensor, up: Tensor) -> tuple[Tensor, Tensor, 
         rounding = 1e-12 * (1 + least.abs() + most.abs())
         floors.append(least - between - rounding)
         ceilings.append(most + between + rounding)
-    slope, floor, ceiling = (torch.stack(of) for of in (slopes, floors, ceilings))
+    return torch.stack(slopes), torch.stack(floors), torch.stack(ceilings)
+
+
+def _tightest(
+    low: Tensor, up: Tensor, slope: Tensor, floor: Tensor, ceiling: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the fields of `Lines` for vectors of intervals, of slopes and extrema as `_slopes_of_curve` returns them."""
+    middle = (low + up) / 2
     below, above = ((slope * middle + floor).argmax(0)[None], (slope * middle + ceiling).argmin(0)[None])
     low_slope, low_offset, up_slope, up_offset = (
         of.gather(0, at)[0] for of, at in ((slope, below), (floor, below), (slope, above), (ceiling, above))
@@ -438,6 +502,7 @@ def with_smooth(relaxed: Kinks, lines: Lines, at: slice, code: Tensor) -> Kinks:
     up[:, at], offset[:, at], base[:, at], low_offset[:, at] = lines.up, lines.up_offset, lines.low, lines.low_offset
     rise[:, at] = 0.0
     open_[:, at] = (code < LAST_SPLIT).to(open_) if len(open_) == len(code) else 1.0
+    open_[:, at] *= (lines.low != lines.up) | (lines.low_offset != lines.up_offset)  # a tread is exact
     no_column = torch.zeros_like(up[:1], dtype=torch.bool)
     smooth = no_column.clone() if jumps is None else jumps.smooth.clone()
     smooth[:, at] = True

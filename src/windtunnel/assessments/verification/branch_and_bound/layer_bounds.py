@@ -77,7 +77,8 @@ class LayerBounds:
                 parts[2].append(slope[units][None])
             elif isinstance(layer.activation, Jump | Smooth):
                 parts[2].append(torch.zeros_like(low[:1]))
-            errors.append(self._errors.get(len(errors), torch.full_like(low[0], -1.0))[units][None])
+            error = self._errors.get(len(errors)) if isinstance(layer.activation, Jump) else None
+            errors.append((torch.full_like(low[0], -1.0) if error is None else error)[units][None])
         empty = torch.empty(len(self.region), 0, dtype=torch.float64, device=self.network.device)
         low, up, least = (torch.cat(p, 1) if p else empty[: 1 if k == 2 else None] for k, p in enumerate(parts))
         self._at_columns = (low, up, least)
@@ -140,7 +141,7 @@ class LayerBounds:
         activation = self.network.layers[j].activation
         assert isinstance(activation, Smooth)
         if j not in self._lines:
-            self._lines[j] = smooth_lines(activation, self.low[j], self.up[j])
+            self._lines[j] = smooth_lines(activation, self.low[j], self.up[j], self._errors.get(j, 0.0))
         return self._lines[j]
 
     def _linear(self, j: int, dtype: torch.dtype) -> Tensor:

@@ -10,6 +10,8 @@ rounding, which near a jump decides the value that a network takes. Source of th
 Numerical Algorithms, chapter 3: a sum of k products in any order is off by at most k u / (1 - k u) of the sum of their absolute values.
 """
 
+from __future__ import annotations
+
 import copy
 import math
 from collections.abc import Callable, Sequence
@@ -28,11 +30,14 @@ from windtunnel.assessments.verification.branch_and_bound.activations import (
     OF_LARGEST,
     REWRITES,
     Activation,
+    Apply,
     Jump,
     Kink,
     Smooth,
+    Staircase,
     of_four_apart,
     relu_of_largest,
+    sum_of_jumps,
 )
 from windtunnel.core.errors import IncompatibleError
 
@@ -238,12 +243,29 @@ class _Reached(Exception):
     """The part of the network that was asked for has been run."""
 
 
+# Values (size,) of a staircase below the jumps that its inputs pass, and how many these are at most.
+Stairs = tuple[Tensor, int]
+_MOST_JUMPS, _MOST_COLUMNS = 16, 2**14  # of a neuron, and of a layer: staircases of more are only bounded
+
+
+class _Climbing:
+    """Answers staircases by sums of jumps where `stairs`, one entry for each staircase, says which."""
+
+    def __init__(self, apply: Apply, stairs: Sequence[Stairs | None]) -> None:
+        self._apply, self._stairs = apply, iter(stairs)
+
+    def __call__(self, activation: Activation, z: Tensor) -> Tensor:
+        if isinstance(activation, Staircase) and (stairs := next(self._stairs)):
+            return sum_of_jumps(self._apply, activation, z, *stairs)
+        return self._apply(activation, z)
+
+
 class _Replacing(TorchFunctionMode):
     """Activations are answered by `apply`; everything else runs as it is, and `watch` may look at it.
 
     varies: for each call of such a function in turn, whether it depends on the input; found out by the first run, in
     which it is empty, and then known to the others, which record no gradients. joined: ReLUs that are left to the max pooling before
-    or after them, and these poolings, see `fused_calls`.
+    or after them, and these poolings, see `fused_calls`. stairs: see `Network.with_jumps`.
     """
 
     def __init__(
@@ -252,9 +274,11 @@ class _Replacing(TorchFunctionMode):
         varies: list[bool],
         joined: Joined,
         watch: Callable[[str, object], None] | None = None,
+        stairs: Sequence[Stairs | None] = (),
     ) -> None:
         super().__init__()
-        self._apply, self._watch, (self._left, self._taken) = apply, watch, joined
+        self._apply = _Climbing(apply, stairs) if stairs else apply
+        self._watch, (self._left, self._taken) = watch, joined
         self._varies, self._first, self._calls = varies, not varies, 0
         self._before_softmax: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -306,7 +330,7 @@ class Network:
         self._tapes: dict[tuple[int, torch.dtype], Tape] = {}
         self._activations: list[Activation] = []
         self.fields: dict[int, tuple[Tensor, list[Tensor]]] = {}
-        self._joined = NOTHING
+        self._joined, self._stairs = NOTHING, list[Stairs | None]()
         try:
             self._joined = fused_calls(self._modules[torch.float64], self._zeros(2, torch.float64))
             tape = self._record(2, torch.float64, first=True)
@@ -314,6 +338,10 @@ class Network:
             self._refuse_another_function()
         except NotImplementedError as error:
             raise IncompatibleError(f"branch-and-bound has no linear bounds for {error}") from error
+        self._describe(tape)
+
+    def _describe(self, tape: Tape) -> None:
+        """Enter the layers of a recorded run."""
         ends = list(accumulate(z[0].numel() for z in tape.pre))
         self.sizes = [z[0].numel() for z in tape.pre]
         self.layers = [
@@ -330,6 +358,33 @@ class Network:
     def piecewise_linear(self) -> bool:
         """Return whether splitting every unit leaves nothing but affine maps."""
         return not any(isinstance(layer.activation, Smooth) for layer in self.layers)
+
+    def with_jumps(self, low: Sequence[Tensor], up: Sequence[Tensor]) -> Network:
+        """Return the network with staircases as sums of jumps, whose splits are exact; itself where none has few enough.
+
+        Args:
+            low: Of each layer float64 (n, size), lower bounds of its inputs in the regions where the new network is to hold.
+            up: Of each layer float64 (n, size), upper bounds.
+
+        """
+        stairs = list[Stairs | None]()
+        for layer, least, most in zip(self.layers, low, up, strict=True):
+            if isinstance(layer.activation, Staircase):
+                first, last = ((end + layer.activation.shift).floor() for end in (least.amin(0), most.amax(0)))
+                count = int((last - first).amax())
+                is_small = count <= _MOST_JUMPS and count * layer.size <= _MOST_COLUMNS
+                stairs.append((first, count) if is_small else None)
+        if not any(stairs):
+            return self
+        network = copy.copy(self)
+        network._stairs, network._activations, network._tapes, network.fields = stairs, [], {}, {}
+        network._describe(network._record(2, torch.float64, first=True))
+        return network
+
+    @property
+    def has_staircases(self) -> bool:
+        """Return whether some layer rounds."""
+        return any(isinstance(layer.activation, Staircase) for layer in self.layers)
 
     @property
     def has_windows(self) -> bool:
@@ -383,7 +438,7 @@ class Network:
 
         if upto == 0:
             return None
-        mode = _Replacing(answer, self._varies, self._joined)
+        mode = _Replacing(answer, self._varies, self._joined, stairs=self._stairs)
         try:
             with mode:
                 out = self._modules[x.dtype](x)
@@ -399,17 +454,18 @@ class Network:
 
     @torch.no_grad()
     def jump_errors(self, largest: Tensor) -> dict[int, Tensor]:
-        """Return by how much float32 may be off before each layer of jumps, float64 (size,); largest: of the input, (d,)."""
+        """Return by how much float32 may be off before each layer that jumps or rounds, float64 (size,); largest: of the input, (d,)."""
         errors, index = dict[int, Tensor](), 0
-        if not any(isinstance(layer.activation, Jump) for layer in self.layers):
+        if not any(isinstance(layer.activation, Jump | Staircase) for layer in self.layers):
             return errors
 
         def follow(activation: Activation, z: Tensor) -> Tensor:
             nonlocal index
             index += 1
-            if isinstance(activation, Jump):
+            if isinstance(activation, Jump | Staircase):
                 errors[index - 1] = jump_error(z)
-                return torch.stack([torch.ones_like(z[0]), *torch.zeros_like(z[1:])])
+                largest_value = torch.ones_like(z[0]) if isinstance(activation, Jump) else z[0] + 1
+                return torch.stack([largest_value, *torch.zeros_like(z[1:])])
             if isinstance(activation, Kink):
                 return z * activation.slope.to(z).abs().clamp(min=1)
             return z * _LIPSCHITZ
@@ -417,7 +473,7 @@ class Network:
         x = largest.new_zeros(3, len(largest))
         x[0] = largest
         x[1] = 2.0**-24 * largest
-        with RoundingErrors(), _Replacing(follow, self._varies, self._joined):
+        with RoundingErrors(), _Replacing(follow, self._varies, self._joined, stairs=self._stairs):
             self._modules[torch.float64](x.view(3, *self.input_shape))
         return errors
 
@@ -435,7 +491,7 @@ class Network:
                 self._activations.append(activation)
             return leaves[-1]
 
-        mode = _Replacing(cut, self._varies, self._joined)
+        mode = _Replacing(cut, self._varies, self._joined, stairs=self._stairs)
         with torch.enable_grad(), mode:
             out = self._modules[dtype](x)
         return Tape(leaves, pre, mode.logits(out))

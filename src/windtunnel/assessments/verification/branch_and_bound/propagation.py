@@ -340,7 +340,8 @@ class Bounded(LayerBounds):
         if not len(row):
             return Lines(*(t.to(dtype) for t in now)), None
         low, up = cells(self.low[j][sample], self.up[j][sample], code)
-        part = smooth_lines(activation, low[row, unit], up[row, unit])
+        error = self._errors[j][unit] if j in self._errors else 0.0
+        part = smooth_lines(activation, low[row, unit], up[row, unit], error)
         for t, split in zip(now, (part.low, part.low_offset, part.up, part.up_offset), strict=True):
             t[row, unit] = split
         return Lines(*(t.to(dtype) for t in now)), (low, up)

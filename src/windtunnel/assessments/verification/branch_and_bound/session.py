@@ -94,6 +94,9 @@ def decide(
     An OutOfTimeError of the caller's own limit, in between, ends it too: what is known by then stands.
     larger: what is known to hold inside in larger regions, by sample.
     """
+    if network.has_staircases:
+        bounded = bound_network(network, region, limits.rows, memory=limits.memory)
+        network, larger = network.with_jumps(bounded.low, bounded.up), NOTHING  # its layers are of this region alone
     work = _MarginBounds(
         network, region, targets.to(network.device), goals.to(network.device).double(), check, limits, expired, larger
     )
