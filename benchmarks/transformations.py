@@ -51,6 +51,7 @@ SETTINGS: tuple[dict[str, float], ...] = (
     "contrast": 0.02, "brightness": 0.001}, {"occlusion": 5}, {"patch": 2}, {"patch": 3},
 )  # fmt: skip
 _PROOF = {"library": "transformations", "algorithm": "branch-and-bound"}
+_PARTS = 10**6  # of the region of a sample: the timeout ends the search
 _MANY = 2000  # images of a grid that are computed together
 
 
@@ -84,9 +85,9 @@ def random_network(seed: int, channels: int, height: int, width: int, classes: i
     return nn.Sequential(body, nn.Linear(size, classes)).eval().requires_grad_(False)
 
 
-def random_subject(seed: int, channels: int, samples: int) -> Subject:
+def random_subject(seed: int, channels: int, samples: int, size: tuple[int, int] | None = None) -> Subject:
     """A random network and images, not square, part of them black; the labels are its predictions."""
-    height, width = 6 + seed % 2, 5 + seed % 3
+    height, width = size or (6 + seed % 2, 5 + seed % 3)
     module = random_network(seed, channels, height, width)
     inputs = torch.rand(samples, channels, height, width) * (torch.rand(samples, 1, height, width) > 0.3)
     classifier = Classifier(module, 4, tuple(inputs.shape[1:]), frozenset(Capability), module_digest(module), "random")
@@ -185,7 +186,7 @@ def strength(samples: int, only: str, timeout: float) -> None:
             start = time.process_time()
             attacked = attack("it", AttackEntry.model_validate(entry), block, it).data["verdicts"]
             middle = time.process_time()
-            proof = VerificationEntry.model_validate({**_PROOF, "timeout": timeout})
+            proof = VerificationEntry.model_validate({**_PROOF, "timeout": timeout, "params": {"domains": _PARTS}})
             data = assess_transformation("it", proof, block, it).data
             end = time.process_time()
             left = (attacked == Verdict.ATTACK_FAILED) & (data["verdicts"] != Verdict.FALSIFIED)

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 
 import windtunnel
-from benchmarks.transformations import REGIONS, contradictions, random_subject
-from windtunnel.assessments.verification.transformations.affine_forms import AffineForm
-from windtunnel.assessments.verification.transformations.certify import _patched
+from benchmarks.transformations import REGIONS, contradictions, random_network, random_subject
+from windtunnel.assessments.verification.canonical.subject import canonical_subject
+from windtunnel.assessments.verification.transformations.affine_forms import AffineForm, FormNetwork
 from windtunnel.assessments.verification.transformations.envelopes import envelope
+from windtunnel.assessments.verification.transformations.patches import PatchParts
 from windtunnel.core.contracts import Norm, Verdict
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.transformations import Transformation, transformation_of
@@ -184,16 +185,52 @@ def test_every_place_of_an_occlusion_is_tried() -> None:
         assert (proof.data["verdicts"][i] == Verdict.VERIFIED) == holds
 
 
+def _halved_parts(image: Tensor, side: int) -> PatchParts:
+    """Two parts of each place of a patch, after a split in a value of its own."""
+    height, width = image.shape[1:]
+    corners = torch.cartesian_prod(torch.arange(height - side + 1), torch.arange(width - side + 1))
+    parts = PatchParts.whole(nn.functional.pad(corners, (1, 0), value=side), len(image))
+    return parts.halves(torch.rand(parts.low.shape, dtype=torch.float64))
+
+
 def test_the_images_of_a_patch_lie_in_its_form() -> None:
     image = torch.rand(2, 5, 5, dtype=torch.float64)
-    form = _patched(image, [(1, 2)], 2, True)
-    at = 2 * torch.rand(50, 8, dtype=torch.float64) - 1
-    values = _values(form, at)
-    outside = torch.ones(5, 5, dtype=torch.bool)
-    outside[1:3, 2:4] = False
-    assert torch.allclose(values[:, :, outside], image[:, outside].expand(50, -1, -1))
-    assert float(values.min()) >= 0
-    assert float(values.max()) <= 1
+    parts = _halved_parts(image, 2)
+    form, window = parts.form(image)
+    images = parts.corners(image, torch.randn(parts.low.shape))
+    expected = form.cropped(window, window.whole, 0.0)
+    assert ((images - expected.centre).abs() <= expected.reach).all()
+    inside = expected.slopes.abs().sum(1) > 0
+    assert torch.equal(inside.flatten(1).sum(1), torch.full((len(parts),), 8))
+    assert float((expected.centre + expected.reach).max()) <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("seed", range(7))
+def test_a_window_has_the_bounds_of_the_whole_image(seed: int) -> None:
+    it = random_subject(seed, 2, 1, size=(11, 12))
+    image = it.dataset.inputs[0].double()
+    network = FormNetwork(canonical_subject(it).subject.classifier.module, "it")
+    parts = _halved_parts(image, 2)
+    form, window = parts.form(image)
+    for threshold in (-torch.inf, torch.inf):  # forwards alone, and backwards too
+        bounds, _ = network.margins(form, 1, threshold, window)
+        expected, _ = network.margins(form.cropped(window, window.whole, 0.0), 1, threshold)
+        is_same = (bounds - expected).abs() < 1e-9
+        # Rounding decides between relaxations of a pooling that are equally tight; later layers see which.
+        assert is_same.all() if threshold < 0 else is_same.double().mean() > 0.98
+
+
+def test_what_a_bound_leaves_open_of_a_patch_is_split() -> None:
+    torch.manual_seed(3)
+    model, x = random_network(0, 1, 8, 8), torch.rand(12, 1, 8, 8)
+    y = model(x).argmax(1)
+    places = 49
+    proof = _assess(model, x, y, {"patch": 2})
+    verified, parts = proof.data["verdicts"] == Verdict.VERIFIED, proof.data["subdomains"]
+    assert (parts[verified] > places).any()
+    assert not (proof.data["verdicts"] == Verdict.UNKNOWN).any()
+    short = _assess(model, x, y, {"patch": 2}, domains=places)
+    assert (short.data["verdicts"][verified & (parts > places)] == Verdict.UNKNOWN).all()
 
 
 def test_a_layer_without_a_form_is_refused_by_its_name() -> None:

@@ -58,9 +58,22 @@ class ParameterSearch:
         transformation, inputs, epsilon = transformation_of(request.budget.norm), request.inputs, request.budget.epsilon
         assert transformation is not None
         assert epsilon is not None
+        return cls.over(transformation, epsilon, inputs, request.labels, model, criterion)
+
+    @classmethod
+    def over(
+        cls,
+        transformation: Transformation,
+        epsilon: float,
+        inputs: Tensor,
+        labels: Tensor,
+        model: nn.Module,
+        criterion: Criterion,
+    ) -> ParameterSearch:
+        """Pose the problem of some samples; nothing is tried yet."""
         best = inputs.new_full((len(inputs),), -torch.inf)
         units = inputs.new_zeros(len(inputs), len(transformation.names))
-        return cls(transformation, epsilon, inputs, request.labels, model, criterion, best, units, inputs.clone())
+        return cls(transformation, epsilon, inputs, labels, model, criterion, best, units, inputs.clone())
 
     @property
     def surviving(self) -> Tensor:

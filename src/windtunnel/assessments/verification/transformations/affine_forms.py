@@ -17,9 +17,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from windtunnel.assessments.verification.canonical.operators import Affine
+from windtunnel.assessments.verification.transformations.windows import OUTSIDE, Window, WindowStep, pair_of
 from windtunnel.core.errors import IncompatibleError
-
-_OUTSIDE = -1e9  # stands for what is no pixel, in max pooling
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +67,15 @@ class AffineForm:
         rest = (slope.abs() + error) * self.reach + error * self.centre.abs()
         return AffineForm(self.centre * middle, slopes, self.radius * middle.abs() + rest)
 
+    def cropped(self, window: Window, other: Window, fill: float) -> AffineForm:
+        """Return the values in another window; outside of `window` they are clean, outside of the layer `fill`."""
+        slopes = window.crop(self.slopes.flatten(0, 1), other, None)
+        return AffineForm(
+            window.crop(self.centre, other, fill),
+            slopes.view(*self.slopes.shape[:2], *slopes.shape[1:]),
+            window.crop(self.radius, other, None),
+        )
+
     def relaxed(self, relaxation: FormRelaxation) -> AffineForm:
         """Return the form after a layer that the relaxation encloses."""
         slopes = relaxation.select(self.slopes.flatten(0, 1))
@@ -104,7 +112,7 @@ class AffineForm:
     def max_pool(self, pool: nn.MaxPool2d) -> tuple[FormRelaxation, Tensor, Tensor]:
         """Relax the largest value of each window: the likely winner, or the box of the window; and the ends of that box."""
         symbols = self.slopes.shape[1]
-        centre = _windows(self.centre, pool, _OUTSIDE)  # (B, C, windows, h, w)
+        centre = _windows(self.centre, pool, OUTSIDE)  # (B, C, windows, h, w)
         slopes = _windows(self.slopes.flatten(0, 1), pool, 0.0)
         slopes = slopes.view(-1, symbols, *slopes.shape[1:])
         radius = _windows(self.radius, pool, 0.0)
@@ -158,9 +166,7 @@ class FormRelaxation:
 
 def _windows(values: Tensor, pool: nn.MaxPool2d, outside: float) -> Tensor:
     """Return the values (B, C, k, h, w) of the windows of a max pooling, `outside` beyond the border."""
-    (kh, kw), (sh, sw), (ph, pw) = (
-        v if isinstance(v, tuple) else (v, v) for v in (pool.kernel_size, pool.stride, pool.padding)
-    )
+    (kh, kw), (sh, sw), (ph, pw) = (pair_of(value) for value in (pool.kernel_size, pool.stride, pool.padding))
     padded = nn.functional.pad(values, (pw, pw, ph, ph), value=outside) if ph or pw else values
     h, w = (padded.shape[2] - kh) // sh + 1, (padded.shape[3] - kw) // sw + 1
     parts = [
@@ -201,12 +207,25 @@ class FormNetwork:
         )
 
     @torch.no_grad()
-    def margins(self, form: AffineForm, label: int, threshold: float) -> Tensor:
-        """Return lower bounds (B, K - 1) of the label's logit minus each other one, over the images of a form (B, C, H, W).
+    def margins(
+        self, form: AffineForm, label: int, threshold: float, window: Window | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Bound the least margin, the label's logit minus the best other one, over the images of a form (B, C, H, W).
 
         Carried forwards, where the errors of a layer are gathered in an interval. Where a margin does not exceed the threshold,
         margins are carried backwards too, so that every error counts by itself, as in a full zonotope.
+
+        Args:
+            form: the images, or what they are within the `window`.
+            label: the class that is to lead.
+            threshold: margin above which a bound need be no tighter.
+            window: where the images differ from a clean one.
+
+        Returns:
+            Lower bounds (B,), and the slopes (B, P) of the margin with the least bound in each symbol, of the relaxed network.
+
         """
+        steps, windows = self._steps_in(window)
         values: dict[fx.Node, AffineForm] = {}
         relaxations: dict[fx.Node, FormRelaxation] = {}
         for node in self._graph.graph.nodes:
@@ -215,49 +234,98 @@ class FormNetwork:
             elif node is self._last:
                 break
             elif node.op == "call_module":
-                values[node], relaxation = _through(self._modules[str(node.target)], values[node.args[0]])
+                module, inner = self._modules[str(node.target)], values[node.args[0]]
+                if step := steps.get(node):
+                    module, inner = step.module, inner.cropped(step.source, step.cropped, step.fill)
+                values[node], relaxation = _through(module, inner)
                 if relaxation is not None:
                     relaxations[node] = relaxation
             else:
                 values[node] = _combined(node, values)
+            if node in windows:
+                values[node] = values[node].cropped(windows[node], windows[node].whole, 0.0)
         weight, offset = self._head_of(label)
         last = values[self._last.args[0]].linear(lambda t: t @ weight.T, lambda t: t @ weight.abs().T, offset)
-        bounds = last.centre - last.reach
+        bounds, slopes = last.centre - last.reach, last.slopes
         rows = (bounds.amin(1) <= threshold).nonzero().flatten()
         if len(rows) and relaxations:
             part = AffineForm(form.centre[rows], form.slopes[rows], form.radius[rows])
-            tightened = self._backwards(part, {node: r.at(rows) for node, r in relaxations.items()}, label)
+            remaining = {node: relaxation.at(rows) for node, relaxation in relaxations.items()}
+            tightened, slopes[rows] = self._backwards(part, remaining, label, window and window.at(rows))
             bounds[rows] = bounds[rows].maximum(tightened)
-        return bounds
+        least, worst = bounds.min(1)
+        return least, slopes[torch.arange(len(worst)), :, worst]
+
+    def _steps_in(self, window: Window | None) -> tuple[dict[fx.Node, WindowStep], dict[fx.Node, Window]]:
+        """Return the layers that are computed in windows, and the window of each value that another layer needs as a whole."""
+        steps: dict[fx.Node, WindowStep] = {}
+        if window is None:
+            return steps, {}
+        reached: dict[fx.Node, Window] = {}
+        clean: dict[fx.Node, Tensor] = {}
+        for node in self._graph.graph.nodes:
+            if node is self._last:
+                break
+            clean[node] = window.clean[None] if node.op == "placeholder" else self._value(node, clean)
+            if node.op == "placeholder":
+                reached[node] = window
+                continue
+            source = reached.get(node.args[0]) if node.op == "call_module" and len(node.args[0].users) == 1 else None
+            module = self._modules[str(node.target)] if source else None
+            if source and module and (step := WindowStep.of(module, source, clean[node][0])):
+                steps[node], reached[node] = step, step.result
+        return steps, {node: at for node, at in reached.items() if not all(user in steps for user in node.users)}
+
+    def _value(self, node: fx.Node, values: dict[fx.Node, Tensor]) -> Tensor:
+        """Return the value (B, ...) of a layer or a function of the graph."""
+        if node.op == "call_module":
+            value: Tensor = self._modules[str(node.target)](values[node.args[0]])  # type: ignore[index]
+        else:
+            value = node.target(*fx.map_arg(node.args, lambda n: values[n]))  # type: ignore[operator]
+        return value
 
     def _head_of(self, label: int) -> tuple[Tensor, Tensor]:
         """Return weights (K - 1, F) and offsets (K - 1,) of the margins."""
         others = [k for k in range(self._head.out_features) if k != label]
         return self._head.weight[label] - self._head.weight[others], self._head.bias[label] - self._head.bias[others]
 
-    def _backwards(self, form: AffineForm, relaxations: dict[fx.Node, FormRelaxation], label: int) -> Tensor:
-        """Return lower bounds (B, K - 1) of the margins of the relaxed network: its value less what each error can take away."""
+    def _backwards(
+        self, form: AffineForm, relaxations: dict[fx.Node, FormRelaxation], label: int, window: Window | None
+    ) -> tuple[Tensor, Tensor]:
+        """Bound the margins of the relaxed network: its value less what each error and each symbol can take away.
+
+        Returns:
+            Lower bounds (B, K - 1), and the slopes (B, P, K - 1) of the margins in each symbol.
+
+        """
         leaves, errors = [form.centre.clone().requires_grad_()], [form.radius]
         values: dict[fx.Node, Tensor] = {}
+        steps, windows = self._steps_in(window)
         with torch.enable_grad():
             for node in self._graph.graph.nodes:
                 if node.op == "placeholder":
                     values[node] = leaves[0]
                 elif node is self._last:
                     break
-                elif node in relaxations:
-                    relaxation, inner = relaxations[node], values[node.args[0]]
-                    leaves.append(torch.zeros_like(relaxation.error).requires_grad_())
-                    errors.append(relaxation.error)
-                    values[node] = relaxation.slope * relaxation.select(inner) + relaxation.offset + leaves[-1]
-                elif node.op == "call_module":
-                    values[node] = self._modules[str(node.target)](values[node.args[0]])
+                elif (step := steps.get(node)) or node in relaxations:
+                    inner, module = values[node.args[0]], None
+                    if step:
+                        inner, module = step.source.crop(inner, step.cropped, step.fill), step.module
+                    if node in relaxations:
+                        relaxation = relaxations[node]
+                        leaves.append(torch.zeros_like(relaxation.error).requires_grad_())
+                        errors.append(relaxation.error)
+                        values[node] = relaxation.slope * relaxation.select(inner) + relaxation.offset + leaves[-1]
+                    elif module:
+                        values[node] = module(inner)
                 else:
-                    arguments = fx.map_arg(node.args, lambda n: values[n])
-                    values[node] = node.target(*arguments)
+                    values[node] = self._value(node, values)
+                if node in windows:
+                    values[node] = windows[node].crop(values[node], windows[node].whole, 0.0)
             weight, offset = self._head_of(label)
             margins = values[self._last.args[0]] @ weight.T + offset
         bounds = margins.detach().clone()
+        slopes = form.slopes.new_zeros(*form.slopes.shape[:2], bounds.shape[1])
         for k in range(bounds.shape[1]):
             chosen = torch.zeros_like(bounds)
             chosen[:, k] = 1
@@ -266,8 +334,8 @@ class FormNetwork:
                 if gradient is not None:
                     bounds[:, k] -= (gradient.abs() * error).flatten(1).sum(1)
             if gradients[0] is not None:
-                bounds[:, k] -= (gradients[0][:, None] * form.slopes).flatten(2).sum(2).abs().sum(1)
-        return bounds
+                slopes[:, :, k] = (gradients[0][:, None] * form.slopes).flatten(2).sum(2)
+        return bounds - slopes.abs().sum(1), slopes
 
 
 _SUMS: dict[object, float] = {

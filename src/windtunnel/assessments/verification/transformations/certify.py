@@ -13,8 +13,9 @@ from windtunnel.assessments.attacks.transformations.search import ParameterSearc
 from windtunnel.assessments.verification.assess import counterexample_data, verification_metrics
 from windtunnel.assessments.verification.canonical.subject import Canonical, canonical_subject
 from windtunnel.assessments.verification.rows import TRANSFORMATIONS
-from windtunnel.assessments.verification.transformations.affine_forms import AffineForm, FormNetwork
-from windtunnel.assessments.verification.transformations.envelopes import MARGIN, envelope
+from windtunnel.assessments.verification.transformations.affine_forms import FormNetwork
+from windtunnel.assessments.verification.transformations.envelopes import envelope
+from windtunnel.assessments.verification.transformations.patches import MOST_SYMBOLS, PatchParts
 from windtunnel.core.batches import Batch, batches_of
 from windtunnel.core.classifier import forward_samples
 from windtunnel.core.contracts import Json, PerturbationBudget, Semantics, Verdict
@@ -33,6 +34,7 @@ _ROUNDING = 1e-5  # of the largest difference of logits: by so much the label mu
 _FIRST_PARTS = 16  # of the region, about
 _EXACT = dict.fromkeys(("brightness", "contrast", "saturation"), 0.25)  # enclosed exactly: their splits gain little
 _NARROWEST = 1e-4  # of a half range: narrower parts are not split
+_PAINTED = 10  # gradient steps at each place of a patch that a bound leaves open
 _VALUES = 2**23  # numbers of one tensor while forms are carried through the network
 
 
@@ -189,27 +191,26 @@ class _SampleCertifier:
 
     def _attack(self, image: Tensor, label: int) -> tuple[Tensor, Tensor] | None:
         """Search a counterexample: (image, parameters), confirmed by the classifier on what is stored; None where none is found."""
-        classifier = self.subject.classifier
-        inputs, labels = image[None].to(classifier.device), torch.tensor([label], device=classifier.device)
-        p = len(self.transformation.names)
-        best, units = inputs.new_full((1,), -torch.inf), inputs.new_zeros(1, p)
-        problem = ParameterSearch(
-            self.transformation,
-            self.epsilon,
-            inputs,
-            labels,
-            classifier.module,
-            classifier.criterion,
-            best,
-            units,
-            inputs.clone(),
-        )
-        if not self.transformation.is_patch and p <= 2:
+        problem = self._search(image, label, 1)
+        if not self.transformation.is_patch and len(self.transformation.names) <= 2:
             grid(problem, points=61, refine=2, starts=3)
         else:
             gradient(problem, restarts=4, steps=10, places=61)
         parameters = problem.parameters(problem.units.double())
         return self._confirmed(image, label, parameters[0].cpu(), problem.content[0].cpu())
+
+    def _search(self, image: Tensor, label: int, count: int) -> ParameterSearch:
+        """Pose the search of the worst parameters of `count` copies of an image."""
+        classifier = self.subject.classifier
+        inputs = image.expand(count, *image.shape).to(classifier.device)
+        return ParameterSearch.over(
+            self.transformation,
+            self.epsilon,
+            inputs,
+            torch.full((count,), label, device=inputs.device),
+            classifier.module,
+            classifier.criterion,
+        )
 
     def _confirmed(
         self, image: Tensor, label: int, parameters: Tensor, content: Tensor | None = None
@@ -226,10 +227,6 @@ class _SampleCertifier:
         """Margin that a bound must exceed, on the canonical network."""
         assert self.canonical is not None
         return _ROUNDING + 2 * self.canonical.slack
-
-    def _margins(self, form: AffineForm, label: int) -> Tensor:
-        """Lower bounds (B,) of the least margin over the sets of a form."""
-        return self.network.margins(form, label, self._threshold).amin(1)
 
     def _split(self, image: Tensor, label: int, late: float, example: tuple[Tensor, Tensor] | None) -> _SampleOutcome:
         """Bound parts of the region, those nearest to the identity first, and split what is not verified.
@@ -263,7 +260,7 @@ class _SampleCertifier:
                 break
             low, high = torch.stack([part[2] for part in parts]), torch.stack([part[3] for part in parts])
             form = envelope(self.transformation, exact, identity + low * half_ranges, identity + high * half_ranges)
-            margins = self._margins(form, label)
+            margins, _ = self.network.margins(form, label, self._threshold)
             domains += len(parts)
             verified = margins > self._threshold
             if verified.any():
@@ -308,26 +305,40 @@ class _SampleCertifier:
         return float(parameter_distances(self.transformation, self.transformation.table(example[1][None])))
 
     def _bound_places(self, image: Tensor, label: int, late: float) -> _SampleOutcome:
-        """Bound a patch at every place, its values free: first as boxes, then with a symbol for each value."""
-        side, channels = self.transformation.side(self.epsilon), len(image)
-        places = [(int(row), int(column)) for _, row, column in self._places(image)]
-        exact, domains, least = image.double(), 0, float("inf")
-        for symbols in (0, channels * side * side):
-            together, remaining = max(1, min(64, _VALUES // ((symbols + 2) * max(self._width, 1)))), []
-            for start in range(0, len(places), together):
+        """Bound a patch at every place, attack the places that stay open, and split the values at them, level by level."""
+        exact, domains, least, steps = image.double(), 0, float("inf"), _PAINTED
+        parts = PatchParts.whole(self._places(image), len(image))
+        together = max(1, min(64, _VALUES // ((min(parts.low.shape[1], MOST_SYMBOLS) + 2) * self._width)))
+        while len(parts):
+            remaining = []
+            for chosen in torch.arange(len(parts)).split(together):
                 if domains >= self.params.domains or time.monotonic() >= late:
                     return _SampleOutcome(Verdict.UNKNOWN, -1, domains=domains, timed_out=time.monotonic() >= late)
-                chosen = places[start : start + together]
-                margins = self._margins(_patched(exact, chosen, side, symbols > 0), label)
-                domains += len(chosen)
-                verified = margins > self._threshold
-                if verified.any():
-                    least = min(least, float(margins[verified].min()))
-                remaining += [corner for corner, done in zip(chosen, verified.tolist(), strict=True) if not done]
-                if symbols and remaining:
-                    return _SampleOutcome(Verdict.UNKNOWN, -1, domains=domains)
-            places = remaining
+                part = parts.at(chosen)
+                form, window = part.form(exact)
+                margins, slopes = self.network.margins(form, label, self._threshold, window)
+                domains += len(part)
+                is_open = margins <= self._threshold
+                least = min([least, *margins[~is_open].tolist()])
+                part, slopes = part.at(is_open), slopes[is_open]
+                if (counterexample := self._broken_content(image, label, part, slopes, steps)) is not None:
+                    return _SampleOutcome(Verdict.FALSIFIED, 2, counterexample, domains=domains)
+                remaining.append(part.halves(slopes))
+            parts, steps = PatchParts.joined(remaining), 0
         return _SampleOutcome(Verdict.VERIFIED, 2, None, self.epsilon, domains, least)
+
+    def _broken_content(
+        self, image: Tensor, label: int, parts: PatchParts, slopes: Tensor, steps: int
+    ) -> tuple[Tensor, Tensor] | None:
+        """Search a counterexample from the corner of each part at which its relaxed margin is least, by `steps` gradient steps."""
+        if not len(parts):
+            return None
+        problem = self._search(image, label, len(parts))
+        places = parts.places.to(problem.inputs)
+        problem.paint(torch.arange(len(parts)), places, parts.corners(image, slopes).to(places), steps)
+        worst = int(problem.best.argmax())
+        is_broken = float(problem.best[worst]) > 0
+        return self._confirmed(image, label, parts.places[worst], problem.content[worst].cpu()) if is_broken else None
 
     @property
     def _width(self) -> int:
@@ -338,21 +349,3 @@ class _SampleCertifier:
 def _order(low: Tensor, high: Tensor) -> tuple[float, list[float]]:
     """(distance of a part from the identity, in half ranges, its corner): by these parts are ordered."""
     return abs(float(torch.maximum(low, -high).clamp(min=0).max())), low.tolist()
-
-
-def _patched(image: Tensor, places: list[tuple[int, int]], side: int, has_symbols: bool) -> AffineForm:
-    """Return the images of a patch at each of the places: its values from 0 to 1, free boxes or a symbol each."""
-    channels, height, width = image.shape
-    centre, radius = image.repeat(len(places), 1, 1, 1), torch.zeros(len(places), *image.shape, dtype=image.dtype)
-    count = channels * side * side
-    slopes = image.new_zeros(len(places), count if has_symbols else 1, channels, height, width)
-    for k, (row, column) in enumerate(places):
-        square = (slice(None), slice(row, row + side), slice(column, column + side))
-        centre[k][square] = 0.5
-        if has_symbols:
-            slopes[k][(slice(None), *square)] = 0.5 * torch.eye(count, dtype=image.dtype).view(
-                count, channels, side, side
-            )
-        else:
-            radius[k][square] = 0.5
-    return AffineForm(centre, slopes, radius + MARGIN)
