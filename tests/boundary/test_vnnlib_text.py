@@ -1,6 +1,7 @@
 """What is read of a VNN-LIB file, of both versions, and what is refused."""
 
 import random
+import re
 
 import pytest
 import torch
@@ -66,6 +67,8 @@ def test_a_counter_example_is_written_in_the_form_of_the_competition():
     [
         ("(assert", "not VNN-LIB"),
         (VERSION_1.replace("(assert (<= X_1 .5))\n", ""), "input 1 has no bound"),
+        (VERSION_1 + "(assert (== (+ Y_0 Y_1) 1.0))", "== of sums"),
+        (VERSION_1 + "(assert (!= Y_0 Y_1))", "or for !="),
         (VERSION_1 + "(assert (or" + "(<= Y_0 1)" * 501 + "))", "more than 1000 terms"),
     ],
 )
@@ -95,3 +98,35 @@ def test_any_nesting_of_conjunctions_and_disjunctions_is_read(tmp_path, seed):
     for _ in range(50):
         y = torch.tensor([generator.uniform(-3, 3) for _ in range(3)])
         assert asked.holds_at(y) == holds(y.double().tolist())
+
+
+BOXES = "(or (and (>= X_0 0.1) (<= X_0 0.2)) (and (>= X_0 0.4) (<= X_0 0.5)))"
+EITHER, OTHER = "(or (>= Y_1 Y_0) (and (>= Y_2 Y_0)))", "(or (<= Y_1 1) (<= Y_2 -2e0))"
+
+
+@pytest.mark.parametrize(
+    "asserted",
+    [
+        (BOXES, EITHER, OTHER, "(= X_1 0.25)"),
+        (EITHER, f"(and (>= X_1 0.25) (<= X_1 0.25) {BOXES})", OTHER),
+        (f"(and {BOXES} (and {EITHER} {OTHER} (== X_1 0.25)))",),
+    ],
+)
+@pytest.mark.parametrize("version", [1, 2])
+def test_choices_in_several_assertions_hold_together(tmp_path, asserted, version):
+    """vnnlib alone takes the second of two disjunctions for more alternatives of the first."""
+    head = VERSION_1[: VERSION_1.index("(assert")]
+    text = head + "\n".join(f"(assert {formula})" for formula in asserted)
+    if version == 2:
+        text = re.sub(r"\b([XY])_(\d)", r"\1[0,\2]", text[len(head) :])
+        text = (
+            "(vnnlib-version <2.0>)\n(declare-network N\n(declare-input X float32 [1,2])\n"
+            f"(declare-output Y float32 [1,3]))\n{text}"
+        )
+    boxes = read(tmp_path, text)
+    ends = sorted((asked.low.tolist(), asked.high.tolist()) for asked in boxes)
+    assert ends == [([0.1, 0.25], [0.2, 0.25]), ([0.4, 0.25], [0.5, 0.25])]
+    for y in 4 * torch.rand(50, 3, generator=torch.Generator().manual_seed(0)) - 2:
+        a, b, c = y.double().tolist()
+        expected = (b >= a or c >= a) and (b <= 1 or c <= -2)
+        assert [asked.holds_at(y) for asked in boxes] == [expected, expected]

@@ -23,6 +23,11 @@ _COMMENT = re.compile(r";[^\n]*")
 _DECLARED = re.compile(r"\(\s*declare-const\s+([XY])_(\d+)\s+\w+\s*\)")
 _VARIABLE = re.compile(r"\b([XY])_(\d+)\b")
 _INDEX = re.compile(r"\b(?:[XY]_0*|\w+\[0*)(\d+)\b")  # of version 1, or the first of version 2
+_EQUAL = re.compile(r"\(\s*==?\s+([^\s()]+)\s+([^\s()]+)\s*\)")
+_OTHER_EQUAL = re.compile(r"\(\s*(?:==|!=)")
+_PARENTHESIS = re.compile(r"[()]")
+_ASSERTION, _CONJUNCTION = (re.compile(rf"\s*\(\s*{word}\b(.*)\)", re.DOTALL) for word in ("assert", "and"))
+_CHOICE = re.compile(r"\s*\(\s*or\b")
 _SHAPE = re.compile(r"declare-(?:input|output|hidden)\s+\w+\s+\w+\s+\[([^\]]*)\]")
 _DIGITS = re.compile(r"(\d+\.?\d*|\.\d+)(?:[eE][-+]?0*(\d+))?")
 _NUMBER = re.compile(r"(?<![\w.\[,<])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.\],>])")
@@ -126,11 +131,13 @@ def _count_terms(text: str) -> int:
 
 
 def _as_version_2(path: Path, text: str) -> str:
-    """Return version 1 as version 2, and every number without an exponent, which vnnlib 1.0.2 does not read.
+    """Return version 1 as version 2, and every number with a point and without an exponent, as vnnlib 1.0.2 reads them.
 
     Raises UserError for an index or a number beyond all limits: a few bytes of text would need gigabytes.
     """
-    text = _COMMENT.sub("", text)
+    text = _join_choices(_EQUAL.sub(r"(and (<= \1 \2) (>= \1 \2))", _COMMENT.sub("", text)))
+    if _OTHER_EQUAL.search(text):  # vnnlib 1.0.2 takes both for an inequality
+        raise UserError(f"{path_text(path)}: asks for == of sums or for !=; write each as inequalities, <= and >=")
     for digits in _INDEX.findall(text):
         if len(digits) > 12 or int(digits) >= MAX_VARIABLES:
             raise UserError(f"{path_text(path)}: a variable has the index {shown(digits)}; {MAX_VARIABLES - 1} at most")
@@ -155,7 +162,39 @@ def _as_version_2(path: Path, text: str) -> str:
         )
         body = _NUMBER.sub(_plain, _DECLARED.sub("", text))
         return declared + _VARIABLE.sub(r"\1[\2]", body)
-    return _NUMBER.sub(lambda match: _plain(match) if "e" in match[0].lower() else match[0], text)
+    return _NUMBER.sub(_plain, text)
+
+
+def _join_choices(text: str) -> str:
+    """Return a text whose assertions that are disjunctions are one, which vnnlib 1.0.2 takes for alternatives of each other."""
+    others, choices, conjunctions = list[str](), list[str](), 0
+    stack = [(item, False) for item in reversed(_items(text))]
+    while stack:
+        item, is_body = stack.pop()
+        if not is_body and (match := _ASSERTION.match(item)):
+            stack.append((match[1], True))
+        elif is_body and (match := _CONJUNCTION.match(item)):
+            conjunctions += 1
+            stack += [(inner, True) for inner in reversed(_items(match[1]))]
+        elif is_body and _CHOICE.match(item):
+            choices.append(item)
+        else:
+            others.append(f"(assert {item})" if is_body else item)
+    if not choices or len(choices) + conjunctions == 1:
+        return text
+    joined = choices[0] if len(choices) == 1 else f"(and {' '.join(choices)})"
+    return "\n".join([*others, f"(assert {joined})"])
+
+
+def _items(text: str) -> list[str]:
+    """Return the expressions side by side in a text; what is no expression stays with the one after it, or is the last."""
+    items, depth, end = list[str](), 0, 0
+    for match in _PARENTHESIS.finditer(text):
+        depth += 1 if match[0] == "(" else -1
+        if depth == 0:
+            items.append(text[end : match.end()])
+            end = match.end()
+    return [*items, text[end:]] if text[end:].strip() else items
 
 
 def _plain(number: re.Match[str]) -> str:
