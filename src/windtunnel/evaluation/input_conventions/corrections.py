@@ -1,7 +1,8 @@
 """Find mismatches between data and model by the accuracy that a plausible correction regains.
 
 Each correction is one thing that people get wrong. It is believed where it does better on the same samples than chance would
-by far (at 1 %, divided by the number of corrections tried), in one of two ways:
+by far, in one of two ways. The level is 1 % in all: half of it is shared by the plain conventions of values, which are the commonest
+mistakes, and half by all other corrections (weighted Bonferroni, Genovese et al. 2006, doi:10.1093/biomet/93.3.509).
 
 - accuracy: it gains five points or halves the errors (McNemar's exact test, one-sided);
 - loss: it takes a fifth off the cross-entropy and costs no accuracy (paired t-test, one-sided, from 100 samples on). Some
@@ -65,6 +66,11 @@ class Correction:
     name: str = ""
     preprocess: Preprocess | None = None
 
+    @property
+    def is_of_values(self) -> bool:
+        """True for a convention of values alone: range, mean and deviation."""
+        return self.preprocess is not None and self.preprocess.channels == "RGB" and not self.preprocess.layout
+
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
@@ -108,6 +114,10 @@ class _Tried:
     @property
     def preprocess(self) -> Preprocess | None:
         return self.correction.preprocess if self.correction else None
+
+    @property
+    def is_of_values(self) -> bool:
+        return self.correction is not None and self.correction.is_of_values
 
 
 def normalisations(channels: int) -> Normalisations:
@@ -190,8 +200,12 @@ def suspicion(classifier: Classifier | None, data: Dataset, logits: Tensor) -> S
     candidates = _asked(classifier, data) if classifier else []
     orders_tried = [_Tried(hypothesis, right) for hypothesis, right in orders(data.class_names, logits, data.targets)]
     tried = [*candidates, *orders_tried]
-    by_accuracy = [candidate for candidate in tried if better(baseline.right, candidate.right, len(tried))]
-    believed = by_accuracy or [candidate for candidate in tried if _surer(baseline, candidate, len(tried))]
+    n_values = sum(candidate.is_of_values for candidate in tried)
+    n_groups = 2 if 0 < n_values < len(tried) else 1
+    shares = [n_groups * (n_values if candidate.is_of_values else len(tried) - n_values) for candidate in tried]
+    weighted = list(zip(tried, shares, strict=True))
+    by_accuracy = [candidate for candidate, share in weighted if better(baseline.right, candidate.right, share)]
+    believed = by_accuracy or [candidate for candidate, share in weighted if _surer(baseline, candidate, share)]
     if not believed:
         return None
     most = max(_mean(candidate.right) for candidate in believed)
@@ -219,7 +233,7 @@ def _asked(classifier: Classifier, data: Dataset) -> list[_Tried]:
     if not data.is_image or data.inputs.shape[1] != 3:
         return candidates
     shape = tuple(data.inputs.shape[1:])
-    values = [c for c in candidates if c.preprocess and c.preprocess.channels == "RGB" and not c.preprocess.layout]
+    values = [candidate for candidate in candidates if candidate.is_of_values]
     likeliest = sorted(values, key=lambda candidate: (-_mean(candidate.right), _mean(candidate.losses)))[:_SWAPPED]
     return candidates + [tried(with_channels_swapped(c.correction, shape)) for c in likeliest if c.correction]
 
@@ -312,7 +326,7 @@ def _learnt_order(predicted: Tensor, targets: Tensor, k: int) -> tuple[str, Tens
 
 
 def better(original: Tensor, corrected: Tensor, tried: int) -> bool:
-    """Return True if a correction is accepted: both arguments are bool (N,), the samples classified correctly."""
+    """Return True if a correction is accepted at 1 / tried of the level; right samples of both, bool (N,)."""
     gained, lost = discordant(corrected, original)
     errors, errors_left = int((~original).sum()), int((~corrected).sum())
     enough = gained - lost >= ENOUGH_POINTS * len(original) or 2 * errors_left <= errors
