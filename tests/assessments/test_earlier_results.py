@@ -9,6 +9,7 @@ import torch
 from windtunnel.assessments.run import earlier_result, result_of, take_back, task_on
 from windtunnel.assessments.task import Task
 from windtunnel.core.contracts import Verdict
+from windtunnel.core.statistics import two_phase_rate
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.validate import validate
 from windtunnel.operations.api.pipeline import in_order, resolved_directly
@@ -156,3 +157,42 @@ def test_a_change_of_an_entry_of_another_family_runs_what_builds_on_it_again(tmp
 
     before, after = digests(10), digests(20)
     assert {name for name in before if before[name] != after[name]} == {"bab", "pgd"}
+
+
+@pytest.mark.parametrize("family", ["attacks", "verification"])
+def test_a_random_part_of_what_was_left_gives_one_estimate_for_all_samples(family: str, subject: Subject) -> None:
+    cheap, draw = {**PGD, **SMALL}, {"n": 20, "selection": "random"}
+    first = {"attacks": "crown", "verification": "ibp"}[family]
+    on = {"uncertified_by": [first], **({"survivors_of": ["cheap"]} if family == "verification" else {})}
+    second = {"attacks": {**PGD, "budget": {**SMALL["budget"], "steps": 10}}, "verification": CROWN_SMALL}[family]
+    blocks = {"attacks": {"cheap": cheap}, "verification": {first: {**CROWN_SMALL, "algorithm": first}}}
+    blocks[family]["rest"] = {**second, "on": on, "samples": draw}
+    of_run = tasks(subject, **blocks)
+    rest = result_of(families()[family], of_run["rest"])
+    earlier = {r.name: earlier_result(of_run["rest"], r) for r in of_run["rest"].entry.references()}
+    certified = earlier[first].tensor("verdicts") == Verdict.VERIFIED
+    broken = (
+        earlier["cheap"].tensor("verdicts") == Verdict.ATTACK_SUCCEEDED
+        if "cheap" in earlier
+        else ~subject.clean_correct
+    )
+    undecided = subject.clean_correct & ~certified & ~broken
+    names = [*rest.kwargs["sample_names"]]
+    tried = torch.tensor([bool(undecided[subject.dataset.ids.index(name)]) for name in names])
+    won = {"attacks": Verdict.ATTACK_FAILED, "verification": Verdict.VERIFIED}[family]
+    wins = int((tried & (rest.data["verdicts"] == won)).sum())
+    rate = two_phase_rate(40, int(certified.sum()), int(undecided.sum()), wins, int(tried.sum()))
+    assert 0 < tried.sum() < undecided.sum()
+    assert {**rest.metrics, **rate.metrics("two_phase_accuracy"), "two_phase_n": 40} == rest.metrics
+    whole = tasks(subject, **{**blocks, family: {**blocks[family], "rest": {**second, "on": on}}})["rest"]
+    assert (
+        "two_phase_accuracy" not in result_of(families()[family], whole).metrics
+    )  # one phase: its own accuracy says it
+
+
+def test_without_a_random_draw_or_with_a_first_phase_on_a_part_there_is_no_such_estimate(subject: Subject) -> None:
+    rest = {**PGD, **SMALL, "on": {"uncertified_by": ["crown"]}}
+    for samples, of_crown in (({"n": 20}, {}), ({"n": 20, "selection": "random"}, {"samples": {"n": 30}})):
+        blocks = {"rest": {**rest, "samples": samples}}
+        task = tasks(subject, attacks=blocks, verification={"crown": {**CROWN_SMALL, **of_crown}})["rest"]
+        assert "two_phase_accuracy" not in result_of(families()["attacks"], task).metrics

@@ -14,6 +14,10 @@ from windtunnel.registry.plugins import Lazy, families
 # Of several metrics, or of the tensors: no key of the metrics.
 CONFIDENCE = "confidence when wrong"
 COST = "cost"
+TWO_PHASE = (
+    "accuracy over all assessed samples, of which a random part of those left undecided by earlier entries was tried "
+    "(double sampling for stratification)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,7 @@ OF_KIND = {
         BROKEN,
         (
             Column("robust accuracy", "adversarial_accuracy", "rate"),
+            Column("of all, in two phases", "two_phase_accuracy", "rate", TWO_PHASE),
             Column("success", "attack_success_rate", "share"),
             Column("median distance", "median_distance", "plain"),
             Column(CONFIDENCE, CONFIDENCE, "share"),

@@ -91,6 +91,31 @@ def binomial_rate(successes: int, n: int, level: float = 0.95, method: IntervalM
     return BinomialRate(successes, n, low, high)
 
 
+def two_phase_rate(n: int, certain: int, undecided: int, successes: int, tried: int) -> BinomialRate:
+    """Return the rate over n samples of which a random part of the undecided ones was tried, with its 95 % interval.
+
+    The first phase finds `certain` successes and leaves `undecided` samples open; of these, `tried` are drawn at random and
+    `successes` of them succeed. The estimate is stratified: (certain + undecided * successes / tried) / n. Its variance is that
+    of the rate over n samples plus that of the second phase, with the finite-population correction for the drawn part; each
+    variance is recovered from the Wilson limits of its phase, so the interval is valid near 0 and 1 too. With every undecided
+    sample tried it is Wilson's interval.
+    Source: Cochran 1977, Sampling Techniques, theorem 12.1 (double sampling for stratification); Zou, Donner 2008,
+    doi:10.1002/sim.3095 (variance estimates recovery).
+    Raises ValueError where nothing was tried, or more than is undecided.
+    """
+    if not 0 < tried <= undecided <= n - certain:
+        raise ValueError(f"tried must be in [1, undecided], got {tried} of {undecided}, {certain} certain, of {n}")
+    weight = undecided / n
+    value = certain / n + weight * successes / tried
+    first = binomial_interval(value * n, n)
+    second = binomial_interval(successes, tried)
+    scale = weight * math.sqrt(1 - tried / undecided)
+    low, high = (
+        math.hypot(value - one, scale * (successes / tried - two)) for one, two in zip(first, second, strict=True)
+    )
+    return BinomialRate(value * n, n, max(0.0, value - low), min(1.0, value + high))
+
+
 def bootstrap_means(values: np.ndarray) -> np.ndarray:
     """Means of each of P series over images drawn with replacement, the same draw for all: (P, N) -> (RESAMPLES, P) float64.
 

@@ -29,6 +29,7 @@ from windtunnel.assessments.attacks.table import row_of
 from windtunnel.assessments.attacks.targets import target_summary, targets_for
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.task import Task
+from windtunnel.assessments.two_phase import first_phase
 from windtunnel.boundary.models.load import named_classifier
 from windtunnel.boundary.params_file import configured_server
 from windtunnel.core.batches import Batch, batches_of, rows_of_table
@@ -55,12 +56,13 @@ def assess(
     subject: Subject,
     prior: Mapping[str, Artifacts] | None = None,
     others: Mapping[str, Classifier] | None = None,
+    first: Tensors | None = None,
 ) -> AssessmentResult:
     """Attack the samples that the model gets right; the others count as not robust without being attacked.
 
     prior: the results that `entry.on` names, as they are on disk; samples they broke within this budget are not attacked
     again, nor those they certified.
-    others: the models of `entry.transfer_to`, on which the finished examples are tried.
+    others: the models of `entry.transfer_to`, on which the finished examples are tried. first: see `two_phase.first_phase`.
 
     Keys of robustness_data.pt beside the contract's: `perturbed_logits` float32 (N, K); `attacked` bool (N,);
     `broken_by` int64 (N,), index into kwargs.runs, -1 for nobody, -2 for samples misclassified without perturbation;
@@ -84,6 +86,7 @@ def assess(
         **({PARAMETERS: transformation.table(state.parameters)} if transformation else {}),
         **_without_images(subject, state, attack.before),
         **_tried_on(others or {}, subject, state),
+        **(first or {}),
     }
     options = {  # as far as they were used
         "invoker": entry.invoker,
@@ -343,4 +346,10 @@ def run(task: Task[AttackEntry]) -> AssessmentResult:
         )
         for key, directory in task.entry.transfer_to.items()
     }
-    return assess(task.name, task.entry, task.budget, task.subject, task.earlier, others)
+
+    def decided(everything: Subject) -> tuple[Tensor, Tensor]:
+        before = prior_of(task.where, task.entry, everything, task.entry.budget.over(task.budget), task.earlier)
+        return before.broken, before.certified
+
+    first = first_phase(task, decided) if task.entry.target_classes is None else {}
+    return assess(task.name, task.entry, task.budget, task.subject, task.earlier, others, first)

@@ -13,6 +13,6 @@ FAMILY = Family(
     depends=Lazy("windtunnel.assessments.attacks.table:DEPENDS"),
     figures="windtunnel.assessments.attacks.figures",
     visualisers=("ImagePairVisualiser", "PerturbationHeatmapVisualiser"),
-    headline=("adversarial_accuracy", "attack_success_rate"),
+    headline=("adversarial_accuracy", "attack_success_rate", "two_phase_accuracy"),
     asks_libraries=("windtunnel.assessments.attacks.adapters",),
 )

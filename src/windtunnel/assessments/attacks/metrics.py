@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from windtunnel.assessments.two_phase import two_phase_metrics
 from windtunnel.core.contracts import Algorithm, Json, Norm, Verdict
 from windtunnel.core.distances import DISTANCE
 from windtunnel.core.statistics import binomial_rate, median_metric
@@ -53,6 +54,7 @@ def attack_metrics(
             metrics[f"mean_confidence_{key}"] = float(logits[attacked].double().softmax(1).amax(1).mean())
         for key in ("forward_passes", "backward_passes"):
             metrics[f"mean_{key}"] = float(table[key][attacked].double().mean())
+    metrics |= two_phase_metrics(data, attacked, robust)
     metrics["class_counts"] = [int((targets == label).sum()) for label in range(num_classes)]
     metrics["per_class_adversarial_accuracy"] = [
         float(robust[targets == label].double().mean()) if (targets == label).any() else 0.0

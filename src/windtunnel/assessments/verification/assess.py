@@ -9,6 +9,7 @@ from torch import Tensor
 
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.task import Task
+from windtunnel.assessments.two_phase import first_phase, two_phase_metrics
 from windtunnel.assessments.verification.bound_propagation.bounder import Bounder
 from windtunnel.assessments.verification.canonical.subject import Canonical, canonical_subject
 from windtunnel.assessments.verification.cascade.attack_step import breaks
@@ -57,6 +58,7 @@ def assess(
     budget: Budget,
     subject: Subject,
     results: Mapping[str, Artifacts] | None = None,
+    first: Tensors | None = None,
 ) -> AssessmentResult:
     """Verify that the target's class holds in the whole ball around each sample.
 
@@ -95,7 +97,7 @@ def assess(
         certified = certified_samples(uncertified_by, results, subject.dataset.ids, ball)
         ledger.verify(ledger.undecided[certified[ledger.undecided]], CERTIFICATES)
     run_steps(steps, ledger, task)
-    data = _data(ledger, canonical, region.norm)
+    data = {**_data(ledger, canonical, region.norm), **(first or {})}
     for key in reversed(uncertified_by):
         _add_bounds(data, ledger, results[key], certified_samples([key], results, subject.dataset.ids, ball))
     largest = None
@@ -237,6 +239,10 @@ def verification_metrics(
     if "output_bounds" in data:
         bounds = tensors_in(data, "output_bounds")
         metrics |= bounds_metrics(bounds["lower"], bounds["upper"])
+    of_earlier = {"clean", "examples", CERTIFICATES}  # what decides a sample before the entry's own steps
+    earlier = torch.tensor([i for i, name in enumerate(names) if name in of_earlier], dtype=torch.int64)
+    tried = ~torch.isin(decided, earlier) & (verdicts != Verdict.ERROR)
+    metrics |= two_phase_metrics(data, tried, (verdicts == Verdict.VERIFIED) & correct)
     if largest_radius is not None:
         broken = tensor_in(data, "broken_radius") if "broken_radius" in data else None
         radii, finished = tensor_in(data, "certified_radius"), "radius_unfinished" not in data
@@ -246,4 +252,13 @@ def verification_metrics(
 
 def run(task: Task[VerificationEntry]) -> AssessmentResult:
     """Run one verification."""
-    return assess(task.name, task.entry, task.budget, task.subject, task.earlier)
+
+    def decided(everything: Subject) -> tuple[Tensor, Tensor]:
+        region, on = task.entry.budget.over(task.budget), task.entry.on
+        assert region.epsilon is not None
+        assert on is not None
+        attacks = {key: task.earlier[key] for key in on.survivors_of}
+        broken, _ = known_examples(everything, region.norm, region.epsilon, attacks)
+        return broken, certified_samples(on.uncertified_by, task.earlier, everything.dataset.ids, region)
+
+    return assess(task.name, task.entry, task.budget, task.subject, task.earlier, first_phase(task, decided))

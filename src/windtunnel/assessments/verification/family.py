@@ -16,6 +16,7 @@ FAMILY = Family(
     visualisers=("VerdictSummaryVisualiser", "OutputBoundsPinnedVisualiser", "OutputBoundsMarginHeatmapVisualiser"),
     headline=(
         "certified_accuracy",
+        "two_phase_accuracy",
         "verified_rate",
         "falsified_rate",
         "unknown_rate",

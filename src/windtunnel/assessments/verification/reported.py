@@ -1,6 +1,6 @@
 """Report section on verifications."""
 
-from windtunnel.assessments.reported import OF_KIND, Column, Reported
+from windtunnel.assessments.reported import OF_KIND, TWO_PHASE, Column, Reported
 from windtunnel.core.contracts import AssessmentKind
 
 _KIND = OF_KIND[AssessmentKind.FORMAL_VERIFICATION]
@@ -13,6 +13,7 @@ REPORTED = Reported(
     _KIND.question,
     (
         *_KIND.columns,
+        Column("of all, in two phases", "two_phase_accuracy", "rate", TWO_PHASE),
         Column("abstained", "abstain_rate", "share"),
         Column("mean radius", "average_certified_radius", "plain"),
         Column("mean radius, at least", "average_certified_radius_at_least", "plain"),
