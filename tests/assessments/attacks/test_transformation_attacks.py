@@ -10,7 +10,7 @@ import torch
 from windtunnel.assessments.attacks.assess import assess
 from windtunnel.assessments.attacks.preflight import preflight
 from windtunnel.core.contracts import Norm, Verdict
-from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.subject import Subject
 from windtunnel.core.transformations import transformation_of
 from windtunnel.core.transformed import parameter_distances, transform
@@ -33,6 +33,7 @@ def few(digits_subject: Subject) -> Subject:
 
 @pytest.mark.parametrize(("algorithm", "budget"), [
     ("grid", {"rotation": 40}), ("grid", {"translation": 1}), ("gradient", {"rotation": 20, "scale": 0.2, "brightness": 0.2}),
+    ("evolution", {"rotation": 40, "scale": 0.2}),
     ("random", {"shear": 0.3, "contrast": 0.4}), ("grid", {"occlusion": 3}), ("random", {"blur": 3}),
 ])  # fmt: skip
 def test_images_and_distances_are_made_again_from_the_parameters(
@@ -52,8 +53,11 @@ def test_images_and_distances_are_made_again_from_the_parameters(
     assert torch.equal(again != few.dataset.targets, broken)
 
 
-def test_a_patch_changes_its_square_alone(few: Subject) -> None:
-    data = assess("it", _entry("gradient", {"patch": 3}, restarts=2, steps=5), LINF, few).data
+@pytest.mark.parametrize(
+    ("algorithm", "params"), [("gradient", {"restarts": 2, "steps": 5}), ("evolution", {"queries": 60})]
+)
+def test_a_patch_changes_its_square_alone(few: Subject, algorithm: str, params: dict[str, object]) -> None:
+    data = assess("it", _entry(algorithm, {"patch": 3}, **params), LINF, few).data
     changed = (data["perturbed_inputs"] != few.dataset.inputs).any(1)
     table = tensors_in(data, "transformation_parameters")
     for i, (row, column) in enumerate(zip(table["patch_row"].long(), table["patch_column"].long(), strict=True)):
@@ -71,6 +75,19 @@ def test_a_fine_grid_of_angles_finds_nothing_that_the_attack_missed(few: Subject
         images = transform(region, image.expand(len(angles), -1, -1, -1), angles)
         wrong = few.classifier.predict(images, label.expand(len(angles))) != label
         assert bool(found[i]) == bool(wrong.any())
+
+
+def test_evolution_beats_random_points_at_equal_queries(digits_subject: Subject) -> None:
+    many = digits_subject.subset(digits_subject.clean_correct.nonzero().flatten()[:100])
+    budgets: tuple[dict[str, object], ...] = ({"patch": 2}, {"rotation": 12, "scale": 0.1, "shear": 0.1})
+    for budget in budgets:
+        broken = {}
+        for algorithm in ("evolution", "random"):
+            data = assess("it", _entry(algorithm, budget, queries=100), LINF, many).data
+            assert float(data["forward_passes"].max()) <= 100
+            assert float(data["backward_passes"].max()) == 0
+            broken[algorithm] = int((data["verdicts"] == Verdict.ATTACK_SUCCEEDED).sum())
+        assert broken["evolution"] > broken["random"], (budget, broken)
 
 
 @pytest.mark.parametrize("algorithm", ["gradient", "random"])
@@ -91,9 +108,16 @@ def test_a_seed_decides_the_draws(few: Subject, algorithm: str) -> None:
     ({"library": "transformations", "algorithm": "grid", "budget": {"rotation": 5, "scale": 0.1, "shear": 0.1}}, "one or two"),
     ({"library": "transformations", "algorithm": "grid", "budget": {"patch": 2}}, "no grid"),
     ({"library": "transformations", "algorithm": "gradient", "budget": {"occlusion": 2}}, "no gradient"),
+    ({"library": "transformations", "algorithm": "evolution", "budget": {"occlusion": 2}}, "no evolution"),
     ({"library": "transformations", "algorithm": "gradient", "budget": {"hue": 20}}, "3 channels"),
     ({"library": "transformations", "algorithm": "gradient", "budget": {"patch": 9}}, "does not fit"),
 ])  # fmt: skip
 def test_a_region_that_an_attack_cannot_search_is_refused(few: Subject, block: dict[str, object], reason: str) -> None:
     with pytest.raises(IncompatibleError, match=reason):
         preflight("attacks.it", AttackEntry.model_validate(block), LINF, few.classifier, few.dataset)
+
+
+def test_a_population_larger_than_the_queries_is_refused(few: Subject) -> None:
+    entry = _entry("evolution", {"rotation": 5}, population=20, queries=10)
+    with pytest.raises(UserError, match="3 at least, and at most queries"):
+        preflight("attacks.it", entry, LINF, few.classifier, few.dataset)

@@ -163,15 +163,25 @@ def _check_search(where: str, entry: AttackEntry, budget: PerturbationBudget) ->
     if name == "grid" and not transformation.is_square and len(transformation.names) > 2:
         raise IncompatibleError(
             f"{where}: grid searches one or two parameters, {transformation.words()} has "
-            f"{len(transformation.names)}; use algorithm: gradient or random"
+            f"{len(transformation.names)}; use algorithm: gradient, evolution or random"
         )
     if name == "grid" and transformation.is_patch:
-        raise IncompatibleError(f"{where}: the content of a patch has no grid; use algorithm: gradient or random")
+        raise IncompatibleError(
+            f"{where}: the content of a patch has no grid; use algorithm: gradient, evolution or random"
+        )
     points = entry.params.get("points", 0)
     if name == "grid" and isinstance(points, int | float) and points > MOST_POINTS:
         raise UserError(f"{where}.params.points: a grid of {points:g} points; {MOST_POINTS} at most")
-    if name == "gradient" and transformation.kinds[0].name == "occlusion":
-        raise IncompatibleError(f"{where}: an occlusion has no gradient; algorithm: grid tries every place")
+    if name in ("gradient", "evolution") and transformation.kinds[0].name == "occlusion":
+        raise IncompatibleError(f"{where}: an occlusion has no {name}; algorithm: grid tries every place")
+    if name == "evolution":
+        population, queries = (
+            entry.params.get(key, default) for key, default in (("population", 10), ("queries", 200))
+        )
+        if isinstance(population, int) and isinstance(queries, int) and not 3 <= population <= queries:
+            raise UserError(
+                f"{where}.params.population: {population} points; 3 at least, and at most queries ({queries})"
+            )
 
 
 def check_image(where: str, norm: Norm, epsilon: float, shape: Sequence[int]) -> None:

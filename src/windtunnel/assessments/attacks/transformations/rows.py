@@ -9,6 +9,7 @@ _GLOBAL, _FIXED = Randomness.GLOBAL_RNG, Randomness.DETERMINISTIC
 _GRID = "every point of a grid of one or two parameters, then finer; an occlusion at every place"
 _GRADIENT = "gradient ascent in one to four parameters, or in the content of a patch at its best places"
 _RANDOM = "random parameters, from forward passes alone"
+_EVOLUTION = "differential evolution of the parameters, or of a patch's place and content, from forward passes alone"
 
 ROWS: tuple[AttackRow, ...] = tuple(
     AttackRow(
@@ -19,6 +20,7 @@ ROWS: tuple[AttackRow, ...] = tuple(
     for name, threat, categories, randomness, summary in (
         ("grid", _SCORE, "exhaustive", _FIXED, _GRID),
         ("gradient", _WHITE, "iterative", _GLOBAL, _GRADIENT),
+        ("evolution", _SCORE, "genetic score_based", _GLOBAL, _EVOLUTION),
         ("random", _SCORE, "random score_based", _GLOBAL, _RANDOM),
     )
 )

@@ -1,7 +1,8 @@
 """Search the worst parameters of a transformation: on a grid, along gradients, at random.
 
 Source: grid and random search of rotations and translations: Engstrom et al. 2019, arXiv 1712.02779; patches: Brown et al. 2017,
-arXiv 1712.09665. The functions named as algorithms improve a `ParameterSearch`; their keywords are the `params` of an entry.
+arXiv 1712.09665; differential evolution: Storn and Price 1997; patches without gradients: Croce et al. 2022 (Sparse-RS),
+arXiv 2006.12834. The functions named as algorithms improve a `ParameterSearch`; their keywords are the `params` of an entry.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from windtunnel.registry.plugins import library_of
 _FIRST_STEP, _LAST_STEP = 0.4, 0.01  # of a gradient search, in half ranges
 _FIRST_CHANGE, _LAST_CHANGE = 0.5, 0.05  # of a patch's values
 _LEAST_LOSS = 1e-30  # of a point that breaks its sample
+_WEIGHT, _CROSSED = 0.7, 0.9  # of differences, share of the parameters that change: of differential evolution
+_EXPLORED = 0.4  # of the queries of an evolving patch: at random places, with random content
 _AT_ONCE = 64  # points of a sample that are tried before it is asked whether it is broken
 
 
@@ -237,6 +240,65 @@ def random(problem: ParameterSearch, queries: int = 200) -> None:
         else:
             units = torch.rand(shape[0], p).to(problem.inputs)[rows] * 2 - 1
         problem.evaluate(rows, units[:, None], content)
+
+
+def evolution(problem: ParameterSearch, queries: int = 200, population: int = 10) -> None:
+    """Improve `population` points by differential evolution; of a patch one tile of black and white, and its place."""
+    if problem.transformation.is_square:
+        _evolve_patch(problem, queries)
+        return
+    every = torch.arange(len(problem.inputs), device=problem.inputs.device)
+    p = len(problem.transformation.names)
+    units = torch.rand(len(every), population, p).to(problem.inputs) * 2 - 1
+    losses = problem.evaluate(every, units)
+    for _ in range(1, queries // population):
+        rows = problem.surviving
+        if not len(rows):
+            return
+        parents = units[rows]
+        order = torch.rand(len(rows), population, population).argsort(2).to(rows.device)
+        base, plus, minus = (parents.gather(1, order[:, :, k, None].expand(-1, -1, p)) for k in range(3))
+        is_crossed = torch.rand(parents.shape).to(parents) < _CROSSED
+        trials = torch.where(is_crossed, base + _WEIGHT * (plus - minus), parents).clamp(-1, 1)
+        tried = problem.evaluate(rows, trials)
+        is_better = tried > losses[rows]
+        units[rows] = torch.where(is_better[:, :, None], trials, parents)
+        losses[rows] = torch.where(is_better, tried, losses[rows])
+
+
+def _evolve_patch(problem: ParameterSearch, queries: int) -> None:
+    """Move the best patch of each sample, or paint a rectangle of it black or white, where that raises the loss."""
+    (n, channels, height, width), side = problem.inputs.shape, problem.transformation.side(problem.epsilon)
+    every = torch.arange(n, device=problem.inputs.device)
+    last = problem.places[-1]
+    tiles = torch.randint(2, (n, channels, side, side)).to(problem.inputs)
+    ticks = torch.arange(side, device=every.device)
+    for number in range(queries):
+        rows = problem.surviving if number else every
+        if not len(rows):
+            return
+        m, units, trials = len(rows), problem.units[rows], tiles[rows]
+        if number < _EXPLORED * queries:
+            units = torch.rand(m, 3).to(units) * (last + 1)
+            trials = torch.randint(2, trials.shape).to(trials)
+        elif number % 2:
+            units = units + torch.randn(m, 3).to(units) * (1 + (1 - number / queries) * last / 4)  # ever shorter moves
+        else:
+            ends = torch.randint(side, (2, m, 2)).to(rows.device).sort(0).values
+            painted_rows, painted_columns = (
+                (ticks >= ends[0, :, k, None]) & (ticks <= ends[1, :, k, None]) for k in (0, 1)
+            )
+            is_painted = painted_rows[:, None, :, None] & painted_columns[:, None, None, :]
+            trials = torch.where(is_painted, torch.randint(2, (m, channels, 1, 1)).to(trials), trials)
+        units = units.floor().clamp(min=0).minimum(last)
+        units[:, 0] = side
+        row, column = (
+            (torch.arange(size, device=rows.device) - units[:, k, None].long()) % side
+            for k, size in ((1, height), (2, width))
+        )
+        content = trials[torch.arange(m, device=rows.device)[:, None, None], :, row[:, :, None], column[:, None]]
+        is_better = problem.evaluate(rows, units[:, None], content.movedim(3, 1))[:, 0] >= problem.best[rows]
+        tiles[rows[is_better]] = trials[is_better]
 
 
 def _try_all(problem: ParameterSearch, rows: Tensor, units: Tensor, content: Tensor | None = None) -> Tensor:
