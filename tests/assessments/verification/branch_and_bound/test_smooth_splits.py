@@ -47,6 +47,31 @@ def test_a_verdict_agrees_with_dense_samples_and_most_margins_are_decided(activa
     assert decided >= 7
 
 
+@pytest.mark.parametrize("smooth", [nn.Sigmoid, nn.Tanh, nn.GELU])
+def test_networks_with_kinks_and_smooth_neurons_are_decided_as_dense_samples_say(smooth):
+    decided = set()
+    for seed in range(6):
+        torch.manual_seed(seed)
+        module = nn.Sequential(
+            nn.Flatten(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), smooth(), nn.Linear(5, 5), nn.LeakyReLU(0.1),
+            nn.Linear(5, 3),
+        )  # fmt: skip
+        for part in module[1::2]:
+            part.weight.data *= 2
+        module = module.eval().requires_grad_(False)
+        x, epsilon = torch.full((1, 2, 2), 0.5), 0.05 + 0.1 * (seed % 3)
+        target = int(module(x[None]).argmax())
+        points = x + epsilon * (2 * torch.rand(20_000, 1, 2, 2) - 1)
+        is_broken = bool((module.double()(points.double()).argmax(1) != target).any())
+        module.float()
+        verified, point = verdict(module, x, target, epsilon)
+        assert not (verified and is_broken), seed
+        if point is not None:
+            assert int(module.double()(point.view(1, 1, 2, 2)).argmax()) != target
+        decided.add(verified)
+    assert True in decided
+
+
 def test_a_row_in_a_cell_bounds_every_input_of_that_cell():
     """With any cells and multipliers, the bound of a subdomain lies below every sample that the subdomain contains."""
     generator = torch.Generator().manual_seed(0)
