@@ -113,6 +113,12 @@ def test_a_sequential_gate_answers_with_its_confidence_sequences(monkeypatch, he
     for line, (condition,) in zip(lines, said["steps"], strict=False):
         low, high = condition["interval"]
         assert f"n {condition['n']:5d}  clean/accuracy  {condition['value']:.3f} [{low:.3f}, {high:.3f}]" in line
+    told, _, _, _, *rows = CliRunner().invoke(gate, ["--sequential", "--markdown"]).output.splitlines()
+    assert told == f"**{lines[-1]}**"
+    assert len(rows) == len(said["steps"])
+    assert rows[-1].startswith(
+        f"| {said['n']} | clean/accuracy | {condition['value']:.3f} | [{low:.3f}, {high:.3f}] | 0.5 |"
+    )
 
 
 def test_one_record_has_one_count_wherever_it_is_shown(run):

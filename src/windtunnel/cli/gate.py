@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -15,6 +16,9 @@ from windtunnel.evaluation.gate.table import COLUMNS, champion_line, markdown, r
 from windtunnel.records.findings import read_findings
 from windtunnel.records.gate import ConditionStatus, Decision, GateResult, read_gate
 from windtunnel.records.layout import GATE, HERE, SANITY
+
+if TYPE_CHECKING:
+    from windtunnel.reporting.answers import SequentialGateAnswer
 
 _COLOURS = {ConditionStatus.HOLDS.value: "green", ConditionStatus.NOT_APPLICABLE.value: "bright_black"}
 
@@ -57,9 +61,9 @@ def gate(
       windtunnel repro clean && windtunnel gate --sequential
     """  # noqa: D301
     if sequential:
-        if as_markdown or junit or sarif:
-            raise click.UsageError("--sequential prints lines or --json; leave out --markdown, --junit and --sarif")
-        ctx.exit(_sequential(batch, as_json=as_json))
+        if junit or sarif:
+            raise click.UsageError("--sequential prints lines, --markdown or --json; leave out --junit and --sarif")
+        ctx.exit(_sequential(batch, as_json=as_json, as_markdown=as_markdown))
     try:
         result = read_gate(GATE)
         if junit:
@@ -84,7 +88,7 @@ def gate(
     ctx.exit(result.exit_code)
 
 
-def _sequential(batch: int, *, as_json: bool) -> int:
+def _sequential(batch: int, *, as_json: bool, as_markdown: bool) -> int:
     """Print the confidence sequence of each condition after each batch, and the decision; return its exit code."""
     from windtunnel.operations.sequential import run_sequential_gate
     from windtunnel.reporting.answers import sequential_answer, sequential_step
@@ -93,7 +97,7 @@ def _sequential(batch: int, *, as_json: bool) -> int:
     for state, decided, by_rule in run_sequential_gate(batch):  # noqa: B007  used after the loop
         steps.append(sequential_step(state))
         decision = decided or decision
-        for condition in [] if as_json else steps[-1]:
+        for condition in [] if as_json or as_markdown else steps[-1]:
             low, high = condition.interval
             click.echo(
                 f"n {condition.n:5d}  {condition.name}  {condition.value:.3f} [{low:.3f}, {high:.3f}]  "
@@ -103,8 +107,21 @@ def _sequential(batch: int, *, as_json: bool) -> int:
     rule = f"decided after {answer.n} samples"
     if by_rule:
         rule = f"undecided after {answer.n} samples; by the rule for all samples"
-    click.echo(answer.text() if as_json else f"gate: {rule}: {decision.value}. No sanity check was run.")
+    line = f"gate: {rule}: {decision.value}. No sanity check was run."
+    click.echo(answer.text() if as_json else _sequence_table(line, answer) if as_markdown else line)
     return answer.exit_code
+
+
+def _sequence_table(line: str, answer: SequentialGateAnswer) -> str:
+    """Return the decision and the confidence sequence of each condition after each batch, as Markdown."""
+    table = ["| n | condition | value | 95 % sequence | at least | |", "| ---: | --- | ---: | ---: | ---: | --- |"]
+    for condition in (condition for step in answer.steps for condition in step):
+        low, high = condition.interval
+        table.append(
+            f"| {condition.n} | {condition.name} | {condition.value:.3f} | [{low:.3f}, {high:.3f}] | "
+            f"{condition.threshold:g} | {_IN_WORDS[condition.holds]} |"
+        )
+    return "\n".join([f"**{line}**", "", *table])
 
 
 _IN_WORDS = {True: "holds", False: "fails", None: "undecided"}
