@@ -126,6 +126,18 @@ def test_attack_with_too_few_steps_is_caught(few: Subject, tmp_path: Path) -> No
     assert not found & (SOUND_TOOLS | {"C1", "C2", "B4"})
 
 
+@pytest.mark.parametrize(("epsilon", "wanted"), [(0.9, Status.PASS), (0.3, Status.FAIL)])
+def test_steps_that_cannot_reach_epsilon_are_no_fault_where_they_broke_every_sample(
+    epsilon: float, wanted: Status, few: Subject, tmp_path: Path
+) -> None:
+    steps = {"steps": 20, "step_size": 0.03 if epsilon > 0.5 else 0.003}
+    pgd = {"library": "torchattacks", "algorithm": "PGD", "budget": steps}
+    run = {**SHORT, "budget": {"norm": "Linf", "epsilon": epsilon}, "attacks": {"pgd": pgd}, "sweeps": {}}
+    evidence = assessed(few, validate(run), tmp_path)
+    (finding,) = run_checks(evidence, evidence.params.sanity, ["D6"])
+    assert finding.status is wanted, finding.reason
+
+
 def test_success_that_is_not_in_the_saved_tensor_is_caught(few: Subject, tmp_path: Path) -> None:
     evidence = assessed(few, validate(SHORT), tmp_path)
     found = flagged(evaluated(changed(evidence, "pgd", lambda d: d.update(perturbed_inputs=d["clean_inputs"].clone()))))

@@ -198,9 +198,9 @@ class Spy:
 def budget_used(evidence: Evidence, limit: float) -> CheckResult:
     """An attack whose steps cannot reach the edge of the ball was never given the budget.
 
-    HARD where steps x step size < epsilon. WARN where more than the threshold of the unbroken samples ended nearer than
-    0.95 epsilon under Linf; under the other norms clipping to the value range shortens every change, as PGDL2's. An attack that
-    returns the clean input where it failed shows nothing of this.
+    HARD where steps x step size < epsilon and it left a sample that no gradient attack in the same ball broke. WARN where more than
+    the threshold of the unbroken samples ended nearer than 0.95 epsilon under Linf; under the other norms clipping to the value range
+    shortens every change, as PGDL2's. An attack that returns the clean input where it failed shows nothing of this.
     """
     short, lazy, worst = [], [], 0.0
     assessments = evidence.bounded(lambda p: p.gradient, "gradient attack")
@@ -208,9 +208,11 @@ def budget_used(evidence: Evidence, limit: float) -> CheckResult:
         region, steps, size = assessment.ball, _steps(assessment), _step_size(assessment)
         reach = torch.inf if steps is None or size is None else steps * size
         is_plain = assessment.row is not None and assessment.row.invoker is Invoker.PLAIN
-        if is_plain and reach < region.epsilon * (1 - 1e-6):
-            short.append(assessment.name)
         failed = assessment.tried & ~assessment.succeeded & assessment.right
+        in_ball = [other for other in assessments if other.ball == region]
+        left = evidence.everywhere(assessment, failed) & ~evidence.union(in_ball, lambda p: p.succeeded)
+        if is_plain and left.any() and reach < region.epsilon * (1 - 1e-6):
+            short.append(assessment.name)
         if failed.any() and assessment.shows_failures and region.norm is Norm.LINF:
             distances = assessment.distance(region.norm)[failed]
             share = float((distances < 0.95 * region.epsilon).double().mean())
