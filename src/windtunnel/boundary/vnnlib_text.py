@@ -28,6 +28,7 @@ _OTHER_EQUAL = re.compile(r"\(\s*(?:==|!=)")
 _PARENTHESIS = re.compile(r"[()]")
 _ASSERTION, _CONJUNCTION = (re.compile(rf"\s*\(\s*{word}\b(.*)\)", re.DOTALL) for word in ("assert", "and"))
 _CHOICE = re.compile(r"\s*\(\s*or\b")
+_COMPOUND = re.compile(r"\(\s*assert\s*\(\s*(?:and|or)\b")
 _SHAPE = re.compile(r"declare-(?:input|output|hidden)\s+\w+\s+\w+\s+\[([^\]]*)\]")
 _DIGITS = re.compile(r"(\d+\.?\d*|\.\d+)(?:[eE][-+]?0*(\d+))?")
 _NUMBER = re.compile(r"(?<![\w.\[,<])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.\],>])")
@@ -118,7 +119,9 @@ def _count_terms(text: str) -> int:
     """Return how many terms the assertions of a file have together as a disjunction of conjunctions."""
     counts: list[list[int]] = [[]]
     operators: list[str] = [""]
-    for token in re.findall(r"[()]|[^()\s]+", text):
+    first = _CHOICE.search(text)  # assertions before it are one term
+    start = text.rfind("assert", 0, first.start()) - 1 if first else len(text)
+    for token in re.findall(r"[()]|[^()\s]+", text[max(0, start) :]):
         if token == "(":
             counts.append([])
             operators.append("")
@@ -167,6 +170,8 @@ def _as_version_2(path: Path, text: str) -> str:
 
 def _join_choices(text: str) -> str:
     """Return a text whose assertions that are disjunctions are one, which vnnlib 1.0.2 takes for alternatives of each other."""
+    if len(_COMPOUND.findall(text)) < 2:
+        return text
     others, choices, conjunctions = list[str](), list[str](), 0
     stack = [(item, False) for item in reversed(_items(text))]
     while stack:
