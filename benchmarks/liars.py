@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -31,8 +32,9 @@ from benchmarks.gallery.case import (
     run_in,
     subject_with,
 )
+from benchmarks.gallery.further import further
 from benchmarks.gallery.honest import models
-from benchmarks.gallery.honest_runs import honest_runs
+from benchmarks.gallery.honest_runs import further_honest, honest_runs
 from benchmarks.gallery.liars import liars
 from benchmarks.gallery.truth import true_robust_accuracy
 from windtunnel.evaluation.sanity.evidence import Evidence
@@ -185,6 +187,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--honest", action="store_true", help="the honest models; the faulty cases where absent")
     parser.add_argument("--honest-runs", action="store_true", help="the honest runs off the beaten path")
+    parser.add_argument(
+        "--further", action="store_true", help="faulty and honest cases the checks were not built on; no --write"
+    )
     parser.add_argument("--profiles", nargs="+", default=["standard"], choices=["stored", "standard", "full"])
     parser.add_argument("--models", type=int, default=14)
     parser.add_argument("--budgets", type=int, default=3)
@@ -194,7 +199,10 @@ def main() -> None:
     torch.set_num_threads(1)
     profiles, lines = tuple(options.profiles), []
     kind = "honest" if options.honest else "runs" if options.honest_runs else "faulty"
-    if kind == "honest":
+    if options.further:
+        rows = table_of_cases(chain(further(options.samples), further_honest(options.samples)), profiles, "Flagged")
+        options.write = None
+    elif kind == "honest":
         rows = table_of_honest(profiles, options.models, BUDGETS[: options.budgets], options.samples)
     elif kind == "runs":
         rows = table_of_cases(honest_runs(options.samples), profiles, "Flagged")

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from benchmarks.gallery import masks
 from benchmarks.gallery.case import NAIVE, Case, subject_with
 from benchmarks.gallery.faulty import CROWN, L1, L2, LINF, PGDL2, SPARSE, WIDE
-from benchmarks.gallery.honest import Pair, digits, fitted, provable, shapes, trained
+from benchmarks.gallery.honest import Averaged, Pair, digits, fitted, provable, shapes, trained
+from benchmarks.gallery.unseen import Neighbours
 from windtunnel.boundary.data.load import load_dataset
 from windtunnel.core.contracts import Capability
 from windtunnel.core.dataset import Dataset
@@ -22,6 +23,12 @@ from windtunnel.params.data import Data
 FASHION = Path(__file__).parents[3] / "shared/data/fashion_mnist"
 ASCENT: Mapping[str, object] = {"library": "function", "algorithm": "benchmarks.gallery.own_attacks:gradient_ascent"}
 SQUARE: Mapping[str, object] = {"library": "torchattacks", "algorithm": "Square", "budget": {"steps": 500}}
+
+# Losses that do not depend on the scale of the logits.
+SCALE_FREE: Mapping[str, object] = {
+    "dlr": {"library": "torchattacks", "algorithm": "APGD", "params": {"loss": "dlr"}, "budget": {"steps": 30}},
+    "fab": {"library": "torchattacks", "algorithm": "FAB", "budget": {"steps": 20}},
+}
 
 
 class SoftVote(nn.Module):
@@ -97,6 +104,67 @@ def honest_runs(n: int = 60) -> Iterator[Case]:
     if FASHION.is_dir():
         worn = _fashion(n)
         yield case("the labels of Fashion-MNIST", trained(worn, "mlp", 6), worn, attacks=NAIVE)
+
+
+def further_honest(n: int = 60) -> Iterator[Case]:
+    """Yield more of them: losses, layers and budgets that checks may mistake for a fault."""
+    data = digits(n)
+    assessed, train = data
+    cnn, robust = trained(data), trained(data, recipe="adversarial", epochs=6)
+    n, d, k = len(assessed), 64, 10
+
+    def case(name: str, module: nn.Module, pair: Pair = data, **run: object) -> Case:
+        return Case(name, subject_with(module, pair[0]), pair[1], run)
+
+    many = 3 * n
+    pool, _ = digits(many)
+    zeros_first = (pool.targets != 0).long().argsort(stable=True)
+    unbalanced = pool.subset(torch.cat([zeros_first[: n // 4], zeros_first[-(n // 6) :]]).sort().values)
+    yield case("unbalanced classes", cnn, (unbalanced, train), attacks=NAIVE)
+    squared = nn.Sequential(nn.Flatten(), nn.Linear(d, 64), nn.Tanh(), nn.Linear(64, k))
+    yield case("trained on squared errors", fitted(squared, data, 25, _squared), attacks={**NAIVE, **SCALE_FREE})
+    yield case("logits of a hundredth", nn.Sequential(cnn, _Times(0.01)), attacks={**NAIVE, **SCALE_FREE})
+    contracting = nn.Sequential(nn.Flatten(), _Contracting(d, 64), nn.ReLU(), _Contracting(64, k))
+    module = fitted(contracting, data, 30, _sharp)
+    yield case(
+        "layers of Lipschitz constant 1, L2", module, budget={"norm": "L2", "epsilon": 0.3}, attacks={"pgd": PGDL2}
+    )
+    layers = [nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(1024, k)]
+    yield case("batch norm in L2", fitted(nn.Sequential(*layers), data), budget=L2, attacks={"pgd": PGDL2})
+    yield case("a budget that breaks everything", robust, budget={"norm": "Linf", "epsilon": 0.5}, attacks=NAIVE)
+    drawn = shapes(max(n, 60))
+    tiny = nn.Sequential(nn.Conv2d(1, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(96, 4))
+    yield case(
+        "a tiny network of 99 %",
+        fitted(tiny, drawn, 20),
+        drawn,
+        budget={"norm": "Linf", "epsilon": 0.05},
+        attacks=NAIVE,
+    )
+    yield case("a normalised network in a wrapper", masks.Around(cnn, before=lambda x: (x - 0.0) / 1.0), attacks=NAIVE)
+    members = (cnn, trained(data, "mlp", 15), robust)
+    hard_vote = {"square": {**SQUARE}, "pgd": NAIVE["pgd"]}
+    yield case("mean of three networks", Averaged(*members), budget=WIDE, attacks=hard_vote)
+    kernel = Neighbours(train.inputs, train.targets, k, 1.0)
+    yield case("kernel density of the training images", kernel, attacks=NAIVE)
+    noisy = trained(data, recipe="noise")
+    yield case("many random restarts, L2", noisy, budget=L2, attacks={"pgd": {**PGDL2, "restarts": 3}})
+
+
+def _squared(net: nn.Module, x: Tensor, y: Tensor, done: float) -> Tensor:
+    return nn.functional.mse_loss(net(x), nn.functional.one_hot(y, 10).float())
+
+
+def _sharp(net: nn.Module, x: Tensor, y: Tensor, done: float) -> Tensor:
+    return nn.functional.cross_entropy(10 * net(x), y)
+
+
+class _Contracting(nn.Linear):
+    """A linear layer divided by its largest singular value."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the layer's value."""
+        return nn.functional.linear(x, self.weight / torch.linalg.matrix_norm(self.weight, 2), self.bias)
 
 
 class _Times(nn.Module):
