@@ -1,5 +1,6 @@
 """The adaptive attack: obstacles are named, what is replaced is the derivative alone, and no number comes from a stand-in."""
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gallery import masks
+from benchmarks.gallery.unseen import Neighbours
 from tests.conftest import classifier_of
 from windtunnel.assessments.attacks import assess as attacks
 from windtunnel.assessments.attacks.adaptive import adapt
@@ -248,6 +250,91 @@ def test_surrogates_give_the_gradient_of_the_network_behind(make: Make, digits_s
             torch.autograd.grad(SOFTMAX.loss(model(point), digits_subject.dataset.targets[:6]).sum(), point)[0]
         )
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
+
+
+class _Residual(nn.Module):
+    """A convolutional network whose addition torch can quantise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.inner = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.add, self.out = torch.ao.nn.quantized.FloatFunctional(), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.enter(x))
+        return self.out(nn.functional.max_pool2d(self.add.add_relu(x, self.inner(x)), 2).flatten(1))
+
+
+def _static(network: nn.Module, x: Tensor) -> nn.Module:
+    wrapped = torch.ao.quantization.QuantWrapper(network).eval()
+    wrapped.qconfig = torch.ao.quantization.get_default_qconfig("fbgemm")
+    torch.ao.quantization.prepare(wrapped, inplace=True)(x)
+    return torch.ao.quantization.convert(wrapped)
+
+
+def _dynamic(network: nn.Module, x: Tensor) -> nn.Module:
+    return torch.ao.quantization.quantize_dynamic(network, {nn.Linear})
+
+
+def _perceptron() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("make", "quantise"), [(_Residual, _static), (_perceptron, _static), (_perceptron, _dynamic)])
+def test_modules_that_torch_quantised_get_the_gradient_of_the_floats(
+    make: Callable[[], nn.Module], quantise: Callable[[nn.Module, Tensor], nn.Module], digits_subject: Subject
+) -> None:
+    """torch has no derivative of its quantised operators, and a straight-through one is near that of the network before."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = make().eval()
+    x = digits_subject.dataset.inputs[:16]
+    quantised = quantise(copy.deepcopy(network), x)
+    obstacles = _diagnosed(quantised, digits_subject).obstacles
+    assert any(obstacle.kind is ObstacleKind.ROUNDING for obstacle in obstacles), obstacles
+    gradients = []
+    for model in (network, Remedied(quantised, GradientRemedy("straight-through", operations=True))):
+        point = x.clone().requires_grad_()
+        gradients.append(torch.autograd.grad(model(point)[:, 3].sum(), point)[0].flatten())
+    assert float(nn.functional.cosine_similarity(*gradients, dim=0)) > 0.9
+
+
+def test_the_choice_of_nearest_neighbours_has_a_gradient(digits_subject: Subject) -> None:
+    """It is near that of votes weighted by the distance."""
+    data = digits_subject.dataset
+    x, labels, gradients = data.inputs[:16], data.targets[:16], []
+    hard, soft = (Neighbours(data.inputs[16:], data.targets[16:], 10, width) for width in (0.0, 1.0))
+    for model in (soft, Remedied(hard, GradientRemedy("straight-through", operations=True))):
+        point = x.clone().requires_grad_()
+        votes = model(point).gather(1, labels[:, None]).sum()
+        gradients.append(torch.autograd.grad(votes, point)[0].flatten())
+    assert float(nn.functional.cosine_similarity(*gradients, dim=0)) > 0.5
+
+
+def test_surrogates_follow_a_model_whose_branches_are_drawn(digits_subject: Subject) -> None:
+    """The call at a position may have another type from one draw to the next."""
+
+    def branch(x: Tensor) -> Tensor:
+        is_dark = torch.rand(()) < 0.5
+        return 1.0 * x if is_dark else x * (x > 0.1)
+
+    x = digits_subject.dataset.inputs[:4]
+    for remedy in (GradientRemedy("identity", identity_at=at) for at in range(3)):
+        remedied = Remedied(masks.Around(digits_subject.classifier.module, before=branch), remedy)
+        with seeded(0):
+            assert all(remedied(x.clone().requires_grad_()).isfinite().all() for _ in range(8))
+
+
+def test_a_gradient_is_measured_by_queries(digits_subject: Subject) -> None:
+    """With as many directions as the input has elements it is the derivative."""
+    network, x = digits_subject.classifier.module, digits_subject.dataset.inputs[:4]
+    x = 0.1 + 0.8 * x  # inside of the range, which the queries do not leave
+    gradients = []
+    for model in (network, Remedied(network, GradientRemedy("measured", noise=1e-3, directions=64))):
+        point = x.clone().requires_grad_()
+        gradients.append(torch.autograd.grad(model(point)[:, 3].sum(), point)[0].flatten())
+    assert float(nn.functional.cosine_similarity(*gradients, dim=0)) > 0.98
 
 
 def _hidden(make: Make, subject: Subject, n: int) -> Subject:

@@ -24,6 +24,7 @@ from windtunnel.assessments.attacks.adaptive.search import (
     candidates_of,
     finals,
     halve,
+    measured,
     probe_of,
     remedies_for,
 )
@@ -120,6 +121,8 @@ def _search(attack: AttackSetup, diagnosis: Diagnosis, state: BestResults, launc
         attack.students.append(_student(attack, judge))
         ranked = halve([*ranked[:1], *candidates_of(STUDENTS, classes)], probe, attempt) + ranked[1:]
         searches = [] if diagnosis.has(*CHANGING) else [BOUNDARY]
+    if not diagnosis.has(*CHANGING):
+        searches.insert(0, measured(_element_epsilon(attack), classes))
     if is_random and ranked:
         attempt(replace(ranked[0], algorithm=DEEPER[attack.budget.norm], steps=DEEPER_STEPS, restarts=1), unbroken)
 

@@ -113,7 +113,7 @@ class Diagnosis:
 
 _NAMES = {
     ObstacleKind.ROUNDING: "round floor ceil trunc floor_divide remainder fmod frac quantize_per_tensor quantize_per_channel "
-    "fake_quantize_per_tensor_affine fake_quantize_per_channel_affine",
+    "fake_quantize_per_tensor_affine fake_quantize_per_channel_affine linear_dynamic linear_relu_dynamic conv2d_dynamic",
     ObstacleKind.SIGN: "sign heaviside",
     ObstacleKind.COMPARISON: "gt ge lt le eq ne bucketize searchsorted",
     ObstacleKind.SELECTION: "argmax argmin one_hot topk kthvalue argsort",

@@ -96,6 +96,15 @@ CHANGING = (ObstacleKind.RANDOM, ObstacleKind.STATE, ObstacleKind.BATCH)
 BOUNDARY = Configuration(GradientRemedy("boundary search"), _BOUNDARY, "", 10, library="foolbox")
 
 
+DIRECTIONS, MEASURED_STEPS = 64, 20  # of the gradient that is measured by queries, two for each direction
+
+
+def measured(epsilon: float, num_classes: int) -> Configuration:
+    """Return the attack that needs no gradient of anything: differences of the logits within half of epsilon stand in for it."""
+    remedy = GradientRemedy("a gradient measured by queries", noise=epsilon / 2, directions=DIRECTIONS)
+    return Configuration(remedy, "APGD", "dlr" if num_classes >= 3 else "ce", MEASURED_STEPS)
+
+
 def remedies_for(diagnosis: Diagnosis, epsilon: float, *, may_rewrite: bool) -> list[GradientRemedy]:
     """Return the remedies that answer the obstacles; none where there are none.
 

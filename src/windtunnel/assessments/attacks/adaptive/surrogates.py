@@ -71,7 +71,8 @@ class GradientRemedy:
     that are taken for the identity. finite: gradients that are NaN or infinite count as zero. draws: the mean over so many
     calls (EOT). noise: the mean over draws of the input within so much of it. is_fresh: every call is of a fresh copy. scale:
     factor of the logits. student: "gradient" where the derivative of a distilled student is taken, "logits" where the student
-    is attacked in place of the model (transfer). is_cut: no gradient at all.
+    is attacked in place of the model (transfer). directions: the derivative is measured along so many random directions, by
+    calls at `noise` to both sides. is_cut: no gradient at all.
     """
 
     name: str
@@ -88,12 +89,13 @@ class GradientRemedy:
     is_fresh: bool = False
     scale: float = 1.0
     student: str = ""
+    directions: int = 0
     is_cut: bool = False
 
     @property
     def calls(self) -> int:
-        """Number of calls of the model that one gradient takes."""
-        return self.draws + (self.noise > 0)
+        """Number of calls of the model, forwards and backwards, that one gradient takes."""
+        return self.directions + 1 if self.directions else self.draws + (self.noise > 0)
 
     @property
     def rewrites(self) -> bool:
@@ -131,6 +133,8 @@ class Remedied(nn.Module):
             return logits
         if not (torch.is_grad_enabled() and x.requires_grad):
             return self._scaled(self._once(x))
+        if self.remedy.directions:
+            return self._scaled(self._measured(x))
         if self.student is not None:
             with torch.no_grad():
                 value = self.model(x)
@@ -141,6 +145,18 @@ class Remedied(nn.Module):
         with torch.no_grad():
             value = self._once(x)
         return attach(self._scaled(value), mean_of([self._scaled(logits) for logits in noisy]))
+
+    def _measured(self, x: Tensor) -> Tensor:
+        """Return the logits with a derivative from central differences along random orthogonal directions."""
+        size, count = x[0].numel(), min(self.remedy.directions, x[0].numel())
+        with torch.no_grad():
+            value: Tensor = self.model(x)
+            jacobian = torch.zeros(*value.shape, size, device=x.device)
+            for direction in torch.linalg.qr(torch.randn(size, count, device=x.device))[0].T:
+                step = self.remedy.noise * math.sqrt(size) * direction.view_as(x[0])
+                rise = self.model((x + step).clamp(0, 1)).float() - self.model((x - step).clamp(0, 1)).float()
+                jacobian += rise[..., None] * direction / (2 * self.remedy.noise * math.sqrt(size))
+        return attach(value, (jacobian * x.flatten(1)[:, None]).sum(2))
 
     def _scaled(self, logits: Tensor) -> Tensor:
         return logits if self.remedy.scale == 1.0 else logits.float() * self.remedy.scale
@@ -315,7 +331,7 @@ class Surrogates(CountingMode):
             return result
         if self.position in remedy.saturated and isinstance(result, Tensor) and args and isinstance(args[0], Tensor):
             result = attach(result, args[0])
-        if self.position == remedy.identity_at and isinstance(result, Tensor) and result.shape == self.inputs.shape:
+        if self.position == remedy.identity_at and is_image(result, self.inputs):
             result = self._as_inputs(result)
         if self.position == remedy.logits_at and isinstance(result, Tensor):
             self.logits = result
@@ -326,8 +342,8 @@ class Surrogates(CountingMode):
         return attach(value, self.inputs * channel_slopes(self.inputs.detach(), value.detach()))
 
     def _entered(self, value: Any) -> Any:
-        is_copy = isinstance(value, Tensor) and value.shape == self.inputs.shape and value is not self.inputs
-        return self._as_inputs(value) if is_copy and value.is_floating_point() else value
+        is_copy = value is not self.inputs and is_image(value, self.inputs)
+        return self._as_inputs(value) if is_copy else value
 
     def _replaced(
         self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
@@ -363,7 +379,10 @@ class Surrogates(CountingMode):
             return self._bucketed(name, args, kwargs, result)
         if name in _CASTS and first is not None:
             return self._cast(first, result)
-        if any(self.memory.of(t) for t in tensors_in((args, kwargs))):
+        is_dynamic = any(
+            isinstance(argument, torch.ScriptObject) for argument in args
+        )  # floats in, floats out, no graph
+        if is_dynamic or any(self.memory.of(t) for t in tensors_in((args, kwargs))):
             return self._through_shadows(name, func, args, kwargs, result)
         return result
 
@@ -409,8 +428,10 @@ class Surrogates(CountingMode):
         if is_extreme:
             self._remember_choice(first if name == "max" else -first, result[1], (first, dim), {})
         elif name == "topk":
-            bar = result[0].detach().amin(dim, keepdim=True)
-            difference = first - bar
+            is_largest = kwargs.get("largest", args[3] if len(args) > 3 else True)
+            difference = first - result[0].detach().amin(dim, keepdim=True)
+            if not is_largest:
+                difference = result[0].detach().amax(dim, keepdim=True) - first
             self.memory.put(result[1], _Shadow(selection=torch.sigmoid(difference / self._width(difference))))
 
     def _through_shadows(
@@ -418,8 +439,8 @@ class Surrogates(CountingMode):
     ) -> Tensor:
         """Repeat the call on the shadows of its integer and boolean arguments; that is the derivative, or the shadow of the result."""
         try:
-            surrogate = self._shadowed_call(name, func, args, kwargs)
-        except (RuntimeError, TypeError, IndexError, ValueError):
+            surrogate = self._shadowed_call(name, func, args, kwargs, result)
+        except (RuntimeError, TypeError, IndexError, ValueError, AttributeError):
             return result  # an index, or a call that floats cannot make: no derivative passes
         if not isinstance(surrogate, Tensor) or surrogate.shape != result.shape or not surrogate.is_floating_point():
             return result
@@ -428,8 +449,14 @@ class Surrogates(CountingMode):
         self.memory.put(result, _Shadow(surrogate))
         return result
 
-    def _shadowed_call(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _shadowed_call(
+        self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor
+    ) -> Any:
         shadows = [self.memory.of(argument) for argument in args]
+        if len(args) > 1 and isinstance(args[1], torch.ScriptObject):
+            return unpacked_call(name, self._soft(args[0]), args[1])
+        if func.__class__.__module__ == "torch._ops" and result.is_quantized:
+            return unquantised_call(name, tree_map(self._soft, tuple(tensors_in(args))), kwargs)
         if name == "one_hot" and shadows[0] and shadows[0].choice is not None:
             return shadows[0].choice
         if name in ("__getitem__", "embedding", "index_select"):
@@ -437,6 +464,10 @@ class Surrogates(CountingMode):
             shadow = shadows[at]
             if shadow and shadow.choice is not None:
                 return torch.tensordot(shadow.choice, args[table].to(shadow.choice.dtype), ([-1], [0]))
+            if shadow and shadow.selection is not None and shadow.selection.ndim == args[at].ndim == 2:
+                # Rows of a table, each chosen by degrees: their sum over the choice has the derivative of the mean's.
+                mean = torch.tensordot(shadow.selection, args[table].to(shadow.selection.dtype), ([-1], [0]))
+                return mean[:, None].expand(*args[at].shape, *mean.shape[1:]) / args[at].shape[1]
             if at and shadow:
                 return None
         if name == "scatter" and len(shadows) > 2 and shadows[2] and shadows[2].selection is not None:
@@ -460,11 +491,44 @@ class Surrogates(CountingMode):
         shadow = self.memory.of(value)
         if shadow is None or shadow.value is None or not isinstance(value, Tensor):
             return value
+        if value.is_quantized:
+            value = value.dequantize()
         return attach(value.to(shadow.value.dtype), shadow.value)
+
+
+def unpacked_call(name: str, inputs: Tensor, packed: Any) -> Tensor:
+    """Return the result in floats of an operator of torch's `quantized` library: linear, conv1d to conv3d, with ReLU or without.
+
+    Args:
+        name: Of the operator.
+        inputs: float (n, ...).
+        packed: Its weights, as torch packs them.
+
+    """
+    weight, bias = packed.unpack()
+    weight = weight.dequantize() if weight.is_quantized else weight
+    if name.startswith("conv"):
+        settings = packed.stride(), packed.padding(), packed.dilation(), packed.groups()
+        result: Tensor = getattr(nn.functional, name.split("_")[0])(inputs, weight, bias, *settings)
+    else:
+        result = nn.functional.linear(inputs, weight, bias)
+    return result.relu() if "_relu" in name else result
+
+
+def unquantised_call(name: str, inputs: tuple[Tensor, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the result in floats of another operator of that library, such as add, add_relu or cat."""
+    plain = name.removesuffix("_relu")
+    result = torch.cat(inputs, kwargs.get("dim", 0)) if plain == "cat" else getattr(torch, plain)(*inputs)
+    return result.relu() if name.endswith("_relu") else result
 
 
 def _detached(value: Any) -> Any:
     return value.detach() if isinstance(value, Tensor) else value
+
+
+def is_image(value: object, inputs: Tensor) -> bool:
+    """Return True for a float tensor of the inputs' shape; where branches are drawn, a position is not always the same call."""
+    return isinstance(value, Tensor) and value.shape == inputs.shape and value.is_floating_point()
 
 
 class _Context:
