@@ -1,10 +1,10 @@
 """Measure the adaptive attack on the models of the gallery, beside `standard` and an attack written by hand for each of them.
 
-    python benchmarks/adaptive.py [--n 30] [--only WORD] [--honest] [--unseen] [--alone]
+    python benchmarks/adaptive.py [--n 30] [--only WORD] [--honest] [--unseen | --published] [--alone]
 
-Each row is a model (--unseen: of gallery/unseen.py): the accuracy in percent that standard, adaptive (--alone: without standard)
-and the attack by hand leave, the mean over 15 fresh copies with draws of their own; the share of the passes that adapting took;
-seconds; obstacles; the best configuration.
+Each row is a model (of gallery/unseen.py, of gallery/published.py): the accuracy in percent that standard, adaptive (--alone:
+without standard) and the attack by hand leave, the mean over 15 fresh copies with draws of their own; the share of the passes that
+adapting took; seconds; obstacles; the best configuration.
 The attack by hand follows the gradient of the network behind the defence (BPDA, EOT or noise): 60 steps, 3 restarts, 2 losses.
 """
 
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from benchmarks.gallery.case import EPSILON, subject_with
 from benchmarks.gallery.honest import digits, models, trained
 from benchmarks.gallery.liars import SIMPLE, composed
+from benchmarks.gallery.published import published, published_honest
 from benchmarks.gallery.truth import gradient_of
 from benchmarks.gallery.unseen import unseen, unseen_honest
 from windtunnel.assessments.attacks.assess import assess
@@ -33,6 +34,7 @@ from windtunnel.params.entry import Budget
 
 DRAWS, GRADIENT_DRAWS, STEPS, RESTARTS = 15, 20, 60, 3
 NOISE = 0.5  # of epsilon: radius over which a gradient is averaged
+COLLECTIONS = {"unseen": (unseen, unseen_honest), "published": (published, published_honest)}
 BUDGET = Budget(norm=Norm.LINF, epsilon=EPSILON)
 
 
@@ -83,11 +85,11 @@ def accuracy(subject: Subject, x: Tensor) -> float:
     return 100 * sum(shares) / DRAWS
 
 
-def cases(n: int, *, is_honest: bool, is_unseen: bool) -> Iterator[tuple[str, nn.Module, Subject]]:
-    """Yield the models of the gallery: name, the network whose gradients the attack by hand follows, the subject."""
-    if is_unseen:
+def cases(n: int, *, is_honest: bool, collection: str) -> Iterator[tuple[str, nn.Module, Subject]]:
+    """Yield the models of a collection: name, the network whose gradients the attack by hand follows, the subject."""
+    if collection:
         data = digits(n)
-        for name, module, stand_in in (unseen_honest if is_honest else unseen)(data):
+        for name, module, stand_in in COLLECTIONS[collection][is_honest](data):
             follow = module if is_honest else Averaging(module)
             yield name, follow if stand_in is None else Averaging(stand_in), subject_with(module, data[0])
         return
@@ -111,14 +113,15 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=30)
     parser.add_argument("--only", default="")
     parser.add_argument("--honest", action="store_true")
-    parser.add_argument("--unseen", action="store_true")
+    for collection in COLLECTIONS:
+        parser.add_argument(f"--{collection}", dest="collection", action="store_const", const=collection, default="")
     parser.add_argument("--alone", action="store_true", help="leave the attacks of standard out")
     options = parser.parse_args()
     print(
         "| model | standard | adaptive | by hand | passes after standard | seconds | obstacles | best configuration |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    for name, stand_in, subject in cases(options.n, is_honest=options.honest, is_unseen=options.unseen):
+    for name, stand_in, subject in cases(options.n, is_honest=options.honest, collection=options.collection):
         if options.only not in name:
             continue
         fresh = subject_with(copy.deepcopy(subject.classifier.module), subject.dataset)
