@@ -33,9 +33,6 @@ from windtunnel.records.tables import write_csv
 from windtunnel.registry.plugins import Family, families
 from windtunnel.runtime.console import warn
 
-# Families whose results other entries may build on.
-BUILT_ON = frozenset({"attacks", "verification"})
-
 
 def run_entry(family: Family, resolved: Resolved, ended_by: str = "") -> Artifacts:
     """Run one entry of a family, from its preflight to its figures.
@@ -165,7 +162,7 @@ def entry_digest(entry: Entry, budget: Budget) -> str:
 def _as_written(result: AssessmentResult, family: Family, task: Task[Entry]) -> AssessmentResult:
     require_inside(result.data, result.semantics)
     shown = {**result.kwargs, "show_sample_names": task.entry.show_sample_names}
-    identity = {"entry": entry_digest(task.entry, task.budget)} if family.name in BUILT_ON else {}
+    identity = {"entry": entry_digest(task.entry, task.budget)} if family.built_on else {}
     result = replace(result, family=family.name, kwargs=shown, provenance={**result.provenance, **identity})
     return keep_images(result, task.entry.kept_inputs)
 

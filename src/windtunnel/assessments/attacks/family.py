@@ -15,4 +15,5 @@ FAMILY = Family(
     visualisers=("ImagePairVisualiser", "PerturbationHeatmapVisualiser"),
     headline=("adversarial_accuracy", "attack_success_rate", "two_phase_accuracy"),
     asks_libraries=("windtunnel.assessments.attacks.adapters",),
+    built_on=True,
 )

@@ -26,4 +26,5 @@ FAMILY = Family(
     ),
     unknown_words=Lazy("windtunnel.assessments.verification.cascade.step:unknown_steps"),
     asks_libraries=("windtunnel.assessments.verification.cascade.step",),
+    built_on=True,
 )
