@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from PIL import Image
 from torch import nn
 
 import windtunnel as wt
@@ -233,6 +234,9 @@ def arrays_refused() -> Iterator[Case]:
         "decimals": (lambda: [[decimal.Decimal("0.5")] * 16] * N, ("x", "objects")),
         "None inside": (lambda: [[None, 0.5]] * N, ("x", "objects")),
         "words": (lambda: np.array([["a", "b"]] * N), ("x", "numbers")),
+        "an array of no dimension": (lambda: np.array(0.5), ("x", "single value")),
+        "a tensor of no dimension": (lambda: torch.tensor(0.5), ("x", "single value")),
+        "images of a palette": (lambda: [Image.new("P", (4, 4))] * N, ("x", "palette", "convert")),
         "numbers as words": (lambda: x.astype(str), ("x", "numbers")),
         "dates": (lambda: np.array([["2020-01-01"]] * N, dtype="M8[D]"), ("x", "numbers")),
         "durations": (lambda: np.zeros((N, 2), "m8[s]"), ("x", "numbers")),
@@ -438,6 +442,11 @@ def models() -> Iterator[Case]:
         "gives one dimension": (lambda: Net(after=lambda z: z[:, 0]), ("shape (1,)",)),
         "gives three dimensions": (lambda: Net(after=lambda z: z[:, None]), ("shape (1, 1, 3)",)),
         "gives a row for all": (lambda: Net(after=lambda z: z[:1]), ("two samples",)),
+        "gives two classes less for many samples": (
+            lambda: Net(after=lambda z: z if len(z) <= 2 else z[:, :2]),
+            ("logits of shape",),
+        ),
+        "eval() returns nothing": (EvalOfNothing, ("eval()", "self")),
         "gives integers": (lambda: Net(after=lambda z: z.argsort(1)), ("int64",)),
         "gives complex": (lambda: Net(after=lambda z: z * 1j), ("complex",)),
         "gives NaN": (lambda: Net(after=lambda z: z * torch.nan), ("NaN",)),
@@ -472,6 +481,11 @@ def models() -> Iterator[Case]:
     }
     for name, (function, said) in functions.items():
         yield Case(f"predict: {name}", lambda function=function: blackbox(function), said, function="assess")
+
+
+class EvalOfNothing(Net):
+    def eval(self) -> None:
+        self.train(False)
 
 
 class Unprintable(Exception):

@@ -537,6 +537,11 @@ def commands() -> Iterator[Row]:
         (("promote",), "promote"), (("rollback",), "champion"), (("champion", "--fetch"), "champion"), (("ui", "--port", "x"), "--port"), (("params", "--params", "no.yaml"), "no.yaml"), (("--nothing",), "--nothing"),
     ]:  # fmt: skip
         yield Row(f"windtunnel {' '.join(words)}", nothing, (line,), words)
+    for words, line in {
+        ("view", "--port", "70000"): "--port", ("ui", "--port", "-1"): "--port", ("check", "--params", ""): "empty", ("compare", "a\nb", "c"): "control character", ("show", "\x1b[31m"): "control character",
+        ("report", "--reports", "."): "has no results", ("compare", "x" * 5000, "y"): "too long",
+    }.items():  # fmt: skip
+        yield Row(f"windtunnel {' '.join(map(ascii, words))[:60]}", nothing, (line,), words)
     for words in (("gate",), ("retrain", "--summary", "/proc/x/y")):
         yield Row(f"windtunnel {' '.join(words)}", nothing, ("windtunnel",), words, 30 if words[0] == "gate" else 2)
     for file, content in [

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
+from PIL.Image import Image
 from torch import Tensor
 
 from windtunnel.core import scratch
@@ -16,6 +17,7 @@ from windtunnel.core.references import first_line, foreign_errors
 from windtunnel.core.seeds import seeded
 
 _NESTED = (list, tuple, deque, range)
+_PALETTES = ("P", "PA")  # modes of pictures whose pixels are indices
 _MAX_DEPTH = 16  # of nested lists and maps
 
 
@@ -40,6 +42,8 @@ def array_of(values: object, what: str, *, names: bool = False) -> np.ndarray:
     # Lists of different lengths, and whatever an object's `__array__` raises.
     with foreign_errors(lambda e: f"{what}: is no array ({first_line(e)})"):
         array = _from_tensor(values, what) if isinstance(values, Tensor) else _from_array_like(values, what)
+        if not array.ndim:
+            raise UserError(f"{what}: {_described(values)} is a single value; an array (n, ...) is needed")
         return _owned(_plain_type(array, what, "buifU" if names else "buif"), what)
 
 
@@ -95,7 +99,10 @@ def plain_value(value: object, where: str, depth: int = 0) -> object:
         isinstance(value, Tensor) and value.ndim == 0 and value.device.type != "meta" and not value.is_quantized
     ):
         return value.item()
-    return float(value) if isinstance(value, Fraction) else value
+    try:
+        return float(value) if isinstance(value, Fraction) else value
+    except OverflowError as error:
+        raise UserError(f"{where}: {shown(value)} is too large for a number") from error
 
 
 def _from_tensor(tensor: Tensor, what: str) -> np.ndarray:
@@ -132,14 +139,15 @@ def _from_array_like(values: object, what: str) -> np.ndarray:
             f"{what}: {_described(values)} is no array; a numpy array, a torch tensor or nested lists, (n, ...){hint}"
         )
     if isinstance(values, _NESTED):
+        if any(isinstance(item, Image) and item.mode in _PALETTES for item in values):
+            raise UserError(
+                f"{what}: holds images of a palette, whose numbers are no colours; image.convert('RGB') has them"
+            )
         values = [_from_tensor(item, what) if isinstance(item, Tensor) else item for item in values]
         if values and isinstance(values[0], np.ndarray):
             _check_size((len(values), *values[0].shape), what)
             return np.stack(values)
-    array = np.asarray(values)
-    if not array.ndim:
-        raise UserError(f"{what}: {_described(values)} is a single value; an array (n, ...) is needed")
-    return array
+    return np.asarray(values)
 
 
 def _is_buffer(values: object) -> bool:

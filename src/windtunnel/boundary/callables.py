@@ -61,6 +61,9 @@ def _module(model: nn.Module) -> Loaded:
         copied: nn.Module = copy.deepcopy(
             model, computed
         )  # the caller's stays in its mode, on its device, with its gradients
+        is_module = isinstance(copied, torch.jit.ScriptModule) or isinstance(copied.eval(), nn.Module)
+    if not is_module:
+        raise UserError(f"model: eval() of {name} does not return the module; remove it, or let it return self")
     if isinstance(copied, torch.jit.ScriptModule):
         if hasattr(copied, "training"):  # a frozen one has no mode
             copied.eval()

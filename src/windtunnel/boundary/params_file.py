@@ -84,9 +84,10 @@ def configured_limits(block: str) -> dict[str, Any]:
 
 
 def entry_names(raw: dict[str, object], family: str) -> list[str]:
-    """Return the names of the entries of a family in an unvalidated params.yaml; none where its block is no map."""
+    """Return the names of the entries of a family in an unvalidated params.yaml that can name a folder; none without a map."""
     block = raw.get(family)
-    return [str(name) for name in block] if isinstance(block, dict) else []
+    names = map(str, block) if isinstance(block, dict) else ()
+    return [name for name in names if name == Path(name).name]
 
 
 def lines_of(path: Path) -> Callable[[Sequence[str]], int]:

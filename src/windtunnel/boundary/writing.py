@@ -17,6 +17,7 @@ _INPUT_SUFFIXES = frozenset(
     .jpg .jpeg .png .db
     """.split()
 )
+_NAME_BYTES = 240  # of a file or folder; file systems take 255, and what is written has a longer name until it is whole
 _PROTECTED_FOLDERS = frozenset({".git", ".dvc"})
 
 
@@ -53,6 +54,8 @@ def check_output(
             raise UserError(f"{name}: is a file of the project that is never overwritten; another name is needed")
         if any(real == Path(source).resolve() or _is_same(real, Path(source)) for source in inputs):
             raise UserError(f"{name}: is an input of this command and would be overwritten; another name is needed")
+        if any(len(os.fsencode(part)) > _NAME_BYTES for part in real.parts):
+            raise UserError(f"{name}: is too long for the name of a file")
         above = next(parent for parent in real.parents if os.path.lexists(parent))
         if not above.is_dir():
             raise UserError(f"{name}: {path_text(above)} is a file, no folder")

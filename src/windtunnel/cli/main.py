@@ -6,8 +6,10 @@ import copy
 import functools
 import importlib
 import importlib.util
+import io
 import os
 import sys
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 import click
 
 import windtunnel.boundary.limits  # noqa: F401  limits imports of users' code
-from windtunnel.core.errors import missing_of_pipeline
+from windtunnel.core.errors import missing_of_pipeline, shown
 from windtunnel.core.threads import compute_with_one_thread
 from windtunnel.runtime.own_source import require_own_source
 from windtunnel.runtime.shutdown import handle_signals, user_errors
@@ -101,6 +103,17 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; an empty one, as an unset variable of a shell leaves it, and control characters are refused."""
+        for argument in args:
+            if not argument:
+                raise click.UsageError("an argument is empty (''); leave it out, or give it a value")
+            if any(unicodedata.category(character) == "Cc" for character in argument):
+                raise click.UsageError(
+                    f"the argument {shown(argument)} holds a line break or another control character"
+                )
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> object:
         """Run a command; what goes wrong in it is one line on stderr and an exit code."""
         with user_errors():
@@ -143,6 +156,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the `windtunnel` command."""
     handle_signals()
     compute_with_one_thread()
+    for stream in (sys.stdout, sys.stderr):  # names of files may be in any encoding
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.path.append(str(Path.cwd()))  # pipeline/ belongs to the project in the current directory, as stages/ do
     try:
         code = cli(list(arguments) if arguments is not None else None, "windtunnel", standalone_mode=False)

@@ -13,7 +13,8 @@ from windtunnel.cli.output import OutputPath
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.operations.dvc_files import require_whole_files
 from windtunnel.params.results import Report
-from windtunnel.records.layout import PARAMS_FILE, REPORT, REPORTS
+from windtunnel.records.files import METADATA_FILE
+from windtunnel.records.layout import PARAMS_FILE, REPORT, REPORTS, ROBUSTNESS
 from windtunnel.runtime.credentials import reason_of, without_credentials
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -66,6 +67,10 @@ def report(
 
     if not reports.is_dir():
         raise UserError(f"--reports: {reports} is no folder; run dvc repro first")
+    if not any((reports / ROBUSTNESS.name).glob(f"*/{METADATA_FILE}")):
+        raise UserError(
+            f"--reports: {reports} has no results (no {ROBUSTNESS.name}/*/{METADATA_FILE}); run dvc repro first"
+        )
     if output.resolve() == (reports / REPORT.name).resolve():
         raise UserError(f"--output {output}: holds the report of the pipeline, an output of DVC; name another folder")
     layout = None if compact is None else "compact" if compact else "full"

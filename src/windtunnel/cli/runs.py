@@ -18,7 +18,7 @@ from rich.table import Table as Grid
 from windtunnel.boundary.mlflow_server import tracking_uri
 from windtunnel.boundary.params import load_params
 from windtunnel.cli.output import OutputPath
-from windtunnel.core.errors import UserError, nearest
+from windtunnel.core.errors import UserError, nearest, shown
 from windtunnel.core.machine import usable_processors
 from windtunnel.operations.dvc_files import require_whole_files
 from windtunnel.records.files import METADATA_FILE
@@ -119,7 +119,7 @@ def resolve(name: str, scratch: Path) -> Run:
     near = nearest(name, known_names())
     hint = f" Did you mean '{near}'?" if near else ""
     raise UserError(
-        f"compare: '{name}' is no directory of results, git revision, DVC experiment or MLflow run.{hint} "
+        f"compare: {shown(name)} is no directory of results, git revision, DVC experiment or MLflow run.{hint} "
         f"See dvc exp list, git branch, windtunnel ui"
     )
 
@@ -149,7 +149,7 @@ def _mlflow_run(name: str, scratch: Path) -> Run | None:
 @click.option(
     "--bundle", type=click.Path(path_type=Path, file_okay=False), help="Write static files to DIR instead of serving."
 )
-@click.option("--port", type=int, default=8008, show_default=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=8008, show_default=True)
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--open/--no-open", "open_it", default=True, help="Open a browser.")
 def view(*, runs: tuple[str, ...], bundle: Path | None, port: int, host: str, open_it: bool) -> None:
@@ -176,8 +176,11 @@ def view(*, runs: tuple[str, ...], bundle: Path | None, port: int, host: str, op
             return
         try:
             httpd = ViewServer(site(resolved_runs, served=True), host, port)
-        except OSError as error:
-            raise UserError(f"view: {host}:{port} cannot be used ({error.strerror}); choose another --port") from error
+        except (OSError, UnicodeError) as error:  # a name that no encoding of host names takes
+            reason = getattr(error, "strerror", None) or "no name of a host"
+            raise UserError(
+                f"view: {shown(host)}:{port} cannot be used ({reason}); choose another --host or --port"
+            ) from error
         for number in (signal.SIGINT, signal.SIGTERM):  # the way to end a server is no interruption
             signal.signal(number, signal.default_int_handler)
         click.echo(f"{httpd.address}  (Ctrl-C ends it)")

@@ -158,6 +158,8 @@ def strengthen(*, dry_run: bool, only: tuple[str, ...]) -> None:
     if recorded is None:
         raise UserError(f"{SANITY}: no sanity checks ran yet. Run dvc repro first")
     check_ids = {name.upper() for name in only}
+    if unknown := sorted(check_ids - {row.id for row in recorded.checks}):
+        raise UserError(unknown_word("--only", unknown[0], [row.id for row in recorded.checks], what="a sanity check"))
     checks = [row for row in recorded.checks if not check_ids or row.id in check_ids]
     entries = stronger(checks, params.attacks, params.budget, params.model.head.kind)
     if not entries:

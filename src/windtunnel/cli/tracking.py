@@ -48,7 +48,7 @@ _PATIENCE = 180  # seconds; MLflow's server takes about 20 to answer on two core
 
 
 @click.command()
-@click.option("--port", type=int, default=5000, show_default=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=5000, show_default=True)
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--open/--no-open", "open_it", default=True, help="Open a browser, where there is a screen.")
 @click.pass_context

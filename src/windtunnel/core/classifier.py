@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from windtunnel.core.contracts import Algorithm, Capability, Caveat
 from windtunnel.core.criterion import SOFTMAX, Criterion
-from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.references import users_code
 
 FORWARD_BATCH = 512
@@ -47,8 +47,12 @@ class Classifier:
             return torch.empty(0, self.num_classes)
         size = batch_size or forward_samples(inputs)
         with users_code("model"):
-            batches = [self.module(batch.to(self.device)).float().cpu() for batch in inputs.split(size)]
-        return torch.cat(batches)
+            logits = torch.cat([self.module(batch.to(self.device)).float().cpu() for batch in inputs.split(size)])
+        if logits.shape != (len(inputs), self.num_classes):
+            raise UserError(
+                f"model: gives logits of shape {tuple(logits.shape)} for {len(inputs)} samples of {self.num_classes} classes"
+            )
+        return logits
 
     def predict(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor:
         """Return the predicted classes, int64 (N,) on the CPU, as `Criterion.predict` reads the logits."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from unicodedata import category
 
 USER_ERROR = 2
 INFRASTRUCTURE = 30
@@ -17,8 +18,8 @@ class UserError(Exception):
     """Something the user can fix. The command line prints its one line and exits with code 2, no traceback."""
 
     def __str__(self) -> str:
-        """Return the message; of a long line the start and the end, of many lines the first."""
-        lines = super().__str__().splitlines()
+        """Return the message, printable in any encoding; of a long line the start and the end, of many lines the first."""
+        lines = [_printable(line) for line in super().__str__().split("\n")]
         half = LONGEST_LINE // 2 - 10
         short = [line if len(line) <= LONGEST_LINE else f"{line[:half]} [...] {line[-half:]}" for line in lines]
         return "\n".join(
@@ -47,6 +48,12 @@ def nearest(unknown: str, allowed: Iterable[str]) -> str | None:
     by_lower = {word.lower(): word for word in allowed}
     matches = get_close_matches(unknown.lower(), by_lower, n=1, cutoff=0.5)
     return by_lower[matches[0]] if matches else None
+
+
+def _printable(line: str) -> str:
+    """Return the line with control characters, line separators and what no encoding has as escapes."""
+    odd = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    return line if line.isprintable() else "".join(ascii(c)[1:-1] if category(c) in odd else c for c in line)
 
 
 def shown(value: object) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from windtunnel.boundary.mlflow_server import connect
 from windtunnel.boundary.params_file import entry_names, read_params
-from windtunnel.core.errors import UserError
+from windtunnel.core.errors import UserError, shown
 from windtunnel.operations.dvc_files import git_output, read_lock
 from windtunnel.records.files import DATA_FILE, METADATA_FILE, read_json
 from windtunnel.records.layout import LOCK
@@ -116,6 +116,8 @@ def _cached(repo: Repo, md5: str, label: str) -> Path:
     from dvc.exceptions import DvcException
     from dvc_data.hashfile.hash_info import HashInfo
 
+    if not re.fullmatch(r"[0-9a-f]{32}(\.dir)?", md5):  # it comes from a file, and becomes the name of one
+        raise UserError(f"compare: {label}: its dvc.lock holds {shown(md5)}, which is no md5")
     path = Path(repo.cache.local.oid_to_path(md5))
     if not path.is_file():
         try:

@@ -31,7 +31,7 @@ class AttackEntry(Entry):
     adapt: str | None = key(
         None, "module:function, model -> what is differentiated in its place (BPDA); see docs/attacks.md"
     )
-    eot: PositiveInt = key(1, "gradients are a mean over so many draws of a randomised model (EOT)")
+    eot: PositiveInt = key(1, "gradients are a mean over so many draws of a randomised model (EOT)", le=10_000)
     search_precision: Literal["float32", "bfloat16"] = key(
         "float32", "of the model during the search; what counts is always evaluated in float32"
     )

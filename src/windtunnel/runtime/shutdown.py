@@ -125,6 +125,8 @@ def as_user_error(error: Exception) -> UserError | None:
         return error
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in PIPELINE_MODULES:
         return missing_of_pipeline(str(error.name).partition(".")[0])
+    if any(f"{kind.__module__}.{kind.__name__}" == "dvc.exceptions.DvcException" for kind in type(error).__mro__):
+        return UserError(f"DVC: {error}".splitlines()[0])
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return UserError(f"{shown(str(error.filename))}: is too long for the name of a file")
     if isinstance(error, OSError) and is_of_the_disk(error):

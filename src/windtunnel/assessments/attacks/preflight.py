@@ -87,7 +87,7 @@ def _check_function(where: str, entry: AttackEntry) -> None:
     function = resolve(entry.algorithm, f"{where}.algorithm")
     try:
         inspect.signature(function).bind(*FUNCTION_ARGUMENTS, **entry.params)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # a function of C has no signature
         raise UserError(
             f"{where}.algorithm: {entry.algorithm} is called with ({', '.join(FUNCTION_ARGUMENTS)}) and params: {error}"
         ) from error

@@ -17,7 +17,7 @@ from windtunnel.boundary.data.sources import ImageFiles, Raw, middle, source_of
 from windtunnel.core import scratch
 from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset, select
-from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.errors import UserError, shown, unknown_word
 from windtunnel.core.scratch import AT_A_TIME, finite_samples
 from windtunnel.params.data import MOST_CLASSES, Data
 from windtunnel.records.artifacts import load_tensors, save_tensors
@@ -54,6 +54,8 @@ def convert(
         if not len(part.inputs):
             raise UserError(f"data: {data.source} {data.path or data.function or ''} holds no samples")
     names = _class_names(data, parts, view)
+    if strange := [name for name in names if any("\ud800" <= letter <= "\udfff" for letter in name)]:
+        raise UserError(f"data: the name {shown(strange[0])} of a class is no text in UTF-8")
     selection_seed = seed if data.samples.seed is None else data.samples.seed
     targets = assessed.targets if isinstance(assessed, Dataset) else _targets(assessed, names)
     chosen = select(len(targets), data.samples.n, data.samples.selection, selection_seed, targets)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from windtunnel.boundary.models.onnx_operators import OPERATORS, Attributes, Sized, Static, Unsupported
 from windtunnel.core.errors import IncompatibleError, UserError
-from windtunnel.core.references import first_line
+from windtunnel.core.references import first_line, foreign_errors
 
 _DOMAINS = {"", "ai.onnx", "com.microsoft"}
 _COPIES = {"Cast", "CastLike", "Identity", "Dropout"}  # operators that may do nothing
@@ -112,7 +112,7 @@ class OnnxNetwork(nn.Module):
         sizes = declared[1:]
         if not all(sizes) and shape is not None and len(shape) == len(sizes):
             sizes = [declared_size or size for declared_size, size in zip(sizes, shape, strict=True)]
-        if not sizes or not all(sizes):
+        if not sizes or min(declared) < 0 or not all(sizes):
             text = [size.dim_param or size.dim_value for size in tensor_type.shape.dim]
             raise UserError(f"{path}: takes {text}; a dimension for the batch, then known sizes, are needed")
         self.input_shape = tuple(sizes)
@@ -120,7 +120,8 @@ class OnnxNetwork(nn.Module):
         dtype = torch.from_numpy(np.zeros(0, onnx.helper.tensor_dtype_to_np_dtype(tensor_type.elem_type))).dtype
         opsets = {entry.domain: entry.version for entry in model.opset_import}
         reader = _Reader(path, opsets, batch, self.declared_batch, dtype)
-        self.steps, constants = reader.read(graph, inputs[0].name, self.input_shape)
+        with foreign_errors(lambda error: f"{path}: is a graph that cannot be read ({first_line(error)})"):
+            self.steps, constants = reader.read(graph, inputs[0].name, self.input_shape)
         self.dtype, self._input, self._output = dtype, inputs[0].name, graph.output[0].name
         for name, tensor in constants.items():
             self.register_buffer(name, tensor)
