@@ -1,8 +1,11 @@
 """The child process of an entry's stage: its parent returns why it ended too early."""
 
+import os
+import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 SCRIPT = """
@@ -52,3 +55,13 @@ def test_a_signal_is_a_reason_to_record():
     assert done.stdout.startswith(
         "recorded: its process was ended by SIGKILL, as the system does where memory is short"
     )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells a child that its parent died")
+def test_a_killed_retraining_takes_what_it_started_along():
+    sleeper = [sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(60)"]
+    code = f"from pathlib import Path; from windtunnel.cli.tracking import _run; _run({sleeper!r}, Path())"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as driver:
+        child = psutil.Process(int(driver.stdout.readline()))
+        os.kill(driver.pid, signal.SIGKILL)
+    assert child.wait(timeout=10) is None or not child.is_running()

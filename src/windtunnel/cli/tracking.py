@@ -25,6 +25,7 @@ from windtunnel.operations.dvc_files import require_whole_files
 from windtunnel.operations.stages.track import report_delivery
 from windtunnel.records.files import replacing
 from windtunnel.runtime.credentials import without_credentials
+from windtunnel.runtime.supervised import ends_with_parent
 
 
 @click.command()
@@ -174,7 +175,10 @@ def run_stage(folder: Path, stage: Sequence[str]) -> None:
 def _run(command: list[str], folder: Path) -> None:
     # The stages are modules of this repository, found from another folder only by its path.
     path = os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, check=False)
+    environment = {**os.environ, "PYTHONPATH": path}
+    # A killed retrain takes what it started along: it would hold DVC's lock for the rest of the run.
+    first = ends_with_parent() if sys.platform == "linux" else None
+    done = subprocess.run(command, cwd=folder, env=environment, check=False, preexec_fn=first)
     if done.returncode:
         shown = " ".join(command[1:])
         raise InfrastructureError(

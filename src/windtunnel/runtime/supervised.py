@@ -137,6 +137,18 @@ def _watch() -> None:
             warn(f"{call.what} has not answered for {call.seconds:g} s; it is given {call.limit:g} s")
 
 
+def ends_with_parent() -> Callable[[], None]:
+    """Return what a child calls first (as `preexec_fn`), so that SIGTERM ends it when this process dies. Linux only."""
+    libc, parent = ctypes.CDLL(None), os.getpid()
+
+    def end_too() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it died before the call
+            os._exit(128 + signal.SIGTERM)
+
+    return end_too
+
+
 def fork_worker() -> str:
     """Fork this process and handle its signals. Return "" in the child, which does the work.
 
@@ -147,14 +159,12 @@ def fork_worker() -> str:
     if sys.platform != "linux":
         handle_signals()
         return ""
-    parent, note = os.getpid(), mmap.mmap(-1, _NOTE)
+    end_too, note = ends_with_parent(), mmap.mmap(-1, _NOTE)
     # A signal that comes before both processes have their handlers is delivered afterwards.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     child = os.fork()
     if child == 0:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it died before the call
-            os._exit(128 + signal.SIGTERM)
+        end_too()
         handle_signals()
         _note = note
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
