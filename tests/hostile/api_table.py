@@ -312,6 +312,7 @@ def labels() -> Iterator[Case]:
         yield Case(f"y: {name}", lambda make=make: {"y": make()})
     refused: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         "text": (lambda: "012012", ("y", "012012")),
+        "names of no encoding": (lambda: ["\udcff", "dog", "emu"] * 2, ("class", "udcff")),
         "a number": (lambda: 1, ("y",)),
         "a generator": (lambda: (label for label in y), ("y", "generator")),
         "one too few": (lambda: y[:-1], ("6 samples in x", "(5,)")),
@@ -441,6 +442,7 @@ def models() -> Iterator[Case]:
         "gives numpy": (lambda: Net(after=lambda z: z.detach().numpy()), ("ndarray", "logits")),
         "gives one dimension": (lambda: Net(after=lambda z: z[:, 0]), ("shape (1,)",)),
         "gives three dimensions": (lambda: Net(after=lambda z: z[:, None]), ("shape (1, 1, 3)",)),
+        "gives fewer rows for larger batches": (lambda: Net(after=lambda z: z[:-1] if len(z) > 2 else z), ("shape",)),
         "gives a row for all": (lambda: Net(after=lambda z: z[:1]), ("two samples",)),
         "gives two classes less for many samples": (
             lambda: Net(after=lambda z: z if len(z) <= 2 else z[:, :2]),
@@ -582,6 +584,12 @@ def words() -> Iterator[Case]:
         "budget with an equals sign": ({"budget": "Linf=8/255"}, ("budget",)),
         "budget infinite": ({"budget": "Linf inf"}, ("budget.epsilon",)),
         "budget NaN": ({"budget": "Linf nan"}, ("budget.epsilon",)),
+        "budget of a fraction beyond doubles": (
+            {"budget": {"norm": "Linf", "epsilon": fractions.Fraction(10**400)}},
+            ("epsilon", "too large"),
+        ),
+        "algorithm a function of C": ({"algorithm": max}, ("called with",)),
+        "eot without end": ({"eot": 10**9}, ("eot", "10000")),
         "budget negative": ({"budget": "Linf -0.1"}, ("budget.epsilon",)),
         "budget 1/0": ({"budget": "Linf 1/0"}, ("budget.epsilon",)),
         "budget of a huge exponent": ({"budget": "Linf 1/1e999999999"}, ("budget.epsilon",)),

@@ -100,7 +100,7 @@ def schema() -> Iterator[Row]:
                   {"epsilons": 5}, {"clip": "maybe"}]:  # fmt: skip
         yield Row(f"sweeps.s {value!r}", given(sweeps={"s": value}), ("sweeps.s",))
     counts: list[tuple[str, dict[str, object]]] = [
-        ("params.steps", fgsm(algorithm="PGD", params={"steps": 10**15})), ("restarts", fgsm(restarts=10**6)), ("batch_size", fgsm(batch_size=1e15)),
+        ("params.steps", fgsm(algorithm="PGD", params={"steps": 10**15})), ("restarts", fgsm(restarts=10**6)), ("eot", fgsm(eot=10**9)), ("batch_size", fgsm(batch_size=1e15)),
         ("params.points", {"attacks": {"fgsm": {"library": "transformations", "algorithm": "grid", "budget": "t", "params": {"points": 10**12}}}, "budgets": {"t": {"rotation": 10}}}),
         ("epochs", {"model": {"source": "train", "train": {"epochs": 10**12}}}), ("s.refine", {"sweeps": {"s": {"refine": 61}}}),
         ("s.epsilons", {"sweeps": {"s": {"epsilons": [i / 10**5 for i in range(10_001)]}}}), ("generations", {"queries": {"q": {"algorithm": "EvoBA", "params": {"generations": 10**12}}}}),
@@ -534,6 +534,9 @@ def commands() -> Iterator[Row]:
         (("chek",), "Did you mean 'check'"), (("check", "--parms", "x"), "--parms"), (("check", "extra"), "extra"), (("check", "--params"), "--params"), (("check", "--params", "no.yaml"), "no.yaml: no such file"), (("check", "--params", "."), "is a folder"),
         (("algorithms", "--norm", "L9"), "L9"), (("algorithms", "--family", "x"), "--family"), (("show", "--x"), "--x"), (("show",), "reports"), (("report",), "reports"), (("report", "--reports", "nowhere"), "nowhere"), (("report", "--only", "x"), "report"),
         (("sanity",), "sanity"), (("sanity", "--explain", "Z9"), "Z9"), (("track",), "reports"), (("compare", "a", "b"), "a"), (("compare",), "RUNS"), (("sweep",), "sweep"), (("sweep", "--budget", "epsilon"), "budget"), (("sweep", "--set", "x=1"), "x"),
+        (("show", ""), "an argument is empty"), (("compare", "a\nb"), "line break"), (("show", "a\0b"), "control character"), (("show", "\udcff"), "udcff"), (("compare", "\udcff"), "udcff"),
+        (("view", "--port", "-1"), "--port"), (("gate", "--sarif", "x" * 300), "too long"), (("sweep", "--budget", "epsilon=0.1", "--html", "x" * 300), "too long"),
+        (("promote", "--version", "\udcff"), "udcff"), (("init", "--data", "a\0b"), "control character"), (("verify", "--result", "a\0b"), "control character"),
         (("promote",), "promote"), (("rollback",), "champion"), (("champion", "--fetch"), "champion"), (("ui", "--port", "x"), "--port"), (("params", "--params", "no.yaml"), "no.yaml"), (("--nothing",), "--nothing"),
     ]:  # fmt: skip
         yield Row(f"windtunnel {' '.join(words)}", nothing, (line,), words)

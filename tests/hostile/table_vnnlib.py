@@ -41,7 +41,26 @@ _TEXTS: dict[str, str | bytes] = {
     "an undeclared output": _GOOD.replace("(declare-const Y_1 Real)\n", ""), "a negative index": _GOOD.replace("X_1", "X_-1"), "three inputs": _GOOD.replace("(declare-const X_1", "(declare-const X_2 Real)\n(assert (>= X_2 0.0))\n(assert (<= X_2 1.0))\n(declare-const X_1"), "three outputs": _GOOD.replace("(declare-const Y_1", "(declare-const Y_2 Real)\n(declare-const Y_1"),
     "version 2 of 10^11 values": _V2.replace("[2])\n(declare-o", "[99999999999])\n(declare-o"), "version 2 of 10^10 in a product": _V2.replace("[2])\n(declare-o", "[99999,99999])\n(declare-o"), "version 2 of digits": _V2.replace("[2])\n(declare-o", "[" + "9" * 10_000 + "])\n(declare-o"), "version 2 outside": _V2.replace("Y[1]", "Y[9]"), "version 2 far outside": _V2.replace("Y[1]", "Y[99999999999999999999]"), "version 9": _V2.replace("2.0", "9.0"), "version 2 cut": _V2[:60],
 }  # fmt: skip
+
+
+def _changed(*, shape: list[int] | None = None, **tensor: object) -> bytes:
+    """The graph with another shape of its input, or other fields of its weight."""
+    model = onnx.load_from_string(_NET)
+    if shape:
+        for dimension, size in zip(model.graph.input[0].type.tensor_type.shape.dim, shape, strict=True):
+            dimension.dim_value = size
+    if tensor:
+        model.graph.initializer[0].CopyFrom(onnx.TensorProto(name="w", **{"data_type": 1, "dims": [2, 2], **tensor}))
+    return model.SerializeToString()
+
+
 _GRAPHS: dict[str, bytes] = {
+    "a negative batch": _changed(shape=[-1, 2]),
+    "a batch of 2^60": _changed(shape=[2**60, 2]),
+    "a cut weight": _changed(raw_data=bytes(3)),
+    "a weight of 2^80 values": _changed(dims=[2**40, 2**40], raw_data=bytes(16)),
+    "a weight of 2^99 values": _changed(dims=[2**33] * 3),
+    "a weight of type 99": _changed(data_type=99, raw_data=bytes(16)),
     "noise": bytes(range(256)) * 9,
     "cut": _NET[:40],
     "empty": b"",
