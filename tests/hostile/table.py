@@ -539,7 +539,7 @@ def commands() -> Iterator[Row]:
         (("promote", "--version", "\udcff"), "udcff"), (("init", "--data", "a\0b"), "control character"), (("verify", "--result", "a\0b"), "control character"),
         (("promote",), "promote"), (("rollback",), "champion"), (("champion", "--fetch"), "champion"), (("ui", "--port", "x"), "--port"), (("params", "--params", "no.yaml"), "no.yaml"), (("--nothing",), "--nothing"),
     ]:  # fmt: skip
-        yield Row(f"windtunnel {' '.join(words)}", nothing, (line,), words)
+        yield Row(f"windtunnel {ascii(' '.join(words))[1:-1]}", nothing, (line,), words)
     for words, line in {
         ("view", "--port", "70000"): "--port", ("ui", "--port", "-1"): "--port", ("check", "--params", ""): "empty", ("compare", "a\nb", "c"): "control character", ("show", "\x1b[31m"): "control character",
         ("report", "--reports", "."): "has no results", ("compare", "x" * 5000, "y"): "too long",
