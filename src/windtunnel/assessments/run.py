@@ -30,7 +30,7 @@ from windtunnel.records.metadata import FigureRecord
 from windtunnel.records.result import AssessmentResult
 from windtunnel.records.storage import keep_images, require_inside
 from windtunnel.records.tables import write_csv
-from windtunnel.registry.plugins import Family, families
+from windtunnel.registry.plugins import Family, family_of
 from windtunnel.runtime.console import warn
 
 
@@ -123,7 +123,7 @@ def earlier_result(task: Task[Entry], reference: EntryReference) -> Artifacts:
     here is kept under its cache key, where its own stage takes it back.
     Raises InfrastructureError where it fails for a reason that may pass.
     """
-    family = families()[reference.family]
+    family = family_of(reference.family)
     resolved = read_resolved(family.stage, reference.name, task.layout.resolved)
     earlier = task_on(family, resolved, replace(task.all_samples, resolved=resolved.digest), task.layout)
     own_directory = task.layout.root / KEPT / resolved.digest
