@@ -148,15 +148,17 @@ class Remedied(nn.Module):
 
     def _measured(self, x: Tensor) -> Tensor:
         """Return the logits with a derivative from central differences along random orthogonal directions."""
-        size, count = x[0].numel(), min(self.remedy.directions, x[0].numel())
+        size = x[0].numel()
+        length = self.remedy.noise * math.sqrt(size)
         with torch.no_grad():
             value: Tensor = self.model(x)
-            jacobian = torch.zeros(*value.shape, size, device=x.device)
-            for direction in torch.linalg.qr(torch.randn(size, count, device=x.device))[0].T:
-                step = self.remedy.noise * math.sqrt(size) * direction.view_as(x[0])
+            directions = torch.linalg.qr(torch.randn(size, min(self.remedy.directions, size), device=x.device))[0]
+            slopes = []  # (n, K) for each direction
+            for step in (length * directions.T).view(-1, *x.shape[1:]):
                 rise = self.model((x + step).clamp(0, 1)).float() - self.model((x - step).clamp(0, 1)).float()
-                jacobian += rise[..., None] * direction / (2 * self.remedy.noise * math.sqrt(size))
-        return attach(value, (jacobian * x.flatten(1)[:, None]).sum(2))
+                slopes.append(rise / (2 * length))
+        along = x.flatten(1) @ directions
+        return attach(value, torch.einsum("dnk,nd->nk", torch.stack(slopes), along))
 
     def _scaled(self, logits: Tensor) -> Tensor:
         return logits if self.remedy.scale == 1.0 else logits.float() * self.remedy.scale
