@@ -12,7 +12,7 @@ from benchmarks.gallery import masks
 from benchmarks.gallery.case import NAIVE, Case, subject_with
 from benchmarks.gallery.faulty import L1, L2, LINF, PGDL2, SPARSE, WIDE
 from benchmarks.gallery.honest import Pair, digits, fitted, trained
-from benchmarks.gallery.masks import Around
+from benchmarks.gallery.masks import Around, BesideImages
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import subject_of
 
@@ -104,14 +104,8 @@ class PurifyingLong(nn.Module):
         return self.inner(x + (point - x).detach())
 
 
-class NearestTraining(nn.Module):
+class NearestTraining(BesideImages):
     """Replaces its input by the mean of the three nearest training images, without a gradient."""
-
-    def __init__(self, inner: nn.Module, images: Tensor) -> None:
-        super().__init__()
-        self.inner = inner
-        self.register_buffer("images", images)
-        self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits."""

@@ -18,7 +18,7 @@ from sklearn.svm import SVC
 from torch import Tensor, nn
 
 from benchmarks.gallery.honest import Averaged, Pair, fitted, trained
-from benchmarks.gallery.masks import Around, straight_through
+from benchmarks.gallery.masks import Around, BesideImages, straight_through
 from benchmarks.gallery.unseen import Named, Votes
 
 Images = np.ndarray
@@ -156,14 +156,8 @@ def with_pruning(cnn: nn.Module) -> nn.Module:
     return pruned.eval()
 
 
-class MixupInference(nn.Module):
+class MixupInference(BesideImages):
     """Mean logits over mixtures with random training images (Pang et al. 2020, arXiv 1909.11515)."""
-
-    def __init__(self, inner: nn.Module, images: Tensor) -> None:
-        super().__init__()
-        self.inner = inner
-        self.register_buffer("images", images)
-        self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits."""

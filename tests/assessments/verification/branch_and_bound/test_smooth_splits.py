@@ -28,6 +28,19 @@ class Round(nn.Module):
         return z.round()
 
 
+def verdict_that_samples_allow(module, x, target, epsilon, seed):
+    """The verdict of branch and bound, which no corner of the ball and none of 20,000 samples contradicts."""
+    points = x + epsilon * (2 * torch.rand(20_000, 1, 2, 2) - 1)
+    points[:16].copy_(x + epsilon * torch.cartesian_prod(*[torch.tensor([-1.0, 1.0])] * 4).view(16, 1, 2, 2))
+    is_broken = bool((module.double()(points.double()).argmax(1) != target).any())
+    module.float()
+    verified, point = verdict(module, x, target, epsilon)
+    assert not (verified and is_broken), seed
+    if point is not None:
+        assert int(module.double()(point.view(1, 1, 2, 2)).argmax()) != target
+    return verified
+
+
 @pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU])
 def test_a_verdict_agrees_with_dense_samples_and_most_margins_are_decided(activation):
     decided = 0
@@ -35,15 +48,7 @@ def test_a_verdict_agrees_with_dense_samples_and_most_margins_are_decided(activa
         module, x = smooth_network(activation, seed), torch.full((1, 2, 2), 0.5)
         target = int(module(x[None]).argmax())
         epsilon = 0.02 + 0.03 * (seed % 4)
-        points = x + epsilon * (2 * torch.rand(20_000, 1, 2, 2) - 1)
-        points[:16].copy_(x + epsilon * torch.cartesian_prod(*[torch.tensor([-1.0, 1.0])] * 4).view(16, 1, 2, 2))
-        is_broken = bool((module.double()(points.double()).argmax(1) != target).any())
-        module.float()
-        verified, point = verdict(module, x, target, epsilon)
-        assert not (verified and is_broken), seed
-        if point is not None:
-            assert int(module.double()(point.view(1, 1, 2, 2)).argmax()) != target
-        decided += verified is not None
+        decided += verdict_that_samples_allow(module, x, target, epsilon, seed) is not None
     assert decided >= 7
 
 
@@ -61,14 +66,7 @@ def test_networks_with_kinks_and_smooth_neurons_are_decided_as_dense_samples_say
         module = module.eval().requires_grad_(False)
         x, epsilon = torch.full((1, 2, 2), 0.5), 0.05 + 0.1 * (seed % 3)
         target = int(module(x[None]).argmax())
-        points = x + epsilon * (2 * torch.rand(20_000, 1, 2, 2) - 1)
-        is_broken = bool((module.double()(points.double()).argmax(1) != target).any())
-        module.float()
-        verified, point = verdict(module, x, target, epsilon)
-        assert not (verified and is_broken), seed
-        if point is not None:
-            assert int(module.double()(point.view(1, 1, 2, 2)).argmax()) != target
-        decided.add(verified)
+        decided.add(verdict_that_samples_allow(module, x, target, epsilon, seed))
     assert True in decided
 
 
