@@ -49,7 +49,7 @@ def run_entry(family: Family, resolved: Resolved, ended_by: str = "") -> Artifac
         if ended_by:
             result = _failed(family, task, InfrastructureError(ended_by))
         else:
-            family.preflight()(task.where, task.entry, task.budget, task.subject.classifier, task.subject.dataset)
+            preflight(family, task)
             result = compute(family, task)
         artifacts = write_artifacts(result, directory, task.subject, started=started, draw=draw)
         runs_again = may_run_again(result)
@@ -88,6 +88,11 @@ def task_on(family: Family, resolved: Resolved, subject: Subject, layout: Layout
     warn(too_many(where, entry.samples.n, len(subject.dataset)))
     chosen = subject.choose(entry.samples.n, entry.samples.selection, seed)
     return Task(where, resolved.name, entry, budget_of(entry), chosen, subject, resolved, layout)
+
+
+def preflight(family: Family, task: Task[Entry]) -> None:
+    """Raise UserError for an entry that cannot run on its model and samples."""
+    family.preflight()(task.where, task.entry, task.budget, task.subject.classifier, task.subject.dataset)
 
 
 def compute(family: Family, task: Task[Entry], *, is_alone: bool = False) -> AssessmentResult:
@@ -132,9 +137,7 @@ def earlier_result(task: Task[Entry], reference: EntryReference) -> Artifacts:
             return artifacts
     started, where = time.time(), f"{task.where}.{reference.key}"
     print(f"{where}: computes {earlier.where} first", flush=True)
-    family.preflight()(
-        earlier.where, earlier.entry, earlier.budget, earlier.subject.classifier, earlier.subject.dataset
-    )
+    preflight(family, earlier)
     result = compute(family, earlier)
     if may_run_again(result):
         raise InfrastructureError(f"{where}: {earlier.where} failed, and runs again")

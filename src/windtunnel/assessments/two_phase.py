@@ -31,15 +31,15 @@ def first_phase(
     There are two phases where the entry draws its samples at random and each entry that it names is on all of them.
     decided: the samples of a subject that they broke and that they certified, bool (A,) each.
     """
-    entry, everything = task.entry, task.all_samples
-    if entry.on is None or entry.samples.selection != "random" or len(task.subject.dataset) == len(everything.dataset):
+    entry, all_samples = task.entry, task.all_samples
+    if entry.on is None or entry.samples.selection != "random" or len(task.subject.dataset) == len(all_samples.dataset):
         return {}
     named = (task.earlier[reference.name] for reference in entry.on.references())
-    if any({*everything.dataset.ids} - {*result.sample_names} for result in named):
+    if any({*all_samples.dataset.ids} - {*result.sample_names} for result in named):
         return {}
-    broken, certified = decided(everything)
-    certified = certified & ~broken & everything.clean_correct
-    return {FIRST_PHASE: {"certified": certified, "undecided": everything.clean_correct & ~broken & ~certified}}
+    broken, certified = decided(all_samples)
+    certified = certified & ~broken & all_samples.clean_correct
+    return {FIRST_PHASE: {"certified": certified, "undecided": all_samples.clean_correct & ~broken & ~certified}}
 
 
 def two_phase_metrics(data: Mapping[str, Tensor | dict[str, Tensor]], tried: Tensor, robust: Tensor) -> dict[str, Json]:

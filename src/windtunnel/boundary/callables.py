@@ -58,11 +58,10 @@ def _module(model: nn.Module) -> Loaded:
         if isinstance(value, Tensor) and not value.is_leaf
     }
     with users_code("model: copied by copy.deepcopy, it"), torch.no_grad():
-        copied: nn.Module = copy.deepcopy(
-            model, computed
-        )  # the caller's stays in its mode, on its device, with its gradients
-        is_module = isinstance(copied, torch.jit.ScriptModule) or isinstance(copied.eval(), nn.Module)
-    if not is_module:
+        # The caller's stays in its mode, on its device, with its gradients.
+        copied: nn.Module = copy.deepcopy(model, computed)
+        returned = copied if isinstance(copied, torch.jit.ScriptModule) else copied.eval()
+    if not isinstance(returned, nn.Module):
         raise UserError(f"model: eval() of {name} does not return the module; remove it, or let it return self")
     if isinstance(copied, torch.jit.ScriptModule):
         if hasattr(copied, "training"):  # a frozen one has no mode

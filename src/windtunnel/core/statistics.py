@@ -111,7 +111,8 @@ def two_phase_rate(n: int, certain: int, undecided: int, successes: int, tried: 
     second = binomial_interval(successes, tried)
     scale = weight * math.sqrt(1 - tried / undecided)
     low, high = (
-        math.hypot(value - one, scale * (successes / tried - two)) for one, two in zip(first, second, strict=True)
+        math.hypot(value - limit, scale * (successes / tried - second_limit))
+        for limit, second_limit in zip(first, second, strict=True)
     )
     return BinomialRate(value * n, n, max(0.0, value - low), min(1.0, value + high))
 

@@ -347,8 +347,8 @@ def run(task: Task[AttackEntry]) -> AssessmentResult:
         for key, directory in task.entry.transfer_to.items()
     }
 
-    def decided(everything: Subject) -> tuple[Tensor, Tensor]:
-        before = prior_of(task.where, task.entry, everything, task.entry.budget.over(task.budget), task.earlier)
+    def decided(all_samples: Subject) -> tuple[Tensor, Tensor]:
+        before = prior_of(task.where, task.entry, all_samples, task.entry.budget.over(task.budget), task.earlier)
         return before.broken, before.certified
 
     first = first_phase(task, decided) if task.entry.target_classes is None else {}

@@ -191,11 +191,11 @@ def _motion_blur(image: np.ndarray, radius: int, sigma: float, angle: float) -> 
     offsets = [start - down * row - right * column for down, right in inside]
     blurred = np.zeros(height * row)
     end = len(blurred) - 2 * length * column
-    for left in range(0, end, _CHUNK):
-        total = blurred[left : min(left + _CHUNK, end)]
+    for first in range(0, end, _CHUNK):
+        total = blurred[first : min(first + _CHUNK, end)]
         product = np.empty_like(total)
         for weight, offset in zip(weights, offsets, strict=False):
-            total += np.multiply(pixels[offset + left :][: len(total)], weight, out=product)
+            total += np.multiply(pixels[offset + first :][: len(total)], weight, out=product)
     return blurred.reshape(height, *padded.shape[1:])[:, :width]
 
 

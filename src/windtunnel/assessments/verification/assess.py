@@ -253,12 +253,12 @@ def verification_metrics(
 def run(task: Task[VerificationEntry]) -> AssessmentResult:
     """Run one verification."""
 
-    def decided(everything: Subject) -> tuple[Tensor, Tensor]:
+    def decided(all_samples: Subject) -> tuple[Tensor, Tensor]:
         region, on = task.entry.budget.over(task.budget), task.entry.on
         assert region.epsilon is not None
         assert on is not None
         attacks = {key: task.earlier[key] for key in on.survivors_of}
-        broken, _ = known_examples(everything, region.norm, region.epsilon, attacks)
-        return broken, certified_samples(on.uncertified_by, task.earlier, everything.dataset.ids, region)
+        broken, _ = known_examples(all_samples, region.norm, region.epsilon, attacks)
+        return broken, certified_samples(on.uncertified_by, task.earlier, all_samples.dataset.ids, region)
 
     return assess(task.name, task.entry, task.budget, task.subject, task.earlier, first_phase(task, decided))

@@ -54,8 +54,8 @@ def convert(
         if not len(part.inputs):
             raise UserError(f"data: {data.source} {data.path or data.function or ''} holds no samples")
     names = _class_names(data, parts, view)
-    if strange := [name for name in names if any("\ud800" <= letter <= "\udfff" for letter in name)]:
-        raise UserError(f"data: the name {shown(strange[0])} of a class is no text in UTF-8")
+    if unwritable := [name for name in names if any("\ud800" <= letter <= "\udfff" for letter in name)]:
+        raise UserError(f"data: the name {shown(unwritable[0])} of a class is no text in UTF-8")
     selection_seed = seed if data.samples.seed is None else data.samples.seed
     targets = assessed.targets if isinstance(assessed, Dataset) else _targets(assessed, names)
     chosen = select(len(targets), data.samples.n, data.samples.selection, selection_seed, targets)

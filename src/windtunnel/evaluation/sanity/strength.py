@@ -210,8 +210,8 @@ def budget_used(evidence: Evidence, limit: float) -> CheckResult:
         is_plain = assessment.row is not None and assessment.row.invoker is Invoker.PLAIN
         failed = assessment.tried & ~assessment.succeeded & assessment.right
         in_ball = [other for other in assessments if other.ball == region]
-        left = evidence.everywhere(assessment, failed) & ~evidence.union(in_ball, lambda p: p.succeeded)
-        if is_plain and left.any() and reach < region.epsilon * (1 - 1e-6):
+        unbroken = evidence.everywhere(assessment, failed) & ~evidence.union(in_ball, lambda p: p.succeeded)
+        if is_plain and unbroken.any() and reach < region.epsilon * (1 - 1e-6):
             short.append(assessment.name)
         if failed.any() and assessment.shows_failures and region.norm is Norm.LINF:
             distances = assessment.distance(region.norm)[failed]

@@ -49,9 +49,10 @@ def inner_classifier(classifier: Classifier, inputs: Tensor, labels: Tensor) -> 
     maps = [_channel_map(x, calls[name]) for name in names]
     networks = [module.get_submodule(name) for name in names]
     inner = _Inner(networks, [scale for scale, _ in maps], [offset for _, offset in maps]).eval()
-    own, other = (_logits_and_gradient(classifier, network, x, y) for network in (module, inner))
+    of_model, of_inner = (_logits_and_gradient(classifier, network, x, y) for network in (module, inner))
     is_same = all(
-        torch.allclose(a, b, rtol=_EQUAL, atol=_EQUAL * float(a.abs().max())) for a, b in zip(own, other, strict=True)
+        torch.allclose(a, b, rtol=_EQUAL, atol=_EQUAL * float(a.abs().max()))
+        for a, b in zip(of_model, of_inner, strict=True)
     )
     return None if is_same else replace(classifier, module=inner)
 
@@ -86,8 +87,8 @@ def _channel_map(x: Tensor, entering: Tensor) -> tuple[Tensor, Tensor]:
     """Return scale and offset of each channel, (1, C, 1, ...), by which `x` (n, C, ...) is nearest to what enters a network."""
     dims = [0, *range(2, x.ndim)]
     if len(entering) != len(x):  # several views of each sample
-        one = x.new_ones(1, x.shape[1], *[1] * (x.ndim - 2))
-        return one, torch.zeros_like(one)
+        scale = x.new_ones(1, x.shape[1], *[1] * (x.ndim - 2))
+        return scale, torch.zeros_like(scale)
     mean, entering_mean = x.mean(dims, keepdim=True), entering.mean(dims, keepdim=True)
     variance = (x - mean).square().mean(dims, keepdim=True)
     covariance = ((x - mean) * (entering - entering_mean)).mean(dims, keepdim=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from windtunnel.assessments.run import compute, finish_entry, task_on
+from windtunnel.assessments.run import compute, finish_entry, preflight, task_on
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject
 from windtunnel.operations.api.result import Result
@@ -47,7 +47,7 @@ def assess_subject(
         resolved.write(layout.resolved)  # for the entries that build on it
         tasks.append((families()[of], task_on(families()[of], resolved, subject, layout)))
     for family, task in tasks:
-        family.preflight()(task.where, task.entry, task.budget, task.subject.classifier, task.subject.dataset)
+        preflight(family, task)
     write_clean(params.clean, params.storage, subject, layout, time.time())
     if any(family.generators for family, _ in tasks):
         write_generators(params.generators, subject.dataset, train, params.seed, params.device, layout)

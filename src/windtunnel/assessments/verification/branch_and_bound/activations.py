@@ -57,9 +57,9 @@ class Smooth:
 
 @dataclass(frozen=True, slots=True)
 class Staircase(Smooth):
-    """floor(z + shift), bounded and split like a smooth activation, or replaced by a sum of jumps, see `Network.with_jumps`."""
+    """floor(z + offset), bounded and split like a smooth activation, or replaced by a sum of jumps, see `Network.with_jumps`."""
 
-    shift: float
+    offset: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +260,7 @@ def sum_of_jumps(apply: Apply, staircase: Staircase, z: Tensor, first: Tensor, c
     bottom = first.view(z.shape[1:]).to(z) + 0 * z
     if not count:
         return bottom
-    heights = torch.arange(1, count + 1, device=z.device).view(-1, *[1] * (z.ndim - 1)) - staircase.shift
+    heights = torch.arange(1, count + 1, device=z.device).view(-1, *[1] * (z.ndim - 1)) - staircase.offset
     jumps = apply(STEP, (z.unsqueeze(1) - (first.view(z.shape[1:]) + heights).to(z)).flatten(1, 2))
     heights_reached: Tensor = jumps.unflatten(1, (count, -1))
     return bottom + heights_reached.sum(1)
@@ -424,10 +424,10 @@ def smooth_lines(smooth: Smooth, low: Tensor, up: Tensor, error: Tensor | float 
 
 
 def _slopes_of_staircase(stairs: Smooth, low: Tensor, up: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return `_slopes_of_curve` of floor(z + shift): extrema are at the first and the last jump, or at the ends."""
+    """Return `_slopes_of_curve` of floor(z + offset): extrema are at the first and the last jump, or at the ends."""
     assert isinstance(stairs, Staircase)
-    bottom, top = (low + stairs.shift).ceil() - 1, (up + stairs.shift).floor()  # at a jump it may take both values
-    first, last = bottom + 1 - stairs.shift, top - stairs.shift
+    bottom, top = (low + stairs.offset).ceil() - 1, (up + stairs.offset).floor()  # at a jump it may take both values
+    first, last = bottom + 1 - stairs.offset, top - stairs.offset
     chord = (top - bottom) / (up - low).clamp(min=1e-12)
     to_first, from_last = 1 / (first - low).clamp(min=1e-6), 1 / (up - last).clamp(min=1e-6)
     zeros = torch.zeros_like(low)

@@ -370,7 +370,7 @@ class Network:
         stairs = list[Stairs | None]()
         for layer, least, most in zip(self.layers, low, up, strict=True):
             if isinstance(layer.activation, Staircase):
-                first, last = ((end + layer.activation.shift).floor() for end in (least.amin(0), most.amax(0)))
+                first, last = ((end + layer.activation.offset).floor() for end in (least.amin(0), most.amax(0)))
                 count = int((last - first).amax())
                 is_small = count <= _MOST_JUMPS and count * layer.size <= _MOST_COLUMNS
                 stairs.append((first, count) if is_small else None)
