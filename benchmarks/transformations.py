@@ -42,7 +42,7 @@ REGIONS: dict[str, int] = {  # the channels of its images
     "rotation=20": 1, "translation=1.5": 1, "scale=0.2": 1, "shear=0.3": 1, "brightness=0.2": 3, "contrast=0.4": 3,
     "gamma=0.5": 1, "blur=1.5": 1, "saturation=0.8": 3, "hue=60": 3, "occlusion=2": 1, "patch=2": 1, "patch=1": 3,
     "rotation=5,scale=0.05,shear=0.05,brightness=0.05": 1, "rotation=10,hue=20": 3, "rotation=10,blur=0.8": 1,
-    "translation=0.5,gamma=0.2": 1,
+    "translation=0.5,gamma=0.2": 1, "rotation=20,border=reflect": 1, "translation=1.5,scale=0.1,border=edge": 1,
 }  # fmt: skip
 SETTINGS: tuple[dict[str, float], ...] = (
     {"rotation": 10}, {"rotation": 30}, {"translation": 1}, {"scale": 0.1}, {"shear": 0.1}, {"blur": 1}, {"brightness": 0.1},

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import pickle
 
+import numpy
 import pytest
 import torch
-from scipy.ndimage import gaussian_filter
+from scipy.ndimage import gaussian_filter, shift
 from torch.nn.functional import affine_grid, grid_sample
 
 from windtunnel.core.contracts import Norm
@@ -54,9 +55,55 @@ def test_one_interpolation_is_that_of_torch() -> None:
     assert torch.allclose(transform(_region("rotation=90,scale=0.5"), x, parameters), expected, atol=1e-12)
 
 
+@pytest.mark.parametrize(("border", "mode"), [("zeros", "constant"), ("edge", "nearest"), ("reflect", "mirror")])
+def test_a_border_is_that_of_scipy(border: str, mode: str) -> None:
+    image = torch.rand(5, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    region = Transformation.of({"translation": 30}, border)
+    for right, up in ((0.3, -0.7), (3.5, 2.2), (-11.2, 17.6)):
+        moved = transform(region, image[None, None], torch.tensor([[right, up]], dtype=torch.float64))[0, 0]
+        pixels = (
+            numpy.pad(image.numpy(), 2) if mode == "constant" else image.numpy()
+        )  # else scipy cuts off at the outer centres
+        expected = shift(pixels, (-up, right), order=1, mode=mode)
+        expected = expected[2:-2, 2:-2] if mode == "constant" else expected
+        assert torch.allclose(moved, torch.from_numpy(expected), atol=1e-12)
+
+
+def test_a_line_of_one_pixel_is_its_own_mirror_image() -> None:
+    image = torch.tensor([0.2, 0.8]).view(1, 1, 1, 2)
+    moved = transform(_region("translation=3,border=reflect"), image, torch.tensor([[1.0, 3.0]], dtype=torch.float64))
+    assert torch.allclose(moved.flatten(), torch.tensor([0.8, 0.2]))
+
+
+def test_zeros_are_no_part_of_the_measure_and_other_borders_are() -> None:
+    plain, reflected = {"rotation": 10, "scale": 0.1}, {"rotation": 10, "scale": 0.1, "border": "reflect"}
+    assert Budget.model_validate({**plain, "border": "zeros"}) == Budget.model_validate(plain)
+    budget = Budget.model_validate(reflected)
+    assert budget.norm == "rotation=10.0,scale=0.1,border=reflect"
+    assert Budget.model_validate(budget.model_dump(mode="json")) == budget
+    region = _region(budget.norm)
+    assert region.words().endswith("border reflect")
+    assert region.block == reflected
+
+
+def test_regions_of_other_borders_cover_only_what_moves_no_pixel() -> None:
+    wide = _region("rotation=30,brightness=0.2,border=edge")
+    assert wide.covers(_region("rotation=10,border=edge"), 1.0, 1.0)
+    assert wide.covers(_region("brightness=0.1"), 1.0, 1.0)
+    assert not wide.covers(_region("rotation=10"), 1.0, 1.0)
+
+
 @pytest.mark.parametrize(
     "text",
-    ["rotation=10", "translation=2,gamma=0.2", "hue=90,saturation=0.5", "scale=0.1,shear=0.1", "patch=3", "blur=1"],
+    [
+        "rotation=10",
+        "rotation=10,border=reflect",
+        "translation=2,gamma=0.2",
+        "hue=90,saturation=0.5",
+        "scale=0.1,shear=0.1",
+        "patch=3",
+        "blur=1",
+    ],
 )
 def test_the_identity_changes_nothing(text: str) -> None:
     x, region = torch.rand(2, 3, 5, 5), _region(text)
@@ -121,6 +168,8 @@ def test_parameters_are_named_with_their_units() -> None:
     ({"patch": 2.5}, "whole number of pixels"),
     ({"patch": 3, "rotation": 5}, "only change"),
     ({"rotation": 5, "norm": "Linf"}, "keep one"),
+    ({"rotation": 5, "border": "mirror"}, "border: 'mirror' is not known"), ({"brightness": 0.1, "border": "edge"}, "move pixels"),
+    ({"norm": "Linf", "epsilon": 0.1, "border": "edge"}, "border: stands beside"), ({"patch": 3, "border": "edge"}, "move pixels"),
     ({"rotation": 5, "scale": 0.1, "shear": 0.1, "gamma": 0.1, "hue": 10}, "5 kinds of change"),
 ])  # fmt: skip
 def test_a_region_that_cannot_be_is_refused(block: dict[str, object], reason: str) -> None:

@@ -9,7 +9,7 @@ from windtunnel.boundary.params_file import read_params
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.validate import validate, validated_params
 from windtunnel.params.entry import parse_number
-from windtunnel.params.load import check_whole, validate_schema
+from windtunnel.params.load import budget_names, check_whole, validate_schema
 from windtunnel.params.model import Model
 from windtunnel.params.schema import Params
 
@@ -173,6 +173,13 @@ def test_a_mistake_in_a_named_budget_is_one_line_with_its_key():
     message = refusal(budgets={"turned": {"rotation": "ten"}}, attacks={"a": fgsm})
     assert message.count("\n") == 0
     assert "budgets.turned: rotation: 'ten'" in message
+
+
+def test_a_border_is_part_of_the_name_of_a_budget():
+    turn = {"library": "transformations", "algorithm": "grid"}
+    blocks = ({"rotation": 10}, {"rotation": 10, "border": "zeros"}, {"rotation": 10, "border": "reflect"})
+    params = validate({**MINIMAL, "attacks": {f"a{i}": {**turn, "budget": block} for i, block in enumerate(blocks)}})
+    assert sorted(budget_names(params).values()) == ["rotation-10", "rotation-10-reflect"]
 
 
 def test_one_mean_counts_for_all_channels():

@@ -9,7 +9,6 @@ Needs no torch: what only names a region, as the gate does, depends on no versio
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MOST_KINDS = 4
+ZEROS, EDGE, REFLECT = BORDERS = ("zeros", "edge", "reflect")  # values beyond an image that is moved
 PARAMETERS = "transformation_parameters"  # key of robustness_data.pt: {parameter: float32 (N,)}
 
 
@@ -87,13 +87,14 @@ KINDS: dict[str, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class Transformation:
-    """A region of transformations: (kind, range) pairs in the order of `KINDS`."""
+    """A region of transformations: (kind, range) pairs in the order of `KINDS`, and what a moved image shows beyond its border."""
 
     ranges: tuple[tuple[str, float], ...]
+    border: str = ZEROS
 
     @classmethod
-    def of(cls, ranges: Mapping[str, float]) -> Transformation:
-        """Return the region of these ranges. Raises ValueError, in one line, for a kind, a range or a composition that cannot be."""
+    def of(cls, ranges: Mapping[str, float], border: str = ZEROS) -> Transformation:
+        """Return the region of these ranges. Raises ValueError, in one line, for what cannot be a region."""
         for name, size in ranges.items():
             if name not in KINDS:
                 raise ValueError(unknown_word("region", name, KINDS, what="a kind of change"))
@@ -108,19 +109,33 @@ class Transformation:
             raise ValueError(
                 f"{changes} kinds of change; a region has 1 to {MOST_KINDS}, of which contrast and brightness are one"
             )
-        return cls(tuple((name, float(ranges[name])) for name in KINDS if name in ranges))
+        if border not in BORDERS:
+            raise ValueError(unknown_word("border", border, BORDERS))
+        region = cls(tuple((name, float(ranges[name])) for name in KINDS if name in ranges), border)
+        if border != ZEROS and not any(kind.geometric for kind in region.kinds):
+            moving = ", ".join(name for name, kind in KINDS.items() if kind.geometric)
+            raise ValueError(
+                f"border: {border} is of changes that move pixels ({moving}); {region.kinds[0].name} does not"
+            )
+        return region
+
+    @property
+    def block(self) -> dict[str, float | str]:
+        """The keys of a budget that make this region."""
+        return {**dict(self.ranges), **({} if self.border == ZEROS else {"border": self.border})}
 
     @property
     def text(self) -> str:
-        """The region as the value of a `Norm`: `rotation=10.0,brightness=0.1`."""
-        return ",".join(f"{name}={size!r}" for name, size in self.ranges)
+        """The region as the value of a `Norm`: `rotation=10.0,brightness=0.1`, or `rotation=10.0,border=reflect`."""
+        return ",".join(f"{key}={value}" for key, value in self.block.items())
 
     def words(self, epsilon: float = 1.0) -> str:
         """Return the region shrunk to `epsilon` for people: `rotation ≤ 10°, brightness ≤ 0.1`."""
         if self.is_square:
             ((name, size),) = self.ranges
             return f"{name} {size:g}x{size:g}{KINDS[name].unit}"
-        return ", ".join(f"{_at_most(name, size * epsilon)}{KINDS[name].unit}" for name, size in self.ranges)
+        ranges = [f"{_at_most(name, size * epsilon)}{KINDS[name].unit}" for name, size in self.ranges]
+        return ", ".join([*ranges, *([] if self.border == ZEROS else [f"border {self.border}"])])
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -164,7 +179,8 @@ class Transformation:
     def covers(self, other: Transformation, own_epsilon: float, other_epsilon: float) -> bool:
         """Return True if this region at `own_epsilon` contains `other` at `other_epsilon`."""
         mine = dict(self.ranges)
-        return all(
+        is_moved = any(kind.geometric for kind in other.kinds)
+        return (self.border == other.border or not is_moved) and all(
             name in mine
             and size * other_epsilon <= mine[name] * own_epsilon * (1 + 1e-9)
             and (name != "occlusion" or size * other_epsilon == mine[name] * own_epsilon)  # else other images
@@ -185,7 +201,6 @@ def parameter_words(values: Mapping[str, float]) -> str:
 
 
 OWNERS = {parameter: kind for kind in KINDS.values() for parameter in kind.parameters}  # the kind of each parameter
-_ITEM = re.compile(r"([a-z]+)=([0-9.eE+-]+)")
 
 
 @functools.cache
@@ -193,9 +208,10 @@ def transformation_of(norm: str) -> Transformation | None:
     """Return the transformation whose parameters a `Norm` measures; None for a norm of pixels or latent codes."""
     if "=" not in norm:
         return None
-    pairs = [_ITEM.fullmatch(item) for item in norm.split(",")]
     try:
-        return Transformation.of({pair[1]: float(pair[2]) for pair in pairs if pair}) if all(pairs) else None
+        block = dict(item.split("=") for item in norm.split(","))
+        border = block.pop("border", ZEROS)
+        return Transformation.of({kind: float(size) for kind, size in block.items()}, border)
     except ValueError:
         return None
 

@@ -1,8 +1,9 @@
 """Images under the transformations of `core.transformations`, by the conventions of DeepG (Balunovic et al. 2019).
 
-Pixel centres are the coordinates, the origin is the middle of the image, x points right and y up; what lies outside of the image is
-zero. All geometric changes of a region are one map and one bilinear interpolation: the image is scaled, sheared, rotated, then moved.
-Then come blur, saturation, hue, contrast and brightness (value * contrast + brightness), and gamma; values are clamped to [0, 1].
+Pixel centres are the coordinates, the origin is the middle of the image, x points right and y up. What lies outside of the image is
+zero, or by the border of the region the nearest pixel (edge) or the mirror image about the outermost pixel centres (reflect). All
+geometric changes of a region are one map and one bilinear interpolation: the image is scaled, sheared, rotated, then moved. Then come
+blur, saturation, hue, contrast and brightness (value * contrast + brightness), and gamma; values are clamped to [0, 1].
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from windtunnel.core.transformations import OWNERS, Transformation
+from windtunnel.core.transformations import OWNERS, REFLECT, ZEROS, Transformation
 
 Coordinate = TypeVar("Coordinate", bound=Any)  # Tensor, or an interval with the same arithmetic
 LEAST_POSITIVE = 1e-12  # smaller positive values count as this under gamma, whose gradient they would make infinite
@@ -67,7 +68,7 @@ def transform(
         return torch.where(inside, torch.zeros_like(inputs) if content is None else content, inputs)
     values = inputs.to(parameters.dtype)
     if any(kind.geometric for kind in transformation.kinds):
-        values = _moved(values, p)
+        values = _moved(values, p, transformation.border)
     if "blur" in p:
         for size in inputs.shape[2:]:  # the rows, then the columns
             values = (blur_weights(p["blur"], size)[:, None] @ values).mT
@@ -83,26 +84,42 @@ def inside_square(parameters: Tensor, height: int, width: int) -> Tensor:
     return in_rows[:, :, None] & in_columns[:, None, :]
 
 
-def _moved(values: Tensor, p: Mapping[str, Tensor]) -> Tensor:
+def pixels_at(values: Tensor, row: Tensor, column: Tensor, border: str) -> Tensor:
+    """Return the pixels of images that go on beyond their border.
+
+    Args:
+        values: float (n, C, H, W).
+        row: whole numbers (n, H', W') of any size; of row and column 0 is the first.
+        column: (n, H', W').
+        border: one of `BORDERS`.
+
+    Returns:
+        (n, C, H', W').
+
+    """
+    flat = torch.zeros_like(row)
+    for at, size in ((row, values.shape[2]), (column, values.shape[3])):
+        if border == REFLECT:
+            at = size - 1 - (at % max(2 * size - 2, 1) - (size - 1)).abs()
+        margin = int(border == ZEROS)
+        flat = flat * (size + 2) + at.clamp(-margin, size - 1 + margin) + 1
+    index = flat.long().flatten(1)[:, None].expand(-1, values.shape[1], -1)
+    padded = torch.nn.functional.pad(values, (1, 1, 1, 1)).flatten(2)
+    return padded.gather(2, index).view(*values.shape[:2], *row.shape[1:])
+
+
+def _moved(values: Tensor, p: Mapping[str, Tensor], border: str) -> Tensor:
     """Values (n, C, H, W) at the points that the geometric parameters (n, 1, 1) select."""
-    n, channels, height, width = values.shape
+    n, _, height, width = values.shape
     grid_x, grid_y = pixel_grid(height, width, values.dtype, values.device)
     angle = torch.deg2rad(p.get("rotation", values.new_zeros(n, 1, 1)))
     x, y = source_of(grid_x.expand(n, height, width), grid_y.expand(n, height, width), p, angle.cos(), angle.sin())
     column, row = x + (width - 1) / 2, (height - 1) / 2 - y
     left, top = column.detach().floor(), row.detach().floor()
     across, down = (column - left)[:, None], (row - top)[:, None]
-    padded = torch.nn.functional.pad(values, (1, 1, 1, 1)).flatten(2)
-
-    def at(r: Tensor, c: Tensor) -> Tensor:
-        flat_index = (r.clamp(-1, height) + 1) * (width + 2) + c.clamp(-1, width) + 1
-        return padded.gather(2, flat_index.long().flatten(1)[:, None].expand(n, channels, -1)).view(
-            n, channels, height, width
-        )
-
-    upper = at(top, left) * (1 - across) + at(top, left + 1) * across
-    lower = at(top + 1, left) * (1 - across) + at(top + 1, left + 1) * across
-    return upper * (1 - down) + lower * down
+    corners = ((top, left), (top, left + 1), (top + 1, left), (top + 1, left + 1))
+    a, b, c, d = (pixels_at(values, r, c, border) for r, c in corners)
+    return (a * (1 - across) + b * across) * (1 - down) + (c * (1 - across) + d * across) * down
 
 
 def blur_weights(sigma: Tensor, size: int) -> Tensor:

@@ -29,7 +29,7 @@ from pydantic_core import PydanticCustomError, core_schema
 
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.errors import nearest, shown
-from windtunnel.core.transformations import KINDS, Transformation, transformation_of
+from windtunnel.core.transformations import KINDS, ZEROS, Transformation, transformation_of
 
 # A free value inside `params:` or a visualiser's options; numbers may be written as text (8/255). A list may hold names with
 # parameters of their own: [FGSM, {PGD: {steps: 20}}].
@@ -147,6 +147,9 @@ def _range_of(kind: str) -> Any:
     return Field(None, exclude=True, description=f"half range of a transformation: {KINDS[kind].meaning}")
 
 
+_BORDER = "what a moved image shows beyond its border: zeros (black), edge (the nearest pixel) or reflect"
+
+
 class Ranges(Block):
     """A region of transformations in place of a norm: {rotation: 10, brightness: 0.1}, up to four kinds.
 
@@ -165,11 +168,16 @@ class Ranges(Block):
     hue: Number | None = _range_of("hue")
     occlusion: Number | None = _range_of("occlusion")
     patch: Number | None = _range_of("patch")
+    border: Literal["zeros", "edge", "reflect"] | None = Field(None, exclude=True, description=_BORDER)
 
     @model_validator(mode="before")
     @classmethod
     def _as_measure(cls, block: object) -> object:
-        if not isinstance(block, Mapping) or not (ranges := {k: v for k, v in block.items() if k in KINDS}):
+        if not isinstance(block, Mapping):
+            return block
+        if not (ranges := {k: v for k, v in block.items() if k in KINDS}):
+            if block.get("border") is not None:
+                raise ValueError("border: stands beside the range of a rotation, translation, scale or shear")
             return block
         if clash := [key for key in ("norm", "epsilon") if block.get(key) is not None]:
             raise ValueError(
@@ -181,8 +189,9 @@ class Ranges(Block):
                 sizes[str(kind)] = parse_number(size)
             except ValueError as error:
                 raise ValueError(f"{kind}: {error}") from None
-        region = Transformation.of(sizes)
-        return {**{k: v for k, v in block.items() if k not in KINDS}, "norm": region.text, "epsilon": 1.0}
+        region = Transformation.of(sizes, str(block.get("border") or ZEROS))
+        others = {k: v for k, v in block.items() if k not in KINDS and k != "border"}
+        return {**others, "norm": region.text, "epsilon": 1.0}
 
 
 class Budget(Ranges):

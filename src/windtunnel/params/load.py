@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from windtunnel.core.contracts import Norm
 from windtunnel.core.errors import UserError, shown, unknown_word
-from windtunnel.core.transformations import transformation_of
+from windtunnel.core.transformations import ZEROS, transformation_of
 from windtunnel.params.entry import Entry, types_in
 from windtunnel.params.schema import Params, params_model
 from windtunnel.registry.plugins import families
@@ -70,8 +70,9 @@ def budget_names(params: Params) -> Mapping[tuple[Norm, float], str]:
         budget = entry.budget.over(params.budget)
         assert budget.epsilon is not None
         if (transformation := transformation_of(budget.norm)) and (budget.norm, budget.epsilon) not in names:
-            ranges = "-".join(f"{kind}-{size:g}" for kind, size in transformation.ranges)
-            names[budget.norm, budget.epsilon] = ranges
+            parts = [f"{kind}-{size:g}" for kind, size in transformation.ranges]
+            parts += [] if transformation.border == ZEROS else [transformation.border]
+            names[budget.norm, budget.epsilon] = "-".join(parts)
     return names
 
 

@@ -35,6 +35,7 @@ def few(digits_subject: Subject) -> Subject:
     ("grid", {"rotation": 40}), ("grid", {"translation": 1}), ("gradient", {"rotation": 20, "scale": 0.2, "brightness": 0.2}),
     ("evolution", {"rotation": 40, "scale": 0.2}),
     ("random", {"shear": 0.3, "contrast": 0.4}), ("grid", {"occlusion": 3}), ("random", {"blur": 3}),
+    ("gradient", {"rotation": 60, "border": "edge"}), ("grid", {"translation": 2, "border": "reflect"}),
 ])  # fmt: skip
 def test_images_and_distances_are_made_again_from_the_parameters(
     few: Subject, algorithm: str, budget: dict[str, object]

@@ -124,7 +124,7 @@ def _no_estimate(name: str, layer: Layer | None) -> str:
         ranges: dict[str, object] = {"norm": layer.norm, "epsilon": f"{layer.epsilon:g}"}
         name, attack = "pgd", "library: torchattacks, algorithm: PGD"
         if transformation := transformation_of(layer.norm):
-            ranges = dict(transformation.ranges)
+            ranges = dict(transformation.block)
             name, attack = "turn", "library: transformations, algorithm: gradient"
         budget = ", ".join(f"{key}: {value}" for key, value in ranges.items())
         return (

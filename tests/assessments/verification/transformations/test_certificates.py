@@ -19,7 +19,8 @@ from windtunnel.core.transformed import transform, unit_tensors
 from windtunnel.records.artifacts import Artifacts
 
 GREY = ("rotation=20", "translation=1.5", "scale=0.2", "shear=0.3", "brightness=0.3", "contrast=0.4", "gamma=0.5", "blur=1.5",
-        "rotation=10,blur=0.8",
+        "rotation=10,blur=0.8", "rotation=40,border=reflect", "rotation=40,border=edge", "scale=0.9,border=reflect",
+        "translation=9,border=reflect", "translation=9,shear=0.4,border=edge", "rotation=20,gamma=0.3,border=edge",
         "rotation=9,scale=0.1,shear=0.2,brightness=0.1", "rotation=30,gamma=0.3", "translation=2,contrast=0.3")  # fmt: skip
 COLOUR = ("saturation=0.6", "hue=40", "rotation=10,hue=20", "translation=1,saturation=0.4,contrast=0.2")
 

@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.verification.transformations.affine_forms import AffineForm
-from windtunnel.core.transformations import Transformation
+from windtunnel.core.transformations import REFLECT, Transformation
 from windtunnel.core.transformed import (
     LEAST_POSITIVE,
     LEAST_SIGMA,
     LUMA,
     blur_weights,
     pixel_grid,
+    pixels_at,
     source_of,
     transform,
 )
@@ -212,7 +213,7 @@ def _geometric(transformation: Transformation, image: Tensor, middle: Tensor, ha
     x, y = source_of(TensorInterval(grid_x, grid_x), TensorInterval(grid_y, grid_y), p, cos, sin)
     column = TensorInterval(x.low + (width - 1) / 2 - 1e-9, x.high + (width - 1) / 2 + 1e-9)
     row = TensorInterval((height - 1) / 2 - y.high - 1e-9, (height - 1) / 2 - y.low + 1e-9)
-    values, by_column, by_row = _ranges(image, row, column)
+    values, by_column, by_row = _ranges(image, row, column, transformation.border)
     slopes, radius = (
         image.new_zeros(count, len(names), channels, height, width),
         image.new_zeros(count, channels, height, width),
@@ -224,7 +225,8 @@ def _geometric(transformation: Transformation, image: Tensor, middle: Tensor, ha
         slopes[:, at] = (d.low + d.high) / 2 * step
         radius += (d.high - d.low) / 2 * step
     only = Transformation(
-        tuple((name, size) for name, size in transformation.ranges if name in _geometric_names(transformation))
+        tuple((name, size) for name, size in transformation.ranges if name in _geometric_names(transformation)),
+        transformation.border,
     )
     centre = transform(only, image.expand(count, -1, -1, -1), middle[:, geometric])
     is_box = (values.high - values.low) / 2 < radius
@@ -287,33 +289,25 @@ def _derivatives(
 
 
 def _ranges(
-    image: Tensor, row: TensorInterval, column: TensorInterval
+    image: Tensor, row: TensorInterval, column: TensorInterval, border: str
 ) -> tuple[TensorInterval, TensorInterval, TensorInterval]:
     """Enclose the interpolated value and its derivatives by column and by row over boxes of source points.
 
     Args:
-        image: float64 (C, H, W); zero outside.
+        image: float64 (C, H, W).
         row: (B, H, W), the ends of the rows.
         column: (B, H, W).
+        border: what lies outside of the image, one of `BORDERS`.
 
     Returns:
         Three intervals (B, C, H, W).
 
     """
-    channels, height, width = image.shape
-    padded = torch.nn.functional.pad(image, (1, 2, 1, 2)).flatten(1)
-    stride = width + 3
-
-    def at(r: Tensor, c: Tensor) -> Tensor:
-        flat_index = (r.clamp(-1, height + 1) + 1) * stride + c.clamp(-1, width + 1) + 1
-        return padded[:, flat_index.long().flatten()].view(channels, *flat_index.shape).transpose(0, 1)
-
+    images = image.expand(len(row.low), *image.shape)
     top, left = row.low.floor(), column.low.floor()
     crossed = torch.maximum(row.high.floor() - top, column.high.floor() - left)
     cells = min(_CELLS, int(crossed.max()) + 1)
-    infinite = torch.full(
-        (len(row.low), channels, *row.low.shape[1:]), torch.inf, dtype=image.dtype, device=image.device
-    )
+    infinite = torch.full_like(images, torch.inf)
     lows, highs = [infinite.clone() for _ in range(3)], [-infinite for _ in range(3)]
     for i in range(cells):
         for j in range(cells):
@@ -321,7 +315,8 @@ def _ranges(
             is_met = ((r <= row.high) & (c <= column.high))[:, None]
             down = [(end - r).clamp(0, 1)[:, None] for end in (row.low, row.high)]
             across = [(end - c).clamp(0, 1)[:, None] for end in (column.low, column.high)]
-            a, b, d, e = at(r, c), at(r, c + 1), at(r + 1, c), at(r + 1, c + 1)
+            corners = ((r, c), (r, c + 1), (r + 1, c), (r + 1, c + 1))
+            a, b, d, e = (pixels_at(images, *corner, border) for corner in corners)
             by_column = [(b - a) * (1 - f) + (e - d) * f for f in down]
             by_row = [(d - a) * (1 - f) + (e - b) * f for f in across]
             value = [(a * (1 - g) + b * g) * (1 - f) + (d * (1 - g) + e * g) * f for f in down for g in across]
@@ -333,6 +328,8 @@ def _ranges(
     if beyond.any():
         padded_image = torch.nn.functional.pad(image, (1, 1, 1, 1))
         for kind, of_all in enumerate((padded_image, padded_image.diff(dim=2), padded_image.diff(dim=1))):
+            if kind and border == REFLECT:  # a mirror image falls where the image rises
+                of_all = torch.cat([of_all, -of_all], 1)
             lows[kind] = torch.where(beyond, of_all.flatten(1).amin(1)[:, None, None], lows[kind])
             highs[kind] = torch.where(beyond, of_all.flatten(1).amax(1)[:, None, None], highs[kind])
     intervals = [TensorInterval(low, high) for low, high in zip(lows, highs, strict=True)]
