@@ -3,8 +3,6 @@
 The public names; everything else may change between releases.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING
 

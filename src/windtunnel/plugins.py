@@ -1,7 +1,5 @@
 """Names for plug-ins: records to register, and the types of the arguments of their functions (docs/architecture.md has examples)."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING
 

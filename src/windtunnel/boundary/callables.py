@@ -1,7 +1,5 @@
 """Copy or wrap a caller's models and functions, or refuse them in one line."""
 
-from __future__ import annotations
-
 import copy
 import re
 import sys

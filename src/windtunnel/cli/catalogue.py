@@ -1,7 +1,5 @@
 """`windtunnel algorithms` and `windtunnel params`: what params.yaml can say, and what it says."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Load the data and the model; print what does not fit them, what the model sees, and what the run needs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

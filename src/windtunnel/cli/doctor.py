@@ -1,7 +1,5 @@
 """`windtunnel doctor`: what this installation has and lacks, and how to get it."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The command line: `windtunnel --help`."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """Output of commands: tables that cut nothing, and options that name a file or a folder to write."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Commands around the graph of stages: `repro`, `status`, `repair` and `stage`."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """`windtunnel report` and `windtunnel evidence`: the last run as a document, and as one file for an auditor."""
 
-from __future__ import annotations
-
 import webbrowser
 from pathlib import Path
 

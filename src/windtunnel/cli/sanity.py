@@ -1,7 +1,5 @@
 """`windtunnel sanity` and `windtunnel strengthen`: should the numbers of the last run be believed, and what would settle it?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`windtunnel show`: the results of the last run in the terminal."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

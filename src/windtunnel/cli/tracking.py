@@ -1,7 +1,5 @@
 """Commands that talk to MLflow: `track`, `ui`, `retrain`, `champion`, `promote` and `rollback`."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

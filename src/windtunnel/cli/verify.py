@@ -1,7 +1,5 @@
 """`windtunnel verify` and `windtunnel vnnlib`: instances of VNN-LIB, and an audit of verdicts that were reached before."""
 
-from __future__ import annotations
-
 import math
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Turn logits into prediction, correctness, margin and loss for a head: softmax, binary, one of several labels, top-k."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

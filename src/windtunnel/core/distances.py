@@ -1,7 +1,5 @@
 """Distances between clean and perturbed inputs, per sample, under the field's norms."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

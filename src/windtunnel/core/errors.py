@@ -1,7 +1,5 @@
 """Errors for the user: one line with the key or file, the value, what is allowed and the nearest match."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from difflib import get_close_matches
 from unicodedata import category

@@ -1,7 +1,5 @@
 """Text of a run as Markdown that cannot become markup, a link or a mention."""
 
-from __future__ import annotations
-
 import re
 
 # Underscores inside a word and brackets without a link behind them are text already, and stay legible.

@@ -1,7 +1,5 @@
 """`module:function` references in params.yaml, and the repository of a project, whose data, weights and modules it uses."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import traceback

@@ -4,8 +4,6 @@ Such a tensor needs no memory of the process: the system writes it to disk as it
 name: it ends with the last tensor that uses it, however the process ends.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Randomness: every unit of work has its own seed, global streams are left as they were, accelerators repeat their bits."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

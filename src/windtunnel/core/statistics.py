@@ -1,7 +1,5 @@
 """Statistics of metrics: intervals of binomial rates, the paired bootstrap, confidence sequences and medians."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable

@@ -6,8 +6,6 @@ geometric changes of a region are one map and one bilinear interpolation: the im
 blur, saturation, hue, contrast and brightness (value * contrast + brightness), and gamma; values are clamped to [0, 1].
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, TypeVar
 

@@ -5,8 +5,6 @@ their code runs. No resolver takes them, so no extra of this package can name th
 dependencies, by name and when asked. docs/install.md weighs the alternatives.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import platform

@@ -4,8 +4,6 @@ DVC 3.67 writes `.dvc/tmp/rwlock` and `dvc.lock` in place: SIGKILL at the wrong 
 `dvc repro` after it ends with an error.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

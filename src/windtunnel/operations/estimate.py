@@ -1,7 +1,5 @@
 """Estimate a run before it starts: disk space, memory of a batch, time from one batch of every entry, and samples for a given time."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """A grid of params as DVC experiments: checked first, queued, run, and named so that they are found again."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -1,7 +1,5 @@
 """The checks that are about this moment and not about the artifacts: asked when somebody looks, never cached."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import NamedTuple

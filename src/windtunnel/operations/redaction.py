@@ -1,7 +1,5 @@
 """Remove credentials from files that leave the project: evidence packs, and what is uploaded to MLflow."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping

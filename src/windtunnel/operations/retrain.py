@@ -1,7 +1,5 @@
 """The retraining flow: new data in, a model out, and the better of the two in service."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import socket

@@ -1,7 +1,5 @@
 """`windtunnel gate --sequential`: assess samples in random order until the gate is decided."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

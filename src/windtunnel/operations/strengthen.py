@@ -1,7 +1,5 @@
 """Add stronger attacks for flagged sanity checks to params.yaml and run them on the surviving samples."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

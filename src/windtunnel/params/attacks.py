@@ -1,7 +1,5 @@
 """Schema of an entry of `attacks` and of `queries`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Schema of `data`."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Annotated, Literal
 

@@ -3,8 +3,6 @@
 Numbers are read as people write budgets, equally by DVC and by us: `0.1`, `1e-3`, `8/255`.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Schemas of `generators` and of an entry of `latent`."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import (

@@ -1,7 +1,5 @@
 """Validate the content of a params.yaml: every mistake becomes one clear line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter

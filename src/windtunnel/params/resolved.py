@@ -1,7 +1,5 @@
 """Files of `resolve` for each stage and entry: everything that decides a result, and settings of its figures."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from functools import cached_property

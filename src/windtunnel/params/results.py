@@ -1,7 +1,5 @@
 """Schemas of the blocks after the assessments: `clean`, `sanity`, `report`, `tracking`, `gate`."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field, PositiveInt

@@ -1,7 +1,5 @@
 """params.yaml as a schema: the one description of every key, and the documentation of it."""
 
-from __future__ import annotations
-
 import functools
 import re
 from types import GenericAlias

@@ -1,7 +1,5 @@
 """Digests of results, on which later stages depend, and results set aside while their figures alone are drawn again."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Files of an assessment that need no tensors to be read: this module is quick to import."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

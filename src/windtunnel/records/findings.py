@@ -1,7 +1,5 @@
 """Findings of the sanity checks, as reports/sanity/metadata.json keeps it: written and read as the same type, counted in one way."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Records of the gate: its decision (gate.json), and the outcome of each sample, which a later run is compared with."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum

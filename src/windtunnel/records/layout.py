@@ -1,7 +1,5 @@
 """Paths of the files of a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

@@ -1,7 +1,5 @@
 """The result of an assessment before it is written, and the tensors of robustness_data.pt by name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ robustness_data.pt keeps the key, without values (NaN). Whoever reads an assessm
 file speaks of these very tensors: it is no DVC output, so after a checkout it may be missing or speak of others.
 """
 
-from __future__ import annotations
-
 import math
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """Metrics of the summary beside those of an assessment: a layer of the sandwich for each budget, and what is not valid."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

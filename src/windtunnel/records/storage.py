@@ -9,8 +9,6 @@ one. Where the search ended for those, an example beyond the epsilon or a point 
 under `POINT_KEYS`. `write_artifacts` is the one place that stores a result, `read_artifacts` puts the points back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal

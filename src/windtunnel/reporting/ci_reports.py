@@ -3,8 +3,6 @@
 SARIF has flagged checks, failed conditions and broken budgets at the lines of params.yaml.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

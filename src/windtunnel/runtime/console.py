@@ -1,7 +1,5 @@
 """Lines on the terminal. Imports nothing, because worker processes need it too."""
 
-from __future__ import annotations
-
 import sys
 
 

@@ -1,7 +1,5 @@
 """Remove user names, passwords and tokens from addresses before they are shown, logged or packed."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

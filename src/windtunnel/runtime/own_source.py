@@ -1,7 +1,5 @@
 """Whose code runs: a project that has windtunnel's source must be run by that source, which DVC hashes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import windtunnel

@@ -3,8 +3,6 @@
 Apart from `runtime.executors`, which does the work: a stage without units asks it, and does not depend on how they are done.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The one progress bar of the project."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

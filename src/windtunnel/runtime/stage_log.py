@@ -1,7 +1,5 @@
 """Log the start and the end of a stage on the terminal, with its result and the seconds it took."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

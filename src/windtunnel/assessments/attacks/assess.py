@@ -4,8 +4,6 @@ One attack, an attack with restarts and an ensemble are the same thing: runs one
 that those before it did not break.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Measure the accuracy of a model that draws at random under draws that no attack searched on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

@@ -1,7 +1,5 @@
 """Find images that were corrupted elsewhere: `<path>/<corruption>/<severity>/<class>/<file>`, matched to samples by name."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path, PurePosixPath
 

@@ -1,7 +1,5 @@
 """Search a repository for weights, data, code and DVC stages: bounded, opens only dvc.yaml, stays inside and out of folders of tools."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping

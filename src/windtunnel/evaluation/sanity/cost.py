@@ -1,7 +1,5 @@
 """Cost of the checks, for `windtunnel check --estimate` and for the log of the stage before they run."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Every perturbed input on disk counts, whichever assessment found it and under wh
 measured under the norm in question, so an L2 attack's example that lies inside the Linf budget breaks the sample there too.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

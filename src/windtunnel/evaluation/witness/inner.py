@@ -1,7 +1,5 @@
 """The network inside a model: what it applies to images to get logits, without what stands before and after it."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from dataclasses import replace
 

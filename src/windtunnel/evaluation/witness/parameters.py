@@ -1,7 +1,5 @@
 """The witness's search of a transformation: points of a grid, corners among them, then random ones."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The pipeline from a model and samples that are in memory to a result, in a folder of its own: the stages' own functions."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The pipeline's assessments as functions: for a notebook or a test, without DVC and MLflow. Same code, same numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

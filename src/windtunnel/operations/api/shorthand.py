@@ -1,7 +1,5 @@
 """Convert short arguments of the notebook API to entries of params.yaml: "pgd", "cascade", "fog", a function, or whole entries."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial

@@ -3,8 +3,6 @@
 EU AI Act: Regulation (EU) 2024/1689, Article 15. ISO/IEC 24029-2:2023, robustness properties of neural networks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 

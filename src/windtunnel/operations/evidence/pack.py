@@ -1,7 +1,5 @@
 """The evidence of a run in one file, for whoever was not there: report, metadata, digests, environment, and what they bear on."""
 
-from __future__ import annotations
-
 import base64
 import importlib.metadata
 import json

@@ -1,7 +1,5 @@
 """Discover models, data and DVC stages for `windtunnel init`, and compose the first params.yaml of a project from them."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """dvc.yaml, written from the records of the families: one graph for this repository, for any other, and for plug-ins."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from windtunnel.boundary.text import yaml_text

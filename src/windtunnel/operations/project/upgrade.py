@@ -1,7 +1,5 @@
 """Rewrite the params.yaml of an older version: keys that moved or are gone, references, and top-level keys that DVC needs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, replace

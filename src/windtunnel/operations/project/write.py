@@ -1,7 +1,5 @@
 """A project on disk: what would be written, as a diff; writing it; and taking it back."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import json

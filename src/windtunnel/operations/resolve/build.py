@@ -1,7 +1,5 @@
 """Resolve params.yaml into the inputs of each stage: the one place that knows what a stage depends on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """List dependencies that cannot be read from imports (of an entry, its family's `depends` says it), and versions of libraries."""
 
-from __future__ import annotations
-
 import importlib.metadata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

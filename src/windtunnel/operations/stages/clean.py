@@ -1,7 +1,5 @@
 """Stage `clean`: the model without any perturbation."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Stage `<stage>@<name>` of every family: run one entry of params.yaml by its family."""
 
-from __future__ import annotations
-
 from windtunnel.assessments.run import run_entry
 from windtunnel.params.resolved import read_resolved
 from windtunnel.registry.plugins import family_of

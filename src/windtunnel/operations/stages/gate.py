@@ -1,7 +1,5 @@
 """Stage `gate`: write the decision on the conditions of `gate`; never breaks the graph."""
 
-from __future__ import annotations
-
 from windtunnel.evaluation.gate.decide import decide
 from windtunnel.params.resolved import read_resolved
 from windtunnel.params.results import Gate

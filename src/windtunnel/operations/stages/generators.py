@@ -1,7 +1,5 @@
 """Stage `generators`: train the generative models, or import the user's, and measure their quality."""
 
-from __future__ import annotations
-
 from windtunnel.boundary.data.load import read_assessed, read_train
 from windtunnel.boundary.generators.load import generators_in, load_generators, make_generators
 from windtunnel.boundary.generators.quality import QUALITY_JSON, Quality, quality

@@ -1,7 +1,5 @@
 """Stage `prepare`: load, convert, check and choose the samples."""
 
-from __future__ import annotations
-
 from windtunnel.boundary.data.load import load_dataset, save_datasets
 from windtunnel.boundary.models.views import view_of
 from windtunnel.core.dataset import too_many

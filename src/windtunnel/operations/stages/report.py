@@ -1,7 +1,5 @@
 """Stage `report`: PDF, HTML and their content as data, from the artifacts of the assessments that params.yaml names."""
 
-from __future__ import annotations
-
 import time
 
 from windtunnel.params.resolved import read_resolved

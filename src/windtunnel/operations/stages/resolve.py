@@ -3,8 +3,6 @@
 Results of which only the figures changed are set aside.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The one way a stage is run: `python -m windtunnel stage attack pgd`, by DVC, by a file in `stages/`, or by hand."""
 
-from __future__ import annotations
-
 import sys
 import time
 from importlib import import_module

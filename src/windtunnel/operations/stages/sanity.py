@@ -1,7 +1,5 @@
 """Stage `sanity`: whether the numbers of the assessments should be believed."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Stage `summary`: the sandwich, the worst case per sample, and the headline metrics."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from functools import partial

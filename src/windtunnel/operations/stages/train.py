@@ -1,7 +1,5 @@
 """Stage `train`: train the embedded default, or import the user's model."""
 
-from __future__ import annotations
-
 from windtunnel.boundary.data.load import read_assessed, read_train
 from windtunnel.boundary.models.load import import_model, load_classifier
 from windtunnel.boundary.models.trust import trust_of

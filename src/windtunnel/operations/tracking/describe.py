@@ -1,7 +1,5 @@
 """Describe a run in Markdown, the most important first, since MLflow folds long descriptions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 

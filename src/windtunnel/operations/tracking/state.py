@@ -1,7 +1,5 @@
 """Collect the pipeline state to track, read from the artifacts on disk and from nowhere else."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

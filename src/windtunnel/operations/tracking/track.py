@@ -3,8 +3,6 @@
 The outbox has the states that could not be delivered yet, kept whole so that they can be after the work tree moved on.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Iterator, Mapping

@@ -3,8 +3,6 @@
 The UI of MLflow 3 keeps a view that users share as an experiment's tag, and opens it by `viewStateShareKey`.
 """
 
-from __future__ import annotations
-
 import json
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode

@@ -4,8 +4,6 @@ An assessment of two runs on the same samples is paired: which held in one and n
 Its accuracy curves are compared at each point, by a paired bootstrap.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

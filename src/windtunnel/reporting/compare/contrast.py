@@ -1,7 +1,5 @@
 """Two sweeps of the same samples in one picture: whose curve falls more slowly, and on how many samples."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Rates over images of a multi-label model that was assessed once for each label, never over pairs of image and label."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from torch import Tensor

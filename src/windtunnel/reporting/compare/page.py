@@ -3,8 +3,6 @@
 `document` is built once, as sections of tables and lines, and rendered for the terminal, a pull request and a browser.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path

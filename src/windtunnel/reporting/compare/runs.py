@@ -1,7 +1,5 @@
 """A finished run, wherever it came from: what was asked of it, what it measured, and where its artifacts are."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

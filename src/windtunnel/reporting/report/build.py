@@ -1,7 +1,5 @@
 """From the artifacts on disk to a `ReportContent`. Works on any set of directories; what is missing is said."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial

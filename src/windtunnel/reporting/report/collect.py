@@ -3,8 +3,6 @@
 One assessment's tensors are in memory at a time: pictures are taken of some samples, the 1-D tensors are kept.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ Every string is escaped; the samples travel as JSON and become text nodes; a con
 but ours, and nothing be fetched.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Sequence

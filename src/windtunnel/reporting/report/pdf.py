@@ -1,7 +1,5 @@
 """The report as PDF by reportlab: links, bookmarks, page numbers, embedded fonts, vectors; equal bytes for equal reports."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

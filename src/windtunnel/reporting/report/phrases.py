@@ -1,7 +1,5 @@
 """Numbers and values of the artifacts in the words of the report."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from windtunnel.core.contracts import Json

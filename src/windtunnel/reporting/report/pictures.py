@@ -5,8 +5,6 @@ A report holds thumbnails of as many samples as fit into PIXELS; with more, of s
 Only those rows are read from an assessment's tensors, which are dropped before the next assessment is read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

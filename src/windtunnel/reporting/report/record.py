@@ -3,8 +3,6 @@
 The same two files as every assessment leaves, so that whoever reads one of those reads the report too.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import Path

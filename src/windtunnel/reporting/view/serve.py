@@ -1,7 +1,5 @@
 """Serve the sample browser on this machine: read-only, the files of the page alone, to whoever has the token of this start."""
 
-from __future__ import annotations
-
 import ipaddress
 import secrets
 import socket

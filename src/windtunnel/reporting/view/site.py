@@ -4,8 +4,6 @@ Columns hold a value per sample, in the order of the first run's samples. Tensor
 that a hundred thousand samples are no more than their columns. Files are served one by one, or written all at once.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import math

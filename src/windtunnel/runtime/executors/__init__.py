@@ -5,8 +5,6 @@ default), `processes:4`, `ray`, `ray:8` or `slurm:8`. It enters no params, nothi
 cluster and one on a laptop share one cache.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar

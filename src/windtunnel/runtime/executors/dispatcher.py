@@ -1,7 +1,5 @@
 """Dispatch units of work to workers, one at a time each; replace workers that die or hang."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence

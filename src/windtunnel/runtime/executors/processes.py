@@ -3,8 +3,6 @@
 The worker processes import this module: it must not import torch, which takes longer than many a piece of work.
 """
 
-from __future__ import annotations
-
 import atexit
 import multiprocessing as mp
 import os

@@ -4,8 +4,6 @@
 always that). Workers return tensors, so no file system is shared.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

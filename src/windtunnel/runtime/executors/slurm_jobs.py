@@ -5,8 +5,6 @@ folder where the run was started. Partition, account and memory are Slurm's own 
 `SBATCH_ACCOUNT`, `SBATCH_MEM_PER_CPU`). `WINDTUNNEL_SLURM=local` starts processes of this machine in place of jobs.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import shutil

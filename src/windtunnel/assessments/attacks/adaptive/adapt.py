@@ -3,8 +3,6 @@
 Imported for entries of `algorithm: adaptive` alone, so that a change of this package re-runs no other attack.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -8,8 +8,6 @@ What is raised as NotImplementedError names a use of an operator that has no bou
 Sources of the bounds: CROWN (Zhang et al. 2018, arXiv 1811.00866), alpha-CROWN (Xu et al. 2021, arXiv 2011.13824).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

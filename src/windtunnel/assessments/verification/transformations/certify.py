@@ -1,7 +1,5 @@
 """Certify or falsify a model on every transformation of a region, by branch and bound over the parameters."""
 
-from __future__ import annotations
-
 import heapq
 import time
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One assessment: the charts that a section shows of it, what limits it, and its details for who searches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from windtunnel.assessments.latent.tables import ClassifierMetrics, Correlation

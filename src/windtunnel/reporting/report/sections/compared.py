@@ -1,7 +1,5 @@
 """Compare the assessments of a section: attacks by accuracy, classes and slices, verifiers by verdicts and reach, budgets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from torch import Tensor

@@ -4,8 +4,6 @@ Which question a family's assessments answer, and by which columns, its record s
 its details are for who searches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Page one: the answer. What is stated in words, the sandwich, the gate, what was allowed, what did most damage, what limits it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 

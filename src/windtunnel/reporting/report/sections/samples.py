@@ -1,7 +1,5 @@
 """The per-sample appendix: each sample's tightest status, who decided it, and what every assessment found of it."""
 
-from __future__ import annotations
-
 import math
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Show if the numbers can be trusted: the checks by group, and the gate's decision."""
 
-from __future__ import annotations
-
 from windtunnel.evaluation.gate.table import NO_CONDITION, SIGN
 from windtunnel.records.findings import FindingRecord, Status, counts, in_words
 from windtunnel.records.findings import Severity as Level

@@ -4,8 +4,6 @@ report.figure_scope: `per_sample` shows a sample under all assessments, `per_ass
 report.layout: `compact` shows the clean image once, `full` beside each of its perturbed images.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from torch import Tensor

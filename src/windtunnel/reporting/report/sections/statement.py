@@ -4,8 +4,6 @@ Every case has its own words, so that none contradicts its numbers: where everyt
 unknown, and where nothing was verified nothing is said to be robust.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from windtunnel.records.artifacts import Artifacts
