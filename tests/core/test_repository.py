@@ -29,6 +29,7 @@ def project(tmp_path, monkeypatch):
     (root / ".dvc").mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     return folder
 
 
@@ -37,6 +38,7 @@ def test_modules_of_the_repository_are_found_from_a_folder_of_it(project):
     assert resolve("packed.nets:net", "model.factory")() == "src"
     assert sys.path.index(str(project)) == 0
     assert sys.path[-2:] == [str(project.parent), str(project.parent / "src")]  # what is installed comes before them
+    assert not [*project.parent.rglob("__pycache__")]  # and the repository stays as it is
 
 
 def test_their_code_decides_results_and_a_folder_without_init_is_no_library(project):

@@ -54,7 +54,7 @@ def environment(tmp_path_factory):
         "DVC_NO_ANALYTICS": "1",
         "OMP_NUM_THREADS": "1",
     }
-    for name in ("PYTHONPATH", "VIRTUAL_ENV", "MLFLOW_TRACKING_URI", "DVC_ROOT"):
+    for name in ("PYTHONPATH", "VIRTUAL_ENV", "MLFLOW_TRACKING_URI", "DVC_ROOT", "PYTHONDONTWRITEBYTECODE"):
         found.pop(name, None)
     return found
 
@@ -78,8 +78,7 @@ class Stranger:
         return {
             path.relative_to(self.folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted(self.folder.rglob("*"))
-            if path.is_file()
-            and path.relative_to(self.folder).parts[0] not in {".git", ".dvc", "__pycache__", *without}
+            if path.is_file() and path.relative_to(self.folder).parts[0] not in {".git", ".dvc", *without}
         }
 
 

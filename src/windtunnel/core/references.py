@@ -7,6 +7,15 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
+from importlib.machinery import (
+    BYTECODE_SUFFIXES,
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +104,32 @@ def load_object(reference: str) -> Any:
     return getattr(import_module(module), name) if name else import_module(module)
 
 
+class _UncachedLoader(SourceFileLoader):
+    """Imports a module of the user's and writes no bytecode beside it."""
+
+    def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
+        """Write nothing; bytecode that is there already is read."""
+
+
+def _users_finder(folder: str) -> FileFinder:
+    """Return the finder of modules in a folder of the user. Raises ImportError for other folders, which leaves them to Python."""
+    if not is_users_file(folder):
+        raise ImportError(folder)
+    sourceless = (SourcelessFileLoader, BYTECODE_SUFFIXES)
+    return FileFinder(folder, (ExtensionFileLoader, EXTENSION_SUFFIXES), (_UncachedLoader, SOURCE_SUFFIXES), sourceless)
+
+
+def import_without_bytecode() -> None:
+    """Import the user's modules without __pycache__ folders from here on, so that his repository stays as it is."""
+    if _users_finder not in sys.path_hooks:
+        sys.path_hooks.insert(0, _users_finder)
+    for folder in map(str, code_folders()):
+        sys.path_importer_cache.pop(folder, None)
+
+
 def find_own_modules() -> None:
     """Let Python find the user's own modules: those beside params.yaml first, those of the repository after what is installed."""
+    import_without_bytecode()
     project, *others = map(str, code_folders())
     if project not in sys.path:
         sys.path.insert(0, project)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from windtunnel.core.errors import UserError
 from windtunnel.core.machine import system_text
+from windtunnel.core.references import import_without_bytecode
 from windtunnel.core.threads import compute_with_one_torch_thread
 from windtunnel.runtime.placement import inside_a_unit
 from windtunnel.runtime.shutdown import as_user_error
@@ -50,6 +51,7 @@ class Payload:
         for folder in reversed(self.path):
             if folder not in sys.path:
                 sys.path.insert(0, folder)
+        import_without_bytecode()
         work: Callable[[Any], Any] = cloudpickle.loads(self.content)
         compute_with_one_torch_thread()
         return work
