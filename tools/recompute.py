@@ -33,6 +33,7 @@ from windtunnel.params.sweeps import SweepEntry
 from windtunnel.params.verification import Smoothing, VerificationEntry
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.metadata import corruption_pairs, names_in
+from windtunnel.records.regions import without_attack
 from windtunnel.records.sandwich import layers_of
 
 TOLERANCE = 1e-9  # relative: the order of a sum may differ
@@ -55,7 +56,8 @@ def differences(stated: Mapping[str, Json], recomputed: Mapping[str, Json]) -> I
 
 def of_entry(family: str, entry: Entry, artifacts: Artifacts, algorithm: Algorithm, params: Params) -> Recomputed:
     """Return the metrics of one entry of params.yaml, from its robustness_data.pt."""
-    return _FAMILIES[family](entry, artifacts, algorithm, params)
+    recomputed = _FAMILIES[family](entry, artifacts, algorithm, params)
+    return without_attack(recomputed) if entry.corrupted_by else recomputed
 
 
 def of_clean(params: Params) -> Recomputed:

@@ -6,34 +6,35 @@ from pathlib import Path
 import pytest
 import torch
 
+from tools.recompute import differences, of_entry
 from windtunnel.assessments.run import earlier_result, result_of, take_back, task_on
 from windtunnel.assessments.task import Task
-from windtunnel.core.contracts import Verdict
+from windtunnel.core.contracts import Norm, Verdict
 from windtunnel.core.statistics import two_phase_rate
 from windtunnel.core.subject import Subject
+from windtunnel.evaluation.summary.evidence import region_evidence
 from windtunnel.evaluation.validate import validate
 from windtunnel.operations.api.pipeline import in_order, resolved_directly
 from windtunnel.operations.resolve.build import Resolver
 from windtunnel.operations.resolve.closure import Memory
 from windtunnel.params.entry import Entry
 from windtunnel.params.load import entries
+from windtunnel.params.schema import Params
 from windtunnel.records.artifacts import read_artifacts, write_artifacts
 from windtunnel.records.layout import HERE
+from windtunnel.records.regions import PerturbationBall, region_of
 from windtunnel.registry.plugins import families
 
 PGD = {"library": "torchattacks", "algorithm": "PGD", "budget": {"norm": "Linf", "epsilon": 0.1, "steps": 1}}
 CROWN = {"library": "windtunnel", "algorithm": "cascade", "steps": ["crown"], "examples_from": ["pgd"]}
 
 
+RAW = {"data": {"source": "digits"}, "model": {"source": "train"}, "budget": {"norm": "Linf", "epsilon": 0.1}}
+
+
 def tasks(subject: Subject, **blocks: object) -> dict[str, Task[Entry]]:
     """Return the tasks of a params.yaml in the current directory, by name, as `resolve` leaves them."""
-    raw = {
-        "data": {"source": "digits"},
-        "model": {"source": "train"},
-        "budget": {"norm": "Linf", "epsilon": 0.1},
-        "seed": subject.seed,
-    }
-    params, of_run = validate({**raw, **blocks}, "params"), {}
+    params, of_run = validate({**RAW, "seed": subject.seed, **blocks}, "params"), {}
     for of, name, entry in entries(params):
         resolved = resolved_directly(params, of, name, entry)
         resolved.write()
@@ -92,12 +93,7 @@ def test_a_result_of_another_model_is_computed_again(subject: Subject) -> None:
 
 
 def test_entries_that_others_build_on_come_first() -> None:
-    raw = {
-        "data": {"source": "digits"},
-        "model": {"source": "train"},
-        "budget": {"norm": "Linf", "epsilon": 0.1},
-        "attacks": {"rest": {**PGD, "on": {"survivors_of": ["pgd"]}}, "pgd": PGD},
-    }
+    raw = {**RAW, "attacks": {"rest": {**PGD, "on": {"survivors_of": ["pgd"]}}, "pgd": PGD}}
     assert [name for _, name, _ in in_order(validate(raw, "params"))] == ["pgd", "rest"]
 
 
@@ -145,9 +141,7 @@ def test_a_change_of_an_entry_of_another_family_runs_what_builds_on_it_again(tmp
     def digests(domains: int) -> dict[str, str]:
         search = {"library": "windtunnel", "algorithm": "branch-and-bound", "params": {"domains": domains}}
         raw = {
-            "data": {"source": "digits"},
-            "model": {"source": "train"},
-            "budget": {"norm": "Linf", "epsilon": 0.1},
+            **RAW,
             "verification": {"bab": search},
             "attacks": {"pgd": {**PGD, "on": {"uncertified_by": ["bab"]}}, "other": PGD},
         }
@@ -196,3 +190,97 @@ def test_without_a_random_draw_or_with_a_first_phase_on_a_part_there_is_no_such_
         blocks = {"rest": {**rest, "samples": samples}}
         task = tasks(subject, attacks=blocks, verification={"crown": {**CROWN_SMALL, **of_crown}})["rest"]
         assert "two_phase_accuracy" not in result_of(families()["attacks"], task).metrics
+
+
+SPARKLES = {"library": "windtunnel", "algorithm": "sparkles", "severities": [1, 5]}
+
+
+def on_sparkles(*names: str, **keys: object) -> dict[str, object]:
+    return {**PGD, **SMALL, "on": {"corrupted_by": [*names]}, **keys}
+
+
+@pytest.mark.parametrize("names", [("dots",), ("dots/sparkles-5",)])
+def test_an_attack_on_corrupted_images_is_around_these_and_recomputes(names: tuple[str, ...], subject: Subject) -> None:
+    task = tasks(subject, attacks={"it": on_sparkles(*names)}, corruptions={"dots": SPARKLES})["it"]
+    result = result_of(families()["attacks"], task)
+    suite = earlier_result(task, next(task.entry.references()))
+    parts = {f"dots/sparkles-{s}": read_artifacts(suite.directory / f"sparkles-{s}") for s in (1, 5)}
+    assert result.kwargs["corrupted_by"] == {
+        name: part.digest() for name, part in parts.items() if len(names[0]) == 4 or name == names[0]
+    }
+    for index, name in enumerate(result.kwargs["corrupted_by"]):
+        drawn = result.data["corrupted_by"] == index
+        assert 10 < drawn.sum() <= 40
+        assert torch.equal(result.data["clean_inputs"][drawn], parts[name].tensor("perturbed_inputs")[drawn])
+        assert torch.equal(result.data["clean_predictions"][drawn], parts[name].tensor("perturbed_predictions")[drawn])
+    moved = (result.data["perturbed_inputs"] - result.data["clean_inputs"]).abs().flatten(1).amax(1)
+    assert 0 < moved.max() <= 0.05 + 1e-6
+    right = result.data["clean_predictions"] == subject.dataset.targets
+    assert torch.equal(result.data["attacked"], right)
+    assert result.metrics["corrupted_accuracy"] == right.double().mean()
+    assert "clean_accuracy" not in result.metrics
+    written = write_artifacts(result, HERE.robustness / "it", task.subject, started=0.0)
+    assert "Linf\xa0≤\xa00.05 around images corrupted by dots" in written.headline
+    recomputed = of_entry("attacks", task.entry, written, result.semantics.algorithm, Params.model_validate(RAW))
+    assert [*differences(written.metrics, recomputed)] == []
+
+
+def test_a_break_of_a_corrupted_image_breaks_no_clean_sample(subject: Subject) -> None:
+    strong = on_sparkles("dots/sparkles-5", budget={"norm": "Linf", "epsilon": 0.1, "steps": 10})
+    of_run = tasks(subject, attacks={"it": strong, "plain": {**PGD, **SMALL}}, corruptions={"dots": SPARKLES})
+    it, plain = (
+        write_artifacts(
+            result_of(families()["attacks"], of_run[name]), HERE.robustness / name, of_run[name].subject, started=0.0
+        )
+        for name in ("it", "plain")
+    )
+    assert (it.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED).sum() > (
+        plain.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED
+    ).sum()
+    for ball in (PerturbationBall(Norm.LINF, 0.1), PerturbationBall(Norm.LINF, 0.5)):
+        alone, both = (region_evidence(ball, plain, of) for of in ([plain], [plain, it]))
+        assert torch.equal(alone.states, both.states)
+        assert alone.draws == both.draws
+    assert region_of(it) is None
+
+
+def test_survivors_and_certificates_around_corrupted_images_share_their_centre(subject: Subject) -> None:
+    dots = {"corrupted_by": ["dots"]}
+    crown = {**CROWN_SMALL, "on": dots}
+    rest = {**PGD, **SMALL, "on": {**dots, "uncertified_by": ["crown"]}}
+    of_run = tasks(subject, attacks={"rest": rest}, verification={"crown": crown}, corruptions={"dots": SPARKLES})
+    certificates, result = (
+        result_of(families()[family], of_run[name]) for family, name in (("verification", "crown"), ("attacks", "rest"))
+    )
+    certified = certificates.data["verdicts"] == Verdict.VERIFIED
+    right = certificates.data["clean_predictions"] == subject.dataset.targets
+    assert torch.equal(certificates.data["clean_inputs"], result.data["clean_inputs"])
+    assert certified.any()
+    assert torch.equal(result.data["attacked"], right & ~certified)
+
+
+def test_the_suite_takes_back_the_images_that_an_attack_has_computed_first(subject: Subject) -> None:
+    of_run = tasks(subject, attacks={"it": on_sparkles("dots")}, corruptions={"dots": SPARKLES})
+    reference = of_run["it"].entry.corrupted_by[0]
+    first = earlier_result(of_run["it"], reference)
+    assert not (HERE.robustness / "dots").exists()  # DVC empties a stage's outputs before it runs
+    take_back(first.directory.name, HERE.robustness / "dots", of_run["dots"].subject)
+    assert read_artifacts(HERE.robustness / "dots" / "sparkles-5").metadata.name == "sparkles-5"
+    assert earlier_result(of_run["it"], reference).directory == HERE.robustness / "dots"
+    stronger = {**SPARKLES, "severities": [2, 4]}
+    again = tasks(subject, attacks={"it": on_sparkles("dots")}, corruptions={"dots": stronger})["it"]
+    assert earlier_result(again, reference).directory != HERE.robustness / "dots"
+
+
+def test_a_change_of_a_corruption_runs_the_attack_on_its_images_again(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / "memory.json")
+
+    def digests(severities: list[int]) -> dict[str, str]:
+        blocks = {"attacks": {"it": on_sparkles("dots"), "plain": PGD}, "corruptions": {"dots": SPARKLES}}
+        blocks["corruptions"]["dots"] = {**SPARKLES, "severities": severities}
+        resolver = Resolver(validate({**RAW, **blocks}, "params"), memory, tmp_path)
+        assert resolver.entry("attack", "plain").work.builds_on == {}
+        return {name: resolver.entry(*name.split("@")).digest for name in ("attack@it", "attack@plain", "corrupt@dots")}
+
+    before, after = digests([1, 5]), digests([1, 4])
+    assert {name for name in before if before[name] != after[name]} == {"attack@it", "corrupt@dots"}

@@ -82,7 +82,7 @@ def schema() -> Iterator[Row]:
         "library": ["torchatacks", None, 3, ""], "algorithm": ["PDG", None, 3, "", "pgd "], "budget": [{"epsilon": -1}, {"norm": "L9"}, {"eps": 1}, 5],
         "batch_size": [0, -1, "x", 1.5], "samples": [{"n": 0}, 3], "visualisers": ["x", [3], [{"x": {}}], ["NoSuchVisualiser"], ["CertifiedCurveVisualiser"]],
         "params": [3, ["x"], {"no_such_parameter": 1}], "restarts": [0, "x"], "target_classes": ["wrong_word", 99, -1, [1, 2]],
-        "transfer_to": [3, {"o": 3}, {"o": {"factory": "a:b"}}, {"o": "nowhere"}, {"o": "models:/x/y/z"}], "on": [3, {}, {"survivors_of": []}, {"survivors_of": ["x"]}, {"uncertified_by": ["x"]}, {"survivers_of": ["x"]}],
+        "transfer_to": [3, {"o": 3}, {"o": {"factory": "a:b"}}, {"o": "nowhere"}, {"o": "models:/x/y/z"}], "on": [3, {}, {"survivors_of": []}, {"survivors_of": ["x"]}, {"uncertified_by": ["x"]}, {"corrupted_by": ["x"]}, {"corrupted_by": "x"}, {"corrupted_by": ["/x"]}, {"survivers_of": ["x"]}],
         "epsilon": [1],
     }.items():  # fmt: skip
         for value in values:

@@ -160,12 +160,31 @@ def test_entries_of_two_families_that_build_on_each_other_are_refused():
         ({"uncertified_by": ["b"]}, "attacks.a.on.uncertified_by: 'b' is not an entry of verification"),
         ({"uncertified_by": ["s"]}, "attacks.a.on.uncertified_by: s certifies a smoothed model"),
         ({"survivors_of": ["a"]}, "attacks.a.on.survivors_of: 'a' is not another entry of attacks"),
+        (
+            {"corrupted_by": ["fogs"]},
+            "attacks.a.on.corrupted_by: 'fogs' is not an entry of corruptions. Did you mean 'fog'?",
+        ),
+        (
+            {"corrupted_by": ["fog/fog-2"]},
+            "attacks.a.on.corrupted_by: 'fog-2' is not a corruption and severity of corruptions.fog",
+        ),
+        ({"corrupted_by": ["few"]}, "attacks.a.on.corrupted_by: corruptions.few has 5 samples; take its samples away"),
+        (
+            {"corrupted_by": ["dropped"]},
+            "corruptions.dropped keeps the images of 3 samples; add storage: {inputs: all} to it",
+        ),
+        ({"corrupted_by": ["fog"], "survivors_of": ["b"]}, "attacks.a.on.survivors_of: b is run on other images"),
+        ({"survivors_of": ["c"]}, "attacks.a.on.survivors_of: c is run on other images"),
     ],
 )
 def test_what_an_entry_builds_on_is_checked_when_params_are_read(on, says):
     fgsm = {"library": "torchattacks", "algorithm": "FGSM"}
-    smoothing = {"library": "windtunnel", "algorithm": "smoothing"}
-    assert says in refusal(attacks={"a": {**fgsm, "on": on}, "b": fgsm}, verification={"s": smoothing})
+    smoothing, fog = {"library": "windtunnel", "algorithm": "smoothing"}, {"algorithm": "fog"}
+    attacks = {"a": {**fgsm, "on": on}, "b": fgsm, "c": {**fgsm, "on": {"corrupted_by": ["fog"]}}}
+    suites = {"fog": fog, "few": {**fog, "samples": {"n": 5}}, "dropped": {**fog, "storage": {"inputs": 3}}}
+    message = refusal(attacks=attacks, verification={"s": smoothing}, corruptions=suites)
+    assert says in message
+    assert "\n" not in message
 
 
 def test_a_mistake_in_a_named_budget_is_one_line_with_its_key():

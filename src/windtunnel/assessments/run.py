@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from windtunnel.assessments.clean.subject import current_subject
+from windtunnel.assessments.corrupted import on_corrupted_images
 from windtunnel.assessments.failures import failed_result, failure_of, may_run_again
 from windtunnel.assessments.task import Task
 from windtunnel.boundary.params_file import configured_limits
@@ -28,6 +29,7 @@ from windtunnel.records.files import METADATA_FILE, hide_from_dvc
 from windtunnel.records.layout import HERE, ROBUSTNESS, Layout
 from windtunnel.records.metadata import FigureRecord
 from windtunnel.records.result import AssessmentResult
+from windtunnel.records.run_times import read_runtime
 from windtunnel.records.storage import keep_images, require_inside
 from windtunnel.records.tables import write_csv
 from windtunnel.registry.plugins import Family, family_of
@@ -83,11 +85,10 @@ def task_of(family: Family, resolved: Resolved) -> Task[Entry]:
 def task_on(family: Family, resolved: Resolved, subject: Subject, layout: Layout = HERE) -> Task[Entry]:
     """Return an entry's task on its selection of the samples of `subject`."""
     entry: Entry = family.entry().model_validate(resolved.work.entry)
-    seed = resolved.seed if entry.samples.seed is None else entry.samples.seed
     where = f"{family.name}.{resolved.name}"
     warn(too_many(where, entry.samples.n, len(subject.dataset)))
-    chosen = subject.choose(entry.samples.n, entry.samples.selection, seed)
-    return Task(where, resolved.name, entry, budget_of(entry), chosen, subject, resolved, layout)
+    task = Task(where, resolved.name, entry, budget_of(entry), subject, subject, resolved, layout)
+    return replace(task, subject=task.chosen_of(subject))
 
 
 def preflight(family: Family, task: Task[Entry]) -> None:
@@ -111,14 +112,16 @@ def _failed(
 ) -> AssessmentResult:
     failed = failed_result(task, family.name, failure_of(error, task.where, is_quiet=is_quiet))
     # The single corruptions of a suite, as far as it came.
-    shutil.rmtree(task.layout.robustness / task.name, ignore_errors=True)
+    shutil.rmtree(task.directory, ignore_errors=True)
     return _as_written(failed, family, task)
 
 
 def result_of(family: Family, task: Task[Entry]) -> AssessmentResult:
     """Return the result of an entry. Raises whatever the entry raises."""
     earlier = {reference.name: earlier_result(task, reference) for reference in task.entry.references()}
-    return _as_written(family.run()(replace(task, earlier=earlier)), family, task)
+    task, images = on_corrupted_images(replace(task, earlier=earlier))
+    result: AssessmentResult = family.run()(task)
+    return _as_written(images.record(result) if images else result, family, task)
 
 
 def earlier_result(task: Task[Entry], reference: EntryReference) -> Artifacts:
@@ -132,27 +135,29 @@ def earlier_result(task: Task[Entry], reference: EntryReference) -> Artifacts:
     resolved = read_resolved(family.stage, reference.name, task.layout.resolved)
     earlier = task_on(family, resolved, replace(task.all_samples, resolved=resolved.digest), task.layout)
     own_directory = task.layout.root / KEPT / resolved.digest
-    for directory in (own_directory, task.layout.robustness / earlier.name):
-        if (directory / METADATA_FILE).is_file() and _is_of(artifacts := read_artifacts(directory), earlier):
+    for directory in (own_directory, earlier.directory):
+        if (directory / METADATA_FILE).is_file() and _is_of(artifacts := read_artifacts(directory), earlier, family):
             return artifacts
     started, where = time.time(), f"{task.where}.{reference.key}"
     print(f"{where}: computes {earlier.where} first", flush=True)
     preflight(family, earlier)
-    result = compute(family, earlier)
+    result = compute(family, replace(earlier, kept_in=own_directory))
     if may_run_again(result):
         raise InfrastructureError(f"{where}: {earlier.where} failed, and runs again")
     return write_artifacts(result, own_directory, earlier.subject, started=started)
 
 
-def _is_of(artifacts: Artifacts, task: Task[Entry]) -> bool:
+def _is_of(artifacts: Artifacts, task: Task[Entry], family: Family) -> bool:
     """Return True if a result is of the params, samples and model of `task`, and no failure that may pass."""
     failure, stored = artifacts.metadata.failure, artifacts.metadata.provenance
-    return (
-        not (failure and failure.is_temporary)
-        and stored.extra.get("entry") == entry_digest(task.entry, task.budget)
-        and stored.seed == task.subject.seed
-        and _is_on(artifacts, task.subject)
-    )
+    if family.built_on:
+        is_same = stored.extra.get("entry") == entry_digest(task.entry, task.budget)
+    else:  # only the file beside the result says what it was made from; outside the pipeline nothing was resolved
+        measured = read_runtime(artifacts.directory)
+        may_be = measured is not None and measured.resolved in ("", task.resolved.digest)
+        is_same = may_be and measured is not None and measured.data_digest == artifacts.digest()
+    is_lasting = not (failure and failure.is_temporary)
+    return is_lasting and is_same and stored.seed == task.subject.seed and _is_on(artifacts, task.subject)
 
 
 def entry_digest(entry: Entry, budget: Budget) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from windtunnel.core.subject import Subject
@@ -18,7 +19,8 @@ class Task(Generic[E]):
     """One entry of params.yaml as it is run. budget: the norm and epsilon it runs under.
 
     subject: the model beside the samples that the entry asks for; all_samples: beside all assessed samples. layout: where the
-    run keeps what it makes. earlier: the results of the entries that `entry.references()` names, by name.
+    run keeps what it makes. earlier: the results of the entries that `entry.references()` names, by name. kept_in: where its
+    result goes while another entry, which builds on it, is run; None for the run's own place.
     """
 
     where: str
@@ -30,3 +32,15 @@ class Task(Generic[E]):
     resolved: Resolved
     layout: Layout = HERE
     earlier: Mapping[str, Artifacts] = field(default_factory=dict)
+    kept_in: Path | None = None
+
+    @property
+    def directory(self) -> Path:
+        """The directory of its result."""
+        return self.kept_in or self.layout.robustness / self.name
+
+    def chosen_of(self, all_samples: Subject) -> Subject:
+        """Return the samples that the entry asks for."""
+        samples = self.entry.samples
+        seed = self.resolved.seed if samples.seed is None else samples.seed
+        return all_samples.choose(samples.n, samples.selection, seed)

@@ -32,9 +32,11 @@ def first_phase(
     decided: the samples of a subject that they broke and that they certified, bool (A,) each.
     """
     entry, all_samples = task.entry, task.all_samples
-    if entry.on is None or entry.samples.selection != "random" or len(task.subject.dataset) == len(all_samples.dataset):
+    if entry.samples.selection != "random" or len(task.subject.dataset) == len(all_samples.dataset):
         return {}
-    named = (task.earlier[reference.name] for reference in entry.on.references())
+    named = [task.earlier[reference.name] for reference in (entry.on.references() if entry.on else ())]
+    if not named:
+        return {}
     if any({*all_samples.dataset.ids} - {*result.sample_names} for result in named):
         return {}
     broken, certified = decided(all_samples)

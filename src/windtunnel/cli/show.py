@@ -241,7 +241,8 @@ def _budget(region: Region) -> str:
     """`Linf 8/255`; `L0, no bound`; empty if the region is no ball."""
     if region.norm is None:
         return ""
-    return f"{region.norm}, no bound" if region.epsilon is None else place_text(region.norm, region.epsilon)
+    limits = f"{region.norm}, no bound" if region.epsilon is None else place_text(region.norm, region.epsilon)
+    return limits + region.around
 
 
 def _text(value: Rate | None) -> str:

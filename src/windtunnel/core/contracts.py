@@ -135,6 +135,13 @@ class PerturbationBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class CorruptedBudget(PerturbationBudget):
+    """Worst-case perturbation region around corrupted images; corruption_name: the suites or corruptions, as the entry names them."""
+
+    corruption_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PerturbationDistribution:
     """Average-case perturbation region: a named random corruption at a severity (0 = none).
 

@@ -33,11 +33,11 @@ class AttackEntry(Entry):
     search_precision: Literal["float32", "bfloat16"] = key(
         "float32", "of the model during the search; what counts is always evaluated in float32"
     )
-    on: On | None = key(None, "run only on samples that other entries left undecided")
+    on: On | None = key(None, "run on samples that other entries left undecided, or on corrupted ones")
 
     def references(self) -> Iterator[EntryReference]:
         """Yield the entries that it is run after."""
-        yield from self.on.references() if self.on else ()
+        yield from self.on.every_reference() if self.on else ()
 
 
 class QueryEntry(Entry):

@@ -253,12 +253,19 @@ class Storage(Block):
     )
 
 
+CORRUPTED_BY = "on.corrupted_by"
+
+
 class EntryReference(NamedTuple):
-    """Another entry whose result an entry reads: the key that names it, its family and its name."""
+    """Another entry whose result an entry reads: the key that names it, its family, its name and the part that is meant.
+
+    part: of a suite of corruptions one corruption at one severity, `fog-3`; empty for the whole result.
+    """
 
     key: str
     family: str
     name: str
+    part: str = ""
 
 
 class Entry(Block):
@@ -299,6 +306,11 @@ class Entry(Block):
     def references(self) -> Iterator[EntryReference]:
         """Yield the entries of this run whose results it reads; none by default."""
         yield from ()
+
+    @property
+    def corrupted_by(self) -> tuple[EntryReference, ...]:
+        """The suites, or parts of them, whose corrupted images are assessed in place of the clean ones."""
+        return tuple(reference for reference in self.references() if reference.key == CORRUPTED_BY)
 
     @property
     def batch_size_unused(self) -> str:

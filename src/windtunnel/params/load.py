@@ -11,9 +11,10 @@ from pydantic_core import ErrorDetails
 from windtunnel.core.contracts import Norm
 from windtunnel.core.errors import UserError, shown, unknown_word
 from windtunnel.core.transformations import ZEROS, transformation_of
-from windtunnel.params.entry import Entry, types_in
+from windtunnel.params.corruptions import CorruptionEntry
+from windtunnel.params.entry import CORRUPTED_BY, Entry, types_in
 from windtunnel.params.schema import Params, params_model
-from windtunnel.registry.plugins import families
+from windtunnel.registry.plugins import families, family_of
 
 _REFERENCE = re.compile(r"\$\{budgets\.([^}]+)\}")
 
@@ -134,13 +135,19 @@ def _unknown_names(params: Params) -> Iterator[str]:
     """Yield a line for each reference to no other entry, and one for a circle of references."""
     references = {name: (family, [*entry.references()]) for family, name, entry in entries(params)}
     for name, (family, of_entry) in references.items():
-        for key, of, other in of_entry:
-            choices = [choice for choice in getattr(params, of) if choice != name]
+        entry: Entry = getattr(params, family)[name]
+        for key, of, other, part in of_entry:
+            where, of_family = f"{family}.{name}.{key}", getattr(params, of)
+            choices = [choice for choice in of_family if choice != name]
             if other not in choices:
                 what = f"{'another' if of == family else 'an'} entry of {of}"
-                yield unknown_word(f"{family}.{name}.{key}", other, choices, what=what)
-            elif key == "on.uncertified_by" and params.verification[other].algorithm == "smoothing":
-                yield f"{family}.{name}.{key}: {other} certifies a smoothed model, not this one; name another verification"
+                yield unknown_word(where, other, choices, what=what)
+            elif key == "on.uncertified_by" and of_family[other].algorithm == "smoothing":
+                yield f"{where}: {other} certifies a smoothed model, not this one; name another verification"
+            elif key == CORRUPTED_BY:
+                yield from _unfit_images(where, f"{of}.{other}", entry, params, params.corruptions[other], part)
+            elif {r[1:] for r in entry.corrupted_by} != {r[1:] for r in of_family[other].corrupted_by}:
+                yield f"{where}: {other} is run on other images; give both entries the same {CORRUPTED_BY}, or neither"
     try:
         TopologicalSorter({n: {r.name for r in of} - {n} for n, (_, of) in references.items()}).prepare()
     except CycleError as error:
@@ -148,6 +155,19 @@ def _unknown_names(params: Params) -> Iterator[str]:
         family, of_entry = references[first]
         key = next(reference.key for reference in of_entry if reference.name in circle)
         yield f"{family}.{first}.{key}: a circle, {' -> '.join(circle)}; one of them must be run on all samples"
+
+
+def _unfit_images(
+    where: str, suite_name: str, entry: Entry, params: Params, suite: CorruptionEntry, part: str
+) -> Iterator[str]:
+    """Yield a line for each reason why an entry cannot be run on the images of a suite of corruptions."""
+    parts = family_of("corruptions").parts
+    if part and parts and part not in (choices := parts()(suite, suite_name)):
+        yield unknown_word(where, part, choices, what=f"a corruption and severity of {suite_name}")
+    if suite.samples.n is not None and suite.samples != entry.samples:
+        yield f"{where}: {suite_name} has {suite.samples.n} samples; take its samples away, or give this entry the same"
+    if (kept := (suite.storage or params.storage).inputs) != "all":
+        yield f"{where}: {suite_name} keeps the images of {kept} samples; add storage: {{inputs: all}} to it"
 
 
 def _mistakes(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:

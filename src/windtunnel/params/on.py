@@ -1,4 +1,4 @@
-"""The grammar of entries that are run on what others left: `on: {survivors_of: [...], uncertified_by: [...]}`."""
+"""The grammar of entries that build on others: `on: {survivors_of: [...], uncertified_by: [...], corrupted_by: [...]}`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from windtunnel.params.entry import Block, EntryReference
+from windtunnel.params.entry import CORRUPTED_BY, Block, EntryReference
 
 if TYPE_CHECKING:
     from windtunnel.records.artifacts import Artifacts
 
 
 class On(Block):
-    """Which of its samples an attack or a verification is run on: those that no named entry of this run decided."""
+    """Which samples an attack or a verification is run on: those that no named entry of this run decided, or corrupted ones."""
 
     survivors_of: list[str] = Field(
         default=[], min_length=1, description="entries of attacks; only samples none of them broke"
@@ -25,10 +25,18 @@ class On(Block):
         description="entries of verification; only samples none of them certified at this budget",
     )
 
+    corrupted_by: list[str] = Field(
+        default=[],
+        min_length=1,
+        description="entries of corruptions, or one image of theirs as haze/fog-3; the images it is run on",
+    )
+
     @model_validator(mode="after")
     def _names_entries(self) -> On:
-        if not self.survivors_of and not self.uncertified_by:
-            raise ValueError("names no entry; give survivors_of: [attacks] or uncertified_by: [verifications]")
+        if not (self.survivors_of or self.uncertified_by or self.corrupted_by):
+            raise ValueError(
+                "names no entry; give survivors_of: [attacks], uncertified_by: [verifications] or corrupted_by: [corruptions]"
+            )
         return self
 
     @model_serializer(mode="wrap")
@@ -37,14 +45,22 @@ class On(Block):
         return {key: names for key, names in serialise(self).items() if names}
 
     def references(self) -> Iterator[EntryReference]:
-        """Yield the entries that are named."""
+        """Yield the entries that decided samples before."""
         for key, family in (("survivors_of", "attacks"), ("uncertified_by", "verification")):
             for name in getattr(self, key):
                 yield EntryReference(f"on.{key}", family, name)
 
+    def every_reference(self) -> Iterator[EntryReference]:
+        """Yield all entries that are named, those whose corrupted images are assessed among them."""
+        yield from self.references()
+        for name in self.corrupted_by:
+            suite, _, part = name.partition("/")
+            yield EntryReference(CORRUPTED_BY, "corruptions", suite, part)
+
     def digests(self, results: Mapping[str, Artifacts]) -> dict[str, dict[str, str]]:
-        """Return the digests of the named entries' results, by key and name, as results record them."""
+        """Return the digests of the results of `references`, by key and name, as results record them."""
         named: dict[str, dict[str, str]] = {}
-        for key, _, name in self.references():
-            named.setdefault(key.removeprefix("on."), {})[name] = results[name].digest()
+        for reference in self.references():
+            of_key = named.setdefault(reference.key.removeprefix("on."), {})
+            of_key[reference.name] = results[reference.name].digest()
         return named

@@ -99,11 +99,11 @@ class VerificationEntry(Entry):
     radius: Radius | None = key(None, "certified epsilon of each sample: {max: ..., tolerance: ...}")
     examples_from: tuple[str, ...] = key((), "cascade: attacks whose examples falsify; see docs/verification.md")
 
-    on: On | None = key(None, "run only on samples that other entries left undecided")
+    on: On | None = key(None, "run on samples that other entries left undecided, or on corrupted ones")
 
     def references(self) -> Iterator[EntryReference]:
         """Yield the entries that it is run after, and the attacks whose examples falsify."""
-        yield from self.on.references() if self.on else ()
+        yield from self.on.every_reference() if self.on else ()
         for name in self.examples_from:
             yield EntryReference("examples_from", "attacks", name)
 

@@ -151,6 +151,7 @@ class Artifacts:
         limits = region.corruption_name or ""
         if region.norm is not None:
             limits = f"{region.norm}, no bound" if region.epsilon is None else budget_text(region.norm, region.epsilon)
+            limits += region.around
         budget = f", {limits}" if limits and self.name != "clean" else ""
         return f"{self.name}: {m.algorithm} ({m.library}){budget}, {len(self.sample_names)} samples"
 

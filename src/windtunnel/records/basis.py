@@ -31,7 +31,7 @@ class Basis(NamedTuple):
     """The region and the samples that a number is of.
 
     epsilon: None for no bound; norm: None for no ball; n: None where not known. total: the number of all samples, where n may be
-    fewer; only_first: whether these are the first samples, which is no unbiased estimate for all.
+    fewer; only_first: whether these are the first samples, which is no unbiased estimate for all. around: `Region.around`.
     """
 
     norm: Norm | None = None
@@ -39,13 +39,15 @@ class Basis(NamedTuple):
     n: int | None = None
     total: int | None = None
     only_first: bool = False
+    around: str = ""
 
     @classmethod
     def of(cls, metadata: Metadata) -> Basis:
         """Return the region of an assessment and the number of its samples."""
         region, n = metadata.semantics.perturbation, metadata.metrics.get("n_samples")
         n_named = len(metadata.kwargs.sample_names) or None
-        return cls(region.norm, region.epsilon if region.norm else None, n if isinstance(n, int) else n_named)
+        epsilon = region.epsilon if region.norm else None
+        return cls(region.norm, epsilon, n if isinstance(n, int) else n_named, around=region.around)
 
     @classmethod
     def of_layer(cls, layer: Layer) -> Basis:
@@ -58,7 +60,8 @@ class Basis(NamedTuple):
         """`Linf 8/255`; `L0 without bound`; `rotation ≤ 10°`; empty if the region is no ball."""
         if self.norm is None:
             return ""
-        return f"{self.norm} without bound" if self.epsilon is None else place_text(self.norm, self.epsilon)
+        limits = f"{self.norm} without bound" if self.epsilon is None else place_text(self.norm, self.epsilon)
+        return limits + self.around
 
     @property
     def samples(self) -> str:

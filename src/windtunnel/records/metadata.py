@@ -84,7 +84,10 @@ class SparseRecord(Record):
 
 
 class Region(Record):
-    """The perturbation region: a ball (norm and the rest of the budget), or a distribution (corruption and severity)."""
+    """The perturbation region: a ball (norm and the rest of the budget), or a distribution (corruption and severity).
+
+    With both a norm and a corruption it is a ball around the corrupted image.
+    """
 
     norm: Norm | None = None
     epsilon: float | None = None
@@ -93,6 +96,16 @@ class Region(Record):
     corruption_name: str | None = None
     severity: int | None = None
     severities: tuple[int, ...] | None = None
+
+    @property
+    def is_around_corrupted(self) -> bool:
+        """True if it is a ball around corrupted images: what holds there says nothing of the clean samples."""
+        return self.norm is not None and self.corruption_name is not None
+
+    @property
+    def around(self) -> str:
+        """` around images corrupted by haze`, for what is said after a budget; empty for a ball around the clean samples."""
+        return f" around images corrupted by {self.corruption_name}" if self.is_around_corrupted else ""
 
 
 class SemanticsRecord(Record):

@@ -72,7 +72,8 @@ class Family:
     that stands for an assessment where one alone is shown, in words; without it that of its kind (records.basis).
     plot: x, y and title of the series that `finish` writes to reports/plots/<stage>/<entry>.csv, as DVC draws it; None for none.
     generators: whether its entries read the generative models of the stage `generators`. built_on: whether entries
-    may name its entries, whose results they build on (`on`, `examples_from`). results: about how many results of all
+    may name its entries, whose results they build on (`on`, `examples_from`). parts: (entry, where) -> names of the
+    parts of its results that other entries may name; None for a result without parts. results: about how many results of all
     its samples an entry leaves on the disk, one where absent. most_rows: (entry, shape of an image, samples) -> the most rows that
     it sends to the model, None where no number is sure; None for a family that cannot say.
     """
@@ -96,6 +97,7 @@ class Family:
     plot: Mapping[str, str] | None = None
     generators: bool = False
     built_on: bool = False
+    parts: Lazy[Callable[[Any, str], list[str]]] | None = None
     results: Lazy[Callable[[Any], int]] | None = None
     most_rows: Lazy[Callable[[Any, tuple[int, ...], int], int | None]] | None = None
 

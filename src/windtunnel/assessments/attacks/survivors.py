@@ -68,9 +68,10 @@ def prior_of(
     if entry.target_classes is not None and entry.on.survivors_of:
         raise UserError(f"{where}.on: survivors of untargeted attacks mean nothing to a targeted one; remove one")
     perturbed, logits = scratch.copy_of(inputs), subject.clean_logits.clone()
-    for key, family, name in entry.on.references():
-        if name not in results:
-            raise PrerequisiteError(f"{where}.{key}: no result of {family}.{name} is given")
+    for reference in entry.on.references():
+        if reference.name not in results:
+            of = f"{reference.family}.{reference.name}"
+            raise PrerequisiteError(f"{where}.{reference.key}: no result of {of} is given")
     for name in entry.on.survivors_of:
         artifacts = results[name]
         mine, theirs = artifacts.common_samples(subject.dataset.ids)

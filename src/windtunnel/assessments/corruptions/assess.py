@@ -393,7 +393,7 @@ def run(task: Task[CorruptionEntry]) -> AssessmentResult:
 
     def keep(child: AssessmentResult) -> None:
         child = keep_images(child, task.entry.kept_inputs)
-        write_artifacts(child, task.layout.robustness / task.name / child.name, task.subject, started=started)
+        write_artifacts(child, task.directory / child.name, task.subject, started=started)
 
     return assess_suite(task.name, task.entry, task.subject, keep)
 

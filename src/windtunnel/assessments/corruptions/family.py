@@ -23,6 +23,7 @@ FAMILY = Family(
         "MinimalSeverityVisualiser",
     ),
     headline=("corrupted_accuracy", "mean_corruption_error", "mce", "relative_mce"),
+    parts=Lazy("windtunnel.assessments.corruptions.table:parts"),
     results=Lazy("windtunnel.assessments.corruptions.table:results"),
     most_rows=Lazy("windtunnel.assessments.corruptions.table:most_rows"),
     plot={"x": "severity", "y": "accuracy", "title": "Severity curve: ${key}"},

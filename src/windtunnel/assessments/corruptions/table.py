@@ -78,9 +78,14 @@ def common_of(library: str, names: Iterable[str]) -> frozenset[str]:
     return common or (names if library == FOLDER else common)
 
 
+def parts(entry: CorruptionEntry, where: str = "corruptions") -> list[str]:
+    """Return the names of the parts of a suite, `fog-3`: each corruption at each severity."""
+    return [f"{corruption}-{severity}" for corruption in corruptions_of(entry, where) for severity in entry.severities]
+
+
 def results(entry: CorruptionEntry) -> int:
-    """Return how many results an entry leaves: each corruption at each severity, and the suite."""
-    return len(corruptions_of(entry, "corruptions")) * len(entry.severities) + 1
+    """Return how many results an entry leaves: its parts, and the suite."""
+    return len(parts(entry)) + 1
 
 
 def most_rows(entry: CorruptionEntry, shape: tuple[int, ...], n_samples: int) -> int:

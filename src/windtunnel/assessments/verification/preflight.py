@@ -70,7 +70,7 @@ def preflight(
     if entry.examples_from and not row.of_entry:
         raise UserError(f"{where}.examples_from: only the cascade falsifies with them; remove it")
     if row.assess is not None:
-        if entry.on is not None:
+        if entry.on is not None and any(entry.on.references()):
             raise UserError(
                 f"{where}.on: {algorithm.name} certifies a smoothed model, on which others say nothing; remove it"
             )

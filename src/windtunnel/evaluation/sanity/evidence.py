@@ -343,7 +343,9 @@ def collect(
             if "is not in the clean assessment" in str(error):
                 foreign[name] = "has samples that the clean assessment does not have"
             continue
-        if difference := _other_samples(artifacts, subject, indices):
+        if around := artifacts.metadata.semantics.perturbation.around:
+            unusable[name] = f"searches{around}, which no check looks at"
+        elif difference := _other_samples(artifacts, subject, indices):
             unusable[name] = foreign[name] = difference
         else:
             assessments.append(Assessment(name, family, artifacts, indices))

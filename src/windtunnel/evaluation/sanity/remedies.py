@@ -90,7 +90,7 @@ def _by_budget(
     groups: dict[tuple[str, float], list[str]] = {}
     for name in names:
         at, is_untargeted = attacks[name].budget.over(budget), attacks[name].target_classes is None
-        if is_untargeted and at.epsilon is not None and at.norm in ("Linf", "L2"):
+        if is_untargeted and not attacks[name].corrupted_by and at.epsilon is not None and at.norm in ("Linf", "L2"):
             groups.setdefault((at.norm.value, at.epsilon), []).append(name)
     return groups
 

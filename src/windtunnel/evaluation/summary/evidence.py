@@ -56,10 +56,12 @@ class RegionEvidence:
 
 
 def of_another_function(artifacts: Artifacts, clean: Artifacts) -> bool:
-    """Return True if an assessment is of another function than the model: its results neither prove nor contradict.
+    """Return True if an assessment is of another function than the model, or around other images: it neither proves nor contradicts.
 
-    That is a smoothed model, or one with another digest (a float twin of a deployed file, other preprocessing).
+    That is a smoothed model, one with another digest (a float twin of a deployed file, other preprocessing), or corrupted images.
     """
+    if artifacts.metadata.semantics.perturbation.is_around_corrupted:
+        return True
     digests = {a.metadata.provenance.model_digest for a in (artifacts, clean)}
     return of_a_smoothed_model(artifacts) or len(digests) > 1
 

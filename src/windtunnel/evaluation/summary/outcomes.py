@@ -84,6 +84,7 @@ def record_outcomes(
             # An attack on what others left depends on the settings of those others too.
             own_scope = settings if blocks[artifacts.name].get("on") else entries_run[artifacts.name]
             region = artifacts.metadata.semantics.perturbation
+            own_scope = entries_run if region.is_around_corrupted else own_scope  # also on those of the corruptions
             digest = _digest(samples, budget, own_scope)
             outcomes[name] = Outcomes(digest, _row(is_held, of), region.norm, region.epsilon)
         else:

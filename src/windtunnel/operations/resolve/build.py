@@ -113,7 +113,7 @@ class Resolver:
         self.done[label] = _IN_WORK
         family, entry = self.entries[stage, name]
         record, where = dependencies.of_family(family), f"{family}.{name}"
-        built = [(families()[of].stage, other) for _, of, other in entry.references()]
+        built = [(families()[r.family].stage, r.name) for r in entry.references()]
         files = {f"{where}.{key}": path for key, path in record.files(entry).items()}
         for key, path in list(files.items()):
             # Results of an entry of this run may be older than what this run will make there.

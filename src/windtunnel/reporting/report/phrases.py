@@ -70,7 +70,8 @@ def region_words(artifacts: Artifacts) -> str:
     """Return the region of an assessment: `Linf ≤ 0.06`, `L2, no bound`, `fog at severity 3`, `common, mean of severities 1, 3, 5`."""
     where = region(artifacts)
     if where.norm is not None:
-        return f"{where.norm}, no bound" if where.epsilon is None else budget_text(where.norm, where.epsilon)
+        limits = f"{where.norm}, no bound" if where.epsilon is None else budget_text(where.norm, where.epsilon)
+        return limits + where.around
     name = where.corruption_name or "-"
     if suite := mean_over(artifacts):
         return f"{name}, {suite}"

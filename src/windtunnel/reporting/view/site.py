@@ -193,9 +193,8 @@ def _in_images(places: NDArray[np.int64], data: Tensors) -> NDArray[np.int64]:
 def _region(region: Region) -> str:
     if region.norm is None:
         return region.corruption_name or ""
-    if region.epsilon is None:
-        return f"{region.norm}, no bound"
-    return budget_text(region.norm, region.epsilon).replace("\N{NO-BREAK SPACE}", " ")
+    limits = f"{region.norm}, no bound" if region.epsilon is None else budget_text(region.norm, region.epsilon)
+    return limits.replace("\N{NO-BREAK SPACE}", " ") + region.around
 
 
 def statuses(samples: PageSamples, run: str) -> NDArray[np.uint8]:

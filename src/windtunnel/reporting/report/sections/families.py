@@ -104,7 +104,7 @@ def _place(inputs: ReportInputs, artifacts: Artifacts) -> int:
     """Return the place of an assessment's budget among those of the sandwich; last where it has none."""
     budgets, where = [(layer.norm, layer.epsilon) for layer in layers(inputs.summary)], region(artifacts)
     mine = (where.norm, where.epsilon)
-    return budgets.index(mine) if mine in budgets else len(budgets)
+    return budgets.index(mine) if mine in budgets and not where.around else len(budgets)
 
 
 def _algorithm(artifacts: Artifacts) -> str:

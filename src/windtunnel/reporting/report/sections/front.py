@@ -184,7 +184,7 @@ def _success(a: Artifacts) -> str:
 
 
 def _is_at(a: Artifacts, layer: Layer) -> bool:
-    return (region(a).norm, region(a).epsilon) == (layer.norm, layer.epsilon)
+    return not region(a).around and (region(a).norm, region(a).epsilon) == (layer.norm, layer.epsilon)
 
 
 def _strongest(inputs: ReportInputs, layer: Layer) -> Iterator[Candidate]:
