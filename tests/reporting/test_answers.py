@@ -8,10 +8,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 from pydantic import BaseModel
 from sklearn.datasets import load_digits
 
 from tests.made import content
+from windtunnel.assessments.figures.scene import Dot
 from windtunnel.cli.check import check
 from windtunnel.cli.gate import gate
 from windtunnel.cli.sanity import sanity
@@ -22,10 +24,11 @@ from windtunnel.params.results import Gate
 from windtunnel.records.files import write_json
 from windtunnel.records.findings import FindingRecord, Status
 from windtunnel.records.gate import Decision, OutcomeRecord, Outcomes
-from windtunnel.reporting.answers import ANSWERS, ShowAnswer, compare_answer
+from windtunnel.reporting.answers import ANSWERS, SequentialGateAnswer, ShowAnswer, compare_answer
 from windtunnel.reporting.ci_reports import cases_of_checks, write_junit
 from windtunnel.reporting.compare.comparison import compare_runs
 from windtunnel.reporting.compare.runs import Run
+from windtunnel.reporting.sequence_figure import sequence_chart
 
 ROW = {
     "id": "B1",
@@ -113,6 +116,19 @@ def test_a_sequential_gate_answers_with_its_confidence_sequences(monkeypatch, he
     for line, (condition,) in zip(lines, said["steps"], strict=False):
         low, high = condition["interval"]
         assert f"n {condition['n']:5d}  clean/accuracy  {condition['value']:.3f} [{low:.3f}, {high:.3f}]" in line
+    drawn = CliRunner().invoke(gate, ["--sequential", "--markdown", "--picture", "out/sequence.png"]).output
+    assert "![confidence sequences](out/sequence.png)" in drawn
+    width, height = Image.open("out/sequence.png").size
+    assert min(width, height) > 200
+    (steps,) = zip(*SequentialGateAnswer.model_validate(said).steps, strict=True)
+    chart = sequence_chart([*steps])
+    tips = [mark.tip for mark in chart.marks if isinstance(mark, Dot) and mark.tip]
+    assert len(tips) == len(steps)
+    assert (
+        chart.alt
+        == f"clean/accuracy after {said['n']} samples: {condition['value']:.3f} [{low:.3f}, {high:.3f}], at least 0.5."
+    )
+    assert CliRunner().invoke(gate, ["--picture", "out/sequence.png"]).exit_code == 2
     told, _, _, _, *rows = CliRunner().invoke(gate, ["--sequential", "--markdown"]).output.splitlines()
     assert told == f"**{lines[-1]}**"
     assert len(rows) == len(said["steps"])

@@ -34,6 +34,7 @@ _COLOURS = {ConditionStatus.HOLDS.value: "green", ConditionStatus.NOT_APPLICABLE
 @click.option(
     "--batch", type=click.IntRange(1), default=50, show_default=True, help="Samples at a time (--sequential)."
 )
+@click.option("--picture", type=OutputPath(".png"), help="Also draw the confidence sequences to FILE (--sequential).")
 @click.pass_context
 def gate(
     ctx: click.Context,
@@ -44,6 +45,7 @@ def gate(
     sarif: Path | None,
     sequential: bool,
     batch: int,
+    picture: Path | None,
 ) -> None:
     """Print the gate's decision of the last run: each condition, its value, and whether it is met.
 
@@ -58,12 +60,14 @@ def gate(
     Examples:
       dvc repro && windtunnel gate && ./deploy.sh
       windtunnel gate --junit gate.xml
-      windtunnel repro clean && windtunnel gate --sequential
+      windtunnel repro clean && windtunnel gate --sequential --picture sequence.png
     """  # noqa: D301
     if sequential:
         if junit or sarif:
             raise click.UsageError("--sequential prints lines, --markdown or --json; leave out --junit and --sarif")
-        ctx.exit(_sequential(batch, as_json=as_json, as_markdown=as_markdown))
+        ctx.exit(_sequential(batch, picture, as_json=as_json, as_markdown=as_markdown))
+    if picture:
+        raise click.UsageError("--picture draws confidence sequences; add --sequential")
     try:
         result = read_gate(GATE)
         if junit:
@@ -88,8 +92,8 @@ def gate(
     ctx.exit(result.exit_code)
 
 
-def _sequential(batch: int, *, as_json: bool, as_markdown: bool) -> int:
-    """Print the confidence sequence of each condition after each batch, and the decision; return its exit code."""
+def _sequential(batch: int, picture: Path | None, *, as_json: bool, as_markdown: bool) -> int:
+    """Print, and draw to `picture`, each condition's confidence sequence and the decision; return its exit code."""
     from windtunnel.operations.sequential import run_sequential_gate
     from windtunnel.reporting.answers import sequential_answer, sequential_step
 
@@ -108,12 +112,16 @@ def _sequential(batch: int, *, as_json: bool, as_markdown: bool) -> int:
     if by_rule:
         rule = f"undecided after {answer.n} samples; by the rule for all samples"
     line = f"gate: {rule}: {decision.value}. No sanity check was run."
-    click.echo(answer.text() if as_json else _sequence_table(line, answer) if as_markdown else line)
+    if picture:
+        from windtunnel.reporting.sequence_figure import save_sequence
+
+        save_sequence(answer, line, picture)
+    click.echo(answer.text() if as_json else _sequence_table(line, answer, picture) if as_markdown else line)
     return answer.exit_code
 
 
-def _sequence_table(line: str, answer: SequentialGateAnswer) -> str:
-    """Return the decision and the confidence sequence of each condition after each batch, as Markdown."""
+def _sequence_table(line: str, answer: SequentialGateAnswer, picture: Path | None) -> str:
+    """Return the decision, the picture and the confidence sequence of each condition after each batch, as Markdown."""
     table = ["| n | condition | value | 95 % sequence | at least | |", "| ---: | --- | ---: | ---: | ---: | --- |"]
     for condition in (condition for step in answer.steps for condition in step):
         low, high = condition.interval
@@ -121,7 +129,8 @@ def _sequence_table(line: str, answer: SequentialGateAnswer) -> str:
             f"| {condition.n} | {condition.name} | {condition.value:.3f} | [{low:.3f}, {high:.3f}] | "
             f"{condition.threshold:g} | {_IN_WORDS[condition.holds]} |"
         )
-    return "\n".join([f"**{line}**", "", *table])
+    shown = [f"![confidence sequences]({picture.as_posix()})", ""] if picture else []
+    return "\n".join([f"**{line}**", "", *shown, *table])
 
 
 _IN_WORDS = {True: "holds", False: "fails", None: "undecided"}
