@@ -92,12 +92,14 @@ def usual_torch() -> Iterator[None]:
 def _kinds(function: Callable[..., object]) -> dict[str, type]:
     """Return, by parameter, Path or the class of ours that its annotation names."""
     kinds: dict[str, type] = {}
+    module = sys.modules[function.__module__]
     for name, annotation in inspect.get_annotations(inspect.unwrap(function)).items():
-        text = str(annotation)
-        if text in ("Path", "Path | str", "str | Path"):
+        if annotation in ("Path", "Path | str", "str | Path", Path, Path | str):
             kinds[name] = Path
-        elif text.isidentifier() and name != "return":
-            value = getattr(sys.modules[function.__module__], text, None)
+        elif name != "return":
+            value = (
+                getattr(module, annotation, None) if isinstance(annotation, str) else annotation
+            )  # text if postponed
             origin = typing.get_origin(value)
             if isinstance(value, type) and origin is None and value.__module__.startswith("windtunnel."):
                 kinds[name] = value
