@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from windtunnel.assessments.attacks.assess import assess
 from windtunnel.assessments.attacks.preflight import preflight
+from windtunnel.assessments.attacks.transformations.search import ParameterSearch, gradient
 from windtunnel.core.contracts import Norm, Verdict
+from windtunnel.core.criterion import Criterion
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.subject import Subject
 from windtunnel.core.transformations import transformation_of
@@ -65,6 +68,54 @@ def test_a_patch_changes_its_square_alone(few: Subject, algorithm: str, params: 
         changed[i, row : row + 3, column : column + 3] = False
     assert not changed.any()
     assert (data["verdicts"] == Verdict.ATTACK_SUCCEEDED).any()
+
+
+class _Line(nn.Module):
+    """Logits (0, <w, x> - b): the best place and content of a patch are known exactly."""
+
+    def __init__(self, weights: torch.Tensor) -> None:
+        super().__init__()
+        self.weights = weights
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        margin = (x * self.weights).sum((1, 2, 3)) - 1e3
+        return torch.stack([torch.zeros_like(margin), margin], 1)
+
+
+def _line_problem(seed: int) -> tuple[ParameterSearch, torch.Tensor]:
+    """Three samples of class 0, and the exact loss of the best patch at each of their places, (3, M)."""
+    generator = torch.Generator().manual_seed(seed)
+    weights, inputs = (f(3, 2, 20, 17, generator=generator) for f in (torch.randn, torch.rand))
+    model, region, criterion = _Line(weights[:1]), transformation_of(Norm("patch=4")), Criterion()
+    assert region is not None
+    problem = ParameterSearch.over(region, 1.0, inputs, torch.zeros(3, dtype=torch.int64), model, criterion)
+    best = torch.where(weights[:1] > 0, weights[:1] * (1 - inputs), -weights[:1] * inputs).sum(1, keepdim=True)
+    sums = nn.functional.avg_pool2d(best, 4, 1).flatten(1) * 16
+    return problem, model(inputs)[:, 1:] + sums
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_best_patch_of_a_linear_model_is_exact_from_two_places(seed: int) -> None:
+    problem, exact = _line_problem(seed)
+    gradient(problem, restarts=1, steps=12, places=2)
+    assert torch.allclose(problem.best, exact.amax(1), atol=1e-3)
+    assert torch.equal(problem.units, problem.places[exact.argmax(1)])
+
+
+def test_a_painted_patch_moves_towards_what_raises_the_loss() -> None:
+    problem, exact = _line_problem(5)
+    rows, content = torch.arange(3), (problem.model.weights > 0).float().expand(3, -1, -1, -1)
+    start = problem.places[torch.tensor([100, 120, 80])]
+    problem.paint(rows, start, content, 12)
+    stayed = problem.best.clone()
+    assert torch.equal(problem.units, start)
+    problem.paint(rows, start, content, 12, moving=True)
+    assert (problem.best > stayed + 1).all()
+    assert torch.allclose(problem.best, exact.gather(1, _index(problem)[:, None])[:, 0], atol=1e-3)
+
+
+def _index(problem: ParameterSearch) -> torch.Tensor:
+    return (problem.places == problem.units[:, None]).all(2).int().argmax(1)
 
 
 def test_a_fine_grid_of_angles_finds_nothing_that_the_attack_missed(few: Subject) -> None:

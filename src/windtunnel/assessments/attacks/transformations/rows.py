@@ -7,7 +7,7 @@ _WHITE, _SCORE = ThreatModel.WHITE_BOX, ThreatModel.BLACK_BOX_SCORE
 _GLOBAL, _FIXED = Randomness.GLOBAL_RNG, Randomness.DETERMINISTIC
 
 _GRID = "every point of a grid of one or two parameters, then finer; an occlusion at every place"
-_GRADIENT = "gradient ascent in one to four parameters, or in the content of a patch at its best places"
+_GRADIENT = "gradient ascent in one to four parameters, or in the content and the place of a patch"
 _RANDOM = "random parameters, from forward passes alone"
 _EVOLUTION = "differential evolution of the parameters, or of a patch's place and content, from forward passes alone"
 

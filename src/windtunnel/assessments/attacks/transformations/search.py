@@ -97,7 +97,10 @@ class ParameterSearch:
 
     def losses(self, rows: Tensor, units: Tensor, content: Tensor | None = None) -> Tensor:
         """Return the losses (m,) of the samples `rows` (m,) under `units` (m, P), with `content` (m, C, H, W) inside a patch."""
-        images = transform(self.transformation, self.inputs[rows], self.parameters(units), content)
+        return self.margins(rows, transform(self.transformation, self.inputs[rows], self.parameters(units), content))
+
+    def margins(self, rows: Tensor, images: Tensor) -> Tensor:
+        """Return the losses (m,) of the samples `rows` (m,) as `images` (m, C, H, W)."""
         logits = self.model(images)
         losses = self.criterion.margin_loss(logits, self.labels[rows])
         is_broken = self.criterion.predict(logits.detach(), self.labels[rows]) != self.labels[rows]
@@ -136,19 +139,35 @@ class ParameterSearch:
             units = (units + step * gradient.sign()).clamp(-1, 1)
         self.evaluate(rows, units[:, None])
 
-    def paint(self, rows: Tensor, units: Tensor, content: Tensor, steps: int) -> None:
-        """Climb in the content (m, C, H, W) of the patches at `units` (m, 3)."""
-        for change in torch.linspace(_FIRST_CHANGE, _LAST_CHANGE, steps).tolist():
-            losses, gradient = _with_gradient(lambda content: self.losses(rows, units, content), content)
+    def paint(self, rows: Tensor, units: Tensor, content: Tensor, steps: int, *, moving: bool = False) -> None:
+        """Climb in the content (m, C, H, W) of the patches at `units` (m, 3), and in their places where they are `moving`."""
+        places, side = self.places, self.transformation.side(self.epsilon)
+        reaches = torch.linspace(side if moving else 0, 0, steps).round().tolist()  # ever shorter moves
+        for change, reach in zip(torch.linspace(_FIRST_CHANGE, _LAST_CHANGE, steps).tolist(), reaches, strict=True):
+            images = transform(self.transformation, self.inputs[rows], units, content)
+            losses, gradient = _with_gradient(lambda images: self.margins(rows, images), images)
             self.note(rows, units, losses, content)
             content = (content + change * gradient.sign()).clamp(0, 1)
+            if reach:
+                is_near = (places[:, 1:] - units[:, None, 1:]).abs().amax(2) <= reach
+                gains = self.gains(rows, gradient, content).masked_fill(~is_near, -torch.inf)
+                units = places[gains.argmax(1)]
         self.evaluate(rows, units[:, None], content)
+
+    def gains(self, rows: Tensor, gradient: Tensor, content: Tensor) -> Tensor:
+        """Return by how much a patch at each of the M places raises the losses, to first order; (m, M).
+
+        gradient: of the loss by the image, (m, C, H, W).
+        """
+        side, rise = (
+            self.transformation.side(self.epsilon),
+            (gradient * (content - self.inputs[rows])).sum(1, keepdim=True),
+        )
+        return nn.functional.avg_pool2d(rise, side, 1).flatten(1) * side**2
 
     def slopes(self, rows: Tensor) -> Tensor:
         """Gradient of the loss at the clean samples `rows`, (m, C, H, W)."""
-        return _with_gradient(
-            lambda inputs: self.criterion.margin_loss(self.model(inputs), self.labels[rows]), self.inputs[rows]
-        )[1]
+        return _with_gradient(lambda inputs: self.margins(rows, inputs), self.inputs[rows])[1]
 
 
 def _with_gradient(function: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,12 +228,12 @@ def grid(problem: ParameterSearch, points: int = 151, starts: int = 4, refine: i
 def gradient(problem: ParameterSearch, restarts: int = 10, steps: int = 20, places: int = 150) -> None:
     """Climb from `restarts` random points (the first: the identity) by `steps` gradient steps each.
 
-    The content of a patch is searched at the `restarts` of about `places` places at which one step from the clean sample does most.
+    A patch starts at the `restarts` of `places` places at which one step from the clean sample does most, half of them those that
+    the gradient ranks first, the others a grid; its content and its place follow the gradient.
     """
     device, p = problem.inputs.device, len(problem.transformation.names)
     if problem.transformation.is_square:
-        all_rows = torch.arange(len(problem.inputs), device=device)
-        _patch_by_places(problem, all_rows, _spread(problem.places, places), restarts, steps)
+        _patch_by_places(problem, torch.arange(len(problem.inputs), device=device), places, restarts, steps)
         return
     for number in range(restarts):
         rows = torch.arange(len(problem.inputs), device=device) if not number else problem.surviving
@@ -302,14 +321,20 @@ def _evolve_patch(problem: ParameterSearch, queries: int) -> None:
 
 
 def _try_all(problem: ParameterSearch, rows: Tensor, units: Tensor, content: Tensor | None = None) -> Tensor:
-    """Try the points units (q, P) on the samples `rows`, a few at once on those not broken yet; losses (m, q), -inf for not tried."""
-    losses = problem.inputs.new_full((len(rows), len(units)), -torch.inf)
-    for at in torch.arange(len(units), device=units.device).split(_AT_ONCE):
+    """Try the points units (q, P), or (m, q, P), on the samples `rows`, a few at once on those not broken yet.
+
+    Returns:
+        The losses (m, q), -inf for not tried.
+
+    """
+    units = units.expand(len(rows), *units.shape[-2:])
+    losses = problem.inputs.new_full(units.shape[:2], -torch.inf)
+    for at in torch.arange(units.shape[1], device=units.device).split(_AT_ONCE):
         alive = (problem.best[rows] <= 0).nonzero().flatten()
         if not len(alive):
             break
         values = None if content is None else content[alive]
-        part = problem.evaluate(rows[alive], units[at].expand(len(alive), -1, -1), values)
+        part = problem.evaluate(rows[alive], units[alive[:, None], at], values)
         losses[alive[:, None], at] = part
     return losses
 
@@ -319,12 +344,17 @@ def _spread(places: Tensor, most: int) -> Tensor:
     return places[torch.linspace(0, len(places) - 1, min(most, len(places))).round().long()]
 
 
-def _patch_by_places(problem: ParameterSearch, rows: Tensor, places: Tensor, starts: int, steps: int) -> None:
-    """Search the content of a patch at the `starts` of the `places` (q, 3) at which one step along the clean gradient does most."""
-    extreme = (problem.slopes(rows) > 0).to(problem.inputs)
-    order = _try_all(problem, rows, places, extreme).topk(min(starts, len(places)), 1).indices
+def _patch_by_places(problem: ParameterSearch, rows: Tensor, count: int, starts: int, steps: int) -> None:
+    """Search a patch from the `starts` of `count` places at which one step along the clean gradient does most."""
+    slopes = problem.slopes(rows)
+    extreme = (slopes > 0).to(slopes)
+    all_places = problem.places
+    ranked = problem.gains(rows, slopes, extreme).topk(min(count // 2, len(all_places)), 1).indices
+    grid = _spread(all_places, count - count // 2).expand(len(rows), -1, -1)
+    places = torch.cat([all_places[ranked], grid], 1)
+    order = _try_all(problem, rows, places, extreme).topk(min(starts, places.shape[1]), 1).indices
     for number in range(order.shape[1]):
         alive = (problem.best[rows] <= 0).nonzero().flatten()
         if not len(alive):
             return
-        problem.paint(rows[alive], places[order[alive, number]], extreme[alive], steps)
+        problem.paint(rows[alive], places[alive, order[alive, number]], extreme[alive], steps, moving=True)
