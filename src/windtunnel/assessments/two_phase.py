@@ -51,7 +51,6 @@ def two_phase_metrics(data: Mapping[str, Tensor | dict[str, Tensor]], tried: Ten
         data: of the entry; without `first_phase` there is nothing to return.
         tried: bool (n,), the entry's samples that the first phase left undecided and that have a result.
         robust: bool (n,), those that are robust, or certified, after the second phase.
-
     """
     if FIRST_PHASE not in data or not tried.any():
         return {}

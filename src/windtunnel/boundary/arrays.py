@@ -37,7 +37,6 @@ def array_of(values: object, what: str, *, names: bool = False) -> np.ndarray:
     Raises:
         UserError: in one line, for a value that is no array (None, text, a generator, a mapping ...), and for arrays without plain
             numbers: sparse, quantized, nested and meta tensors, masked values, complex numbers, dates, objects.
-
     """
     # Lists of different lengths, and whatever an object's `__array__` raises.
     with foreign_errors(lambda e: f"{what}: is no array ({first_line(e)})"):
@@ -63,7 +62,6 @@ def checked_corruption(
 
     Raises:
         UserError: in one line, for anything but an array uint8 (H, W, C) of the shape of `image`.
-
     """
     shape = image.shape
     with seeded(seed):

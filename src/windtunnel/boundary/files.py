@@ -52,7 +52,6 @@ def open_file(path: Path, *, where: str = "", max_bytes: int | None = None, gunz
 
     Raises:
         UserError: in one line, for a missing file, another kind of file, or one that is too large or may not be read.
-
     """
     name = named(path, where)
     try:

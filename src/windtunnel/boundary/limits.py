@@ -33,7 +33,6 @@ def bounded(what: str, seconds: float, key: str, *, memory: int | None = None) -
 
     Raises:
         UserError: in one line, for whatever the code raises, `sys.exit` included, and for what exceeds a limit.
-
     """
     with users_code(what), _within(what, seconds, key, memory):
         yield

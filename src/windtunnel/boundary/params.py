@@ -16,6 +16,5 @@ def load_params(path: Path = PARAMS_FILE) -> Params:
 
     Raises:
         UserError: with a line per mistake.
-
     """
     return validate_schema(read_params(path), path_text(path))

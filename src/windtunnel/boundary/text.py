@@ -44,7 +44,6 @@ def parse_yaml(text: str, where: str, *, fast: bool = False) -> object:
     Raises:
         UserError: in one line, for what is no YAML, is nested too deeply, holds itself, or is too large once aliases and
             merge keys are written out.
-
     """
     # The pure parser's time grows with the square of open brackets, up to the recursion limit, which some libraries raise.
     if _nesting(_BRACKETS, text) >= MAX_BRACKETS:

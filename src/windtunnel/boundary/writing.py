@@ -42,7 +42,6 @@ def check_output(
 
     Raises:
         UserError: in one line, where something is there that must not be replaced, or a folder above it is none.
-
     """
     name = f"{where} {path_text(path)}"
     try:

@@ -97,7 +97,6 @@ def join_results(results: Iterable[tuple[Batch, dict[str, Tensor]]], n: int) -> 
     Args:
         results: batches with their results, whose tensors have one row per sample of the batch.
         n: number of samples of all batches together.
-
     """
     filled = 0
     joined: dict[str, Tensor] = {}

@@ -34,7 +34,6 @@ class Criterion:
         Returns:
             int64 (N,): the class of the largest logit, the first of equals; for top-k the label wherever it is among the
             k largest, so that a prediction equals the label exactly where it is correct; -1 where a logit is NaN.
-
         """
         predictions = argmax_or_invalid(logits)
         if self.k == 1 or labels is None:
@@ -103,7 +102,6 @@ class Criterion:
 
         Raises:
             IncompatibleError: the head is top-k with k > 1.
-
         """
         if self.k > 1:
             raise IncompatibleError(

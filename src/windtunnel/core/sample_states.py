@@ -61,7 +61,6 @@ def sample_states(misclassified: Tensor, broken: Tensor, certified: Tensor, draw
 
     Returns:
         int64 (N,), `SampleState.code` of the first state that applies.
-
     """
     import torch
 

@@ -79,7 +79,6 @@ def random_runs(algorithm: Algorithm, draws: int = 1, caveats: Sequence[Caveat] 
         algorithm: Its registry row, with the randomness of the parameters that it ran with.
         draws: How many runs its worst case is over.
         caveats: Existing caveats; none is added beside a caveat about the whole run.
-
     """
     if algorithm.randomness is Randomness.DETERMINISTIC or any(caveat.code == OF_THE_RUN for caveat in caveats):
         return ()

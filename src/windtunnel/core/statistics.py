@@ -163,7 +163,6 @@ class BettingSequence:
         n: how many values were seen.
         mean: their mean, 0.5 before the first.
         lower, upper: the bounds now.
-
     """
 
     def __init__(self, alpha: float, points: int = 1001) -> None:

@@ -58,7 +58,6 @@ def transform(
 
     Returns:
         The dtype and shape of `inputs`.
-
     """
     p = {name: parameters[:, i, None, None] for i, name in enumerate(transformation.names)}
     if transformation.is_square:
@@ -93,7 +92,6 @@ def pixels_at(values: Tensor, row: Tensor, column: Tensor, border: str) -> Tenso
 
     Returns:
         (n, C, H', W').
-
     """
     flat = torch.zeros_like(row)
     for at, size in ((row, values.shape[2]), (column, values.shape[3])):
@@ -167,7 +165,6 @@ def parameter_distances(transformation: Transformation, parameters: Mapping[str,
 
     Returns:
         float32 (N,), at most 1 inside the region; NaN where a parameter is NaN.
-
     """
     columns, ranges = list(parameters.items()), dict(transformation.ranges)
     measured = torch.zeros(len(columns[0][1]), dtype=torch.float64)

@@ -410,7 +410,6 @@ def plan(
         UserError: one sample of each entry takes longer than `seconds`.
 
     Source: optimal allocation of Neyman 1934, doi:10.2307/2342192.
-
     """
     measured = [row for row in rows if not row.skipped]
     costs = {row.name: row.seconds / row.samples * (1 + surcharge * row.is_attack) for row in measured}

@@ -73,7 +73,6 @@ def reproduce(targets: Sequence[str], jobs: int, gpus: Sequence[str] = (), *, pu
     Raises:
         UserError: a stage refused what it read; its line was printed.
         InfrastructureError: a stage failed otherwise, or DVC did.
-
     """
     from dvc.exceptions import DvcException, NotDvcRepoError
     from dvc.repo import Repo

@@ -384,7 +384,6 @@ def who_holds(holder: Path, patience: float = 5.0) -> str:
     Args:
         holder: the file it writes.
         patience: seconds after which it is only "another process" (one that was killed between the two).
-
     """
     end = time.monotonic() + patience
     while True:

@@ -32,7 +32,6 @@ def run_sequential_gate(batch: int) -> Iterator[tuple[SequentialGate, Decision |
 
     Raises:
         UserError: no data or model yet, no condition, or one that is no mean of per-sample outcomes.
-
     """
     params = load_params()
     champion = read_record(CHAMPION) if CHAMPION.is_file() and params.gate.maximum_regression else None

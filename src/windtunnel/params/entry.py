@@ -83,7 +83,6 @@ def key(default: Any, description: str, **limits: Any) -> Any:
         default: its value where it is absent; a type makes a new value each time.
         description: its meaning, for the schema and the documentation.
         limits: further arguments of pydantic's `Field`, such as `gt`.
-
     """
     defaults = {"default_factory": default} if isinstance(default, type) else {"default": default}
     return Field(**defaults, description=description, **limits)

@@ -172,7 +172,6 @@ class PreparedAttack(AttackSetup):
 
         Returns:
             The margin loss of each example, float (n,), positive where it breaks its sample, and the first library call.
-
         """
         data, margins = self.subject.dataset, torch.full((len(self.subject.dataset),), -torch.inf)
         batches = batches_of(indices, self.entry.batch_size, self.subject.seed, f"{self.name}.{run.name}.{index}")

@@ -40,7 +40,6 @@ def fresh_metrics(subject: Subject, examples: Tensor, attacked: Tensor) -> dict[
         `fresh_accuracy`: mean over `DRAWS` calls, with the Wilson interval of N samples; samples that were misclassified
             before any attack count as wrong, as everywhere.
         `broken_by_every_draw`: share of the samples that are wrong in every call.
-
     """
     data, classifier = subject.dataset, subject.classifier
     if not len(data) or not is_random(classifier, data.inputs):

@@ -84,7 +84,6 @@ def reliability(logits: Tensor, targets: Tensor, bins: int) -> tuple[ConfidenceB
         bins: number of bins.
 
     Source: Guo et al. 2017, arXiv 1706.04599.
-
     """
     confidence, correct = logits.double().softmax(1).amax(1), SOFTMAX.is_correct(logits, targets).double()
     bin_index = (confidence * bins).ceil().long().clamp(1, bins) - 1

@@ -173,7 +173,6 @@ def _motion_blur(image: np.ndarray, radius: int, sigma: float, angle: float) -> 
         radius: Half the length of the motion, pixels.
         sigma: Standard deviation of the weights along it, pixels.
         angle: Direction, degrees.
-
     """
     module = import_module("imagecorruptions.corruptions")
     height, width = image.shape[:2]

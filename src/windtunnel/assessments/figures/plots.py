@@ -274,7 +274,6 @@ def binned(values: Sequence[float], most: int) -> tuple[list[float], Interval]:
 
     Returns:
         The counts, and both ends: each bin is a whole number of steps, with the values inside it.
-
     """
     unit = 10.0 ** (math.floor(math.log10(max(map(abs, values)) or 1.0)) - 6)
     places = [round(value / unit) for value in values]

@@ -62,7 +62,6 @@ def falsify(
 
     Returns:
         is_broken (n,) bool, and examples (n, ...): the point found, or the input itself.
-
     """
     is_broken, examples, generator, region = _unbroken(inputs, epsilon, seed, norm)
     for _ in range(restarts):

@@ -32,7 +32,6 @@ def corrupted_file(path: str, corruption: str, severity: int, sample: str, class
     Raises:
         UserError: for a missing folder, for a sample without a file or with several, and for a file in the folder of
             another class.
-
     """
     place_text = f"{path_text(path)}/{corruption}/{severity}"
     by_path, by_name = _index(path, corruption, severity)

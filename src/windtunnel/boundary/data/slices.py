@@ -44,7 +44,6 @@ def read_slices(path: str, dataset: Dataset) -> Slices:
     Raises:
         UserError: in one line, for a file that is missing or no such CSV, a sample with two values of a column, names that are
             no samples, more than 500 slices, and where no line is of an assessed sample.
-
     """
     import torch
 

@@ -42,7 +42,6 @@ def fitting_architecture(state: Mapping[str, Tensor], file_name: str) -> tuple[A
 
     Returns:
         The architecture, None where no installed library has one; and where it is None, what could not be tried, with the reason.
-
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     size = sum(tensor.numel() for tensor in state.values())

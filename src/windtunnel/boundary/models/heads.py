@@ -48,7 +48,6 @@ class Headed(nn.Module):
     Args:
         network: Gives (N, outputs), (N,) for one output, or several tensors by name.
         record: The head.
-
     """
 
     def __init__(self, network: nn.Module, record: HeadRecord) -> None:
@@ -141,7 +140,6 @@ def adapt_outputs(path: Path, record: HeadRecord | None, output_name: str | None
     Raises:
         UserError: the graph has no such output, or several and none is named.
         IncompatibleError: the output has another number of values than the head reads.
-
     """
     try:
         model = onnx.load(str(path))

@@ -70,7 +70,6 @@ def offline(trust: Trust, what: str, *, network: bool = False) -> Iterator[None]
 
     Raises:
         UserError: in one line, for whatever the library raises, a connection among it.
-
     """
     quiet = quiet_library(logging.WARNING)  # transformers' table of the weights that do not fit has thirty lines
     if network:

@@ -59,7 +59,6 @@ class Value:
         tensors: One for each size of batch that is followed: on the meta device where the value depends on the pixels or its
             shape on the batch, else with its numbers.
         is_dynamic: True if the value is computed in the forward pass.
-
     """
 
     tensors: tuple[Tensor, ...]
@@ -86,7 +85,6 @@ class OnnxNetwork(nn.Module):
     Raises:
         UserError: the file is no graph with one input and one output.
         IncompatibleError: an operator that cannot be read, with its name and what to do.
-
     """
 
     def __init__(

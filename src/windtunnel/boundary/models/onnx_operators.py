@@ -64,7 +64,6 @@ class Operator:
         function: Takes tensors, and attributes by keyword.
         static: Positions of the static inputs, and the keywords that they come by.
         keywords: The attributes that the function takes; None for all of them.
-
     """
 
     name: str

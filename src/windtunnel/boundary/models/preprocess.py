@@ -24,7 +24,6 @@ def steps_of(block: Preprocess, shape: Sequence[int]) -> Steps:
 
     Raises:
         UserError: a key that does not fit the shape.
-
     """
     is_image = len(shape) == 3
     if not is_image and (block.layout or block.channels != "RGB"):
@@ -133,7 +132,6 @@ def adapt_graph(path: Path, preprocess: Preprocess, shape: Sequence[int], name: 
     Raises:
         IncompatibleError: the layout is ambiguous, or the graph takes images of another size.
         UserError: `model.preprocess` does not fit the data.
-
     """
     try:
         model = onnx.load(str(path))
@@ -167,7 +165,6 @@ def layout_of(
 
     Raises:
         IncompatibleError: both layouts fit and none is stated, or none fits.
-
     """
     known = [size for size in declared if size != 1]
     if len(shape) != 3 or len(known) < 2:

@@ -20,7 +20,6 @@ class SequentialCondition:
         threshold: smallest mean allowed; of a difference to the champion minus its margin.
         span: smallest and largest value of a sample, (0, 1) or (-1, 1).
         passing, failing: the same values at level 5 % and at 5 % over the number of conditions.
-
     """
 
     name: str

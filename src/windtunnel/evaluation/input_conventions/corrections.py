@@ -58,7 +58,6 @@ class Correction:
         inputs: (N, C, H, W) as given -> as corrected, in the same shape.
         name: of its constants; empty where it has none.
         preprocess: what cures it in params.yaml; None where no preprocessing does.
-
     """
 
     words: str

@@ -92,7 +92,6 @@ def folded(
         none: the reason why the check does not apply without observations; where it is empty, such a check passes.
         value: value of the check from those of the observations; the number of samples where it is None.
         n: n of the check from those of the observations.
-
     """
     observed = list(results)
     assert not any(result.severity or result.note or result.each for result in observed), (

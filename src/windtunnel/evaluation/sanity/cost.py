@@ -53,7 +53,6 @@ def cost_of_checks(
         certified: number of samples, summed over the verifications.
         attack_passes: passes of all attacks of the run, where they are known.
         attack_seconds: seconds of all attacks, where only these are known.
-
     """
     if settings.profile == "stored" or isinstance(classifier.module, PredictFunction):
         return None

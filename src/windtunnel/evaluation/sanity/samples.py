@@ -280,7 +280,6 @@ def copies(inputs: Tensor, indices: Tensor, known_images: Tensor, *, earlier: bo
 
     Returns:
         int64 (n,), indices of `known_images`; -1 where there is none.
-
     """
     coarse = by_samples(_coarse, known_images)
     originals = torch.full((len(indices),), -1)

@@ -33,7 +33,6 @@ def reproducibility(
     Returns:
         `deterministic`, `seeded`: names of the assessments that, for one model and its samples, do not or do depend on the seed.
         `decided_by_seed` as given. `not_controlled`: a phrase for everything that may differ with the same seed.
-
     """
     names: dict[bool, list[Json]] = {True: [], False: []}
     for artifacts in assessments:

@@ -31,7 +31,6 @@ def slice_metrics(
         states: int64 (N,), states at the global budget.
         drawn: bool (N,), in the draw of an attack at this budget.
         examined: True if anything was verified.
-
     """
     level = 1 - (1 - LEVEL) / max(1, len(names))
     is_certified = states == SampleState.CERTIFIED.code

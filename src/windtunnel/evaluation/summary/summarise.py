@@ -259,7 +259,6 @@ def with_failed_entries(summary: AssessmentResult, assessments: Sequence[tuple[s
     Args:
         summary: without them.
         assessments: the family and the artifacts of every entry, in the order of the run.
-
     """
     failed = {f"{family}.{a.name}": a.metadata.failure for family, a in assessments if a.metadata.failure}
     if not failed:

@@ -36,7 +36,6 @@ def inner_classifier(classifier: Classifier, inputs: Tensor, labels: Tensor) -> 
         classifier: The model, with gradients.
         inputs: float32 (n, ...), samples, of which the first `PROBES` are used.
         labels: int64 (n,).
-
     """
     x, y = inputs[:PROBES].to(classifier.device), labels[:PROBES].to(classifier.device)
     calls = _calls(classifier, x)

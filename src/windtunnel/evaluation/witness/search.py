@@ -415,7 +415,6 @@ def train_student(
     The model is not queried (compare Papernot et al. 2017, arXiv 1602.02697, whose student asks it about points of its own).
 
     Of `inputs` (n, ...) with `classes` int64 (n,) a second copy gets uniform noise in [-noise, noise].
-
     """
     seed = derive_seed(seed, "student")
     generator = torch.Generator().manual_seed(seed)

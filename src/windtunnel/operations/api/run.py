@@ -71,7 +71,6 @@ def assess(
 
     Raises:
         UserError: For what cannot be run, in one line, before anything is computed.
-
     """
     entries = {"attacks": attacks, "queries": queries, "sweeps": sweeps, "verification": verify, "corruptions": corrupt}
     block = budget_block(budget)
@@ -111,7 +110,6 @@ def autoattack(model: nn.Module, x: Array, y: Array, eps: float, norm: str = "Li
         The adversarial examples, float32 like x and on its device (the clean image where none is known), and the robust accuracy.
 
     Source: Croce and Hein 2020, arXiv 2003.01690.
-
     """
     artifacts = attack(model, x, y, "standard", budget={"norm": norm, "epsilon": eps})
     examples = artifacts.tensor("clean_inputs").clone()

@@ -101,7 +101,6 @@ def entry_of(
         functions: where a function without a module of its own is kept.
         written: further keys of the entry, which a default never contradicts.
         name: of the entry; the item's own where it is None.
-
     """
     where = f"{family}.{name}" if name else family
     written = written or {}

@@ -107,7 +107,6 @@ def write_evidence(path: Path, key: Path | None = None, benchmark: str | None = 
     Raises:
         UserError: A part of the run is missing, differs from what dvc.lock records, or was computed with other params than
             params.yaml has now.
-
     """
     if path.suffix != ".zip":
         raise UserError(f"--output: {path}: a pack is a .zip, for example {path.with_suffix('.zip')}")
@@ -236,7 +235,6 @@ def eval_results(run: Run, benchmark: str) -> str:
         benchmark: dataset id, owner/name; its eval.yaml names the tasks.
 
     Source: https://huggingface.co/docs/hub/eval-results.
-
     """
     rows: dict[str, dict[str, object]] = {}
     for number in _published(run):
@@ -323,7 +321,6 @@ def sign(content: bytes, key: Path) -> bytes:
 
     Raises:
         UserError: `key` is missing, has a passphrase, or is no Ed25519 key.
-
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization

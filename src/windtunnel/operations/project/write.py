@@ -195,7 +195,6 @@ class Removal:
         changed: files that init created and the user has changed; they stay.
         of_dvc: what `dvc init` made for this project at the root of the repository, where nothing else uses DVC, and files of CI.
         stays: everything else in the folder.
-
     """
 
     folder: Path

@@ -215,7 +215,6 @@ def core(samples: PageSamples, large: Mapping[str, object] | None = None) -> dic
     Args:
         samples: all of them.
         large: size and sources of the large pictures; None where the small ones show every pixel.
-
     """
     images = samples.base.images("clean_inputs")
     return {

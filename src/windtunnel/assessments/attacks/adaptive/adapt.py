@@ -58,7 +58,6 @@ def adapt(attack: AttackSetup, state: BestResults, launch: Launch) -> Outcome:
         attack: The entry; the runs that are chosen are added to its `runs`.
         state: Results so far of all samples; changed.
         launch: See `Launch`.
-
     """
     diagnosis = _diagnosed(attack, state)
     if diagnosis.is_cut:
@@ -221,7 +220,6 @@ def _draw_until_wrong(
         state: Results; changed.
         indices: int64 (n,), the samples.
         first: Examples (n, ...), logits (n, K) and distances (n,) of the lucky draws; they stay where every draw is right.
-
     """
     classifier, labels = attack.subject.classifier, attack.subject.dataset.targets[indices]
     right = classifier.criterion.is_correct(state.logits[indices], labels)

@@ -143,7 +143,6 @@ def diagnose(
         labels: int64 (n,), on the same device.
         epsilon: Size of a random change of the inputs, largest change of an element.
         seed: Of the global streams during the diagnosis.
-
     """
     with seeded(seed):
         return _Diagnosing(module, criterion, inputs[:SAMPLES], labels[:SAMPLES], epsilon).result()

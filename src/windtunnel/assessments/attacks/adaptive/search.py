@@ -112,7 +112,6 @@ def remedies_for(diagnosis: Diagnosis, epsilon: float, *, may_rewrite: bool) -> 
         diagnosis: The obstacles.
         epsilon: Largest change of an element, by which noise on the inputs is measured.
         may_rewrite: False where the user's own stand-in gives the derivative (`adapt`).
-
     """
     if not diagnosis.obstacles:
         return []

@@ -505,7 +505,6 @@ def unpacked_call(name: str, inputs: Tensor, packed: Any) -> Tensor:
         name: Of the operator.
         inputs: float (n, ...).
         packed: Its weights, as torch packs them.
-
     """
     weight, bias = packed.unpack()
     weight = weight.dequantize() if weight.is_quantized else weight

@@ -18,7 +18,6 @@ def with_operations(module: nn.Module, inputs: Tensor) -> nn.Module:
     Args:
         module: Any model, logits (n, K) of inputs; returned as it is if it has no program, or one that torch cannot convert.
         inputs: float32 (n, C, H, W), at least one sample.
-
     """
     if not any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
         return module

@@ -163,7 +163,6 @@ class CyclePGD(torchattacks.PGD):  # type: ignore[misc]  # torchattacks has no t
     Attributes:
         gradients: how many gradients of single samples the last call computed.
         loss: from logits (B, K) and labels (B,) to the sum over the samples of what is maximised, ().
-
     """
 
     gradients = 0
@@ -175,7 +174,6 @@ class CyclePGD(torchattacks.PGD):  # type: ignore[misc]  # torchattacks has no t
         Args:
             images: float32 (B, C, H, W) in [0, 1].
             labels: int64 (B,); in targeted mode the target classes.
-
         """
         images, labels = images.clone().detach().to(self.device), labels.clone().detach().to(self.device)
         sign = -1 if self.targeted else 1

@@ -412,7 +412,6 @@ def smooth_lines(smooth: Smooth, low: Tensor, up: Tensor, error: Tensor | float 
         low: float64, lower ends of the intervals.
         up: float64, upper ends.
         error: By how much the input may be off beyond its interval, at least 0; of a shape that fits `low`.
-
     """
     slopes_of = _slopes_of_staircase if isinstance(smooth, Staircase) else _slopes_of_curve
     ends = ((low - error).flatten().split(_PART), (up + error).flatten().split(_PART))

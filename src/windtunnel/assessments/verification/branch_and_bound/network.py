@@ -365,7 +365,6 @@ class Network:
         Args:
             low: Of each layer float64 (n, size), lower bounds of its inputs in the regions where the new network is to hold.
             up: Of each layer float64 (n, size), upper bounds.
-
         """
         stairs = list[Stairs | None]()
         for layer, least, most in zip(self.layers, low, up, strict=True):

@@ -223,7 +223,6 @@ class FormNetwork:
 
         Returns:
             Lower bounds (B,), and the slopes (B, P) of the margin with the least bound in each symbol, of the relaxed network.
-
         """
         steps, windows = self._steps_in(window)
         values: dict[fx.Node, AffineForm] = {}
@@ -296,7 +295,6 @@ class FormNetwork:
 
         Returns:
             Lower bounds (B, K - 1), and the slopes (B, P, K - 1) of the margins in each symbol.
-
         """
         leaves, errors = [form.centre.clone().requires_grad_()], [form.radius]
         values: dict[fx.Node, Tensor] = {}

@@ -68,7 +68,6 @@ def envelope(transformation: Transformation, image: Tensor, low: Tensor, high: T
 
     Returns:
         A form (B, C, H, W) whose symbols are the P parameters, each from -1 at `low` to 1 at `high`.
-
     """
     names = list(transformation.names)
     middle, half = (low + high) / 2, (high - low) / 2
@@ -301,7 +300,6 @@ def _ranges(
 
     Returns:
         Three intervals (B, C, H, W).
-
     """
     images = image.expand(len(row.low), *image.shape)
     top, left = row.low.floor(), column.low.floor()

@@ -34,7 +34,6 @@ class Window:
 
         Returns:
             (B m, C, *other.size).
-
         """
         if other is self:
             return values

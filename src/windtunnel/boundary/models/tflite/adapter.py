@@ -60,7 +60,6 @@ class TfliteModule(nn.Module):
         content: the file.
         name: what the user calls it.
         stretches: True if inputs in [0, 1] are stretched over the range that an integer input can hold.
-
     """
 
     def __init__(self, content: bytes, name: str, *, stretches: bool) -> None:
