@@ -5,17 +5,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader
-
 from windtunnel.boundary.discovery import samples, walk, weights
 from windtunnel.boundary.discovery.architecture import factories
 from windtunnel.boundary.discovery.samples import SampleFiles
 from windtunnel.boundary.discovery.walk import Files, files_below, read_or_skip
 from windtunnel.boundary.discovery.weights import Weights
 from windtunnel.boundary.files import is_file, path_text
-from windtunnel.boundary.text import read_yaml, yaml_text
+from windtunnel.boundary.text import read_yaml
 from windtunnel.core.errors import UserError
 from windtunnel.core.references import repository
+from windtunnel.operations.project.graph import template, yaml_flow, yaml_scalar
 from windtunnel.params.data import MAX_SIDE
 from windtunnel.registry.plugins import library_of
 
@@ -122,19 +121,12 @@ class Choice:
 
 def params_text(choice: Choice, up: Path) -> str:
     """params.yaml for a choice; `up` leads from the project's folder to where the paths of the choice begin."""
-    template = Environment(
-        loader=PackageLoader("windtunnel.operations.project"),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    ).get_template("params.yaml")
     model, data = choice.model, choice.data
     grey = data is not None and data.channels == 1 and (data.side is None or max(data.side) <= _DIGITS)
     side = choice.resize or (data.side if data else None)
-    return template.render(
-        data=[(key, _scalar(value)) for key, value in _data(choice, up).items()],
-        model=[(key, _scalar(value)) for key, value in _model(choice, up).items()],
+    return template("params.yaml").render(
+        data=[(key, yaml_scalar(value)) for key, value in _data(choice, up).items()],
+        model=[(key, yaml_scalar(value)) for key, value in _model(choice, up).items()],
         gradients=model is None or model.source not in {"function", "tflite"},
         n=200,
         epsilon="0.1" if grey else "8/255",
@@ -142,8 +134,8 @@ def params_text(choice: Choice, up: Path) -> str:
         torchattacks=library_of("torchattacks", "attacks").is_installed,
         bounds=model is not None and 0 < model.size <= _SMALL and library_of("auto-LiRPA", "verification").is_installed,
         upsample=side is not None and min(side) < _SMALLEST,
-        title=_scalar(f"Robustness of {choice.experiment}"),
-        tracking=_flow({"experiment": choice.experiment, **({"uri": choice.store} if choice.store else {})}),
+        title=yaml_scalar(f"Robustness of {choice.experiment}"),
+        tracking=yaml_flow({"experiment": choice.experiment, **({"uri": choice.store} if choice.store else {})}),
     )
 
 
@@ -211,12 +203,3 @@ def _model(choice: Choice, up: Path) -> dict[str, object]:
 
 def _below(up: Path, path: Path) -> str:
     return path.as_posix() if path.is_absolute() else Path(os.path.normpath(up / path)).as_posix()
-
-
-def _scalar(value: object) -> str:
-    """Return a value as YAML writes it on one line."""
-    return _flow(value) if isinstance(value, dict) else _flow([value])[1:-1]
-
-
-def _flow(value: object) -> str:
-    return yaml_text(value, plain=True, default_flow_style=True, width=10_000).strip()
