@@ -11,6 +11,7 @@ import pytest
 
 from windtunnel.operations import experiments
 from windtunnel.operations.experiments import Experiment, run_experiments
+from windtunnel.runtime.shutdown import end_left_behind
 
 # As DVC starts its queue workers: in a session of their own, their parent gone.
 STARTER = """
@@ -46,6 +47,29 @@ def test_a_signal_ends_daemons_and_nobody_else_s_processes(number):
     finally:
         other.kill()
         process.kill()
+
+
+def test_the_next_command_ends_the_daemons_of_a_killed_one_and_nobody_else_s(tmp_path):
+    """SIGKILL lets a sweep end nothing: DVC's queue worker would hold DVC's lock against the next sweep."""
+
+    def started() -> tuple[subprocess.Popen[str], psutil.Process]:
+        process = subprocess.Popen([sys.executable, "-c", COMMAND], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+        assert process.stdout is not None
+        return process, psutil.Process(int(process.stdout.readline()))
+
+    unmarked = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], cwd=tmp_path)
+    (killed, left), (alive, working) = started(), started()
+    try:
+        killed.kill()
+        killed.wait()
+        assert end_left_behind(tmp_path / "elsewhere") == 0
+        assert end_left_behind(tmp_path) == 1
+        assert psutil.wait_procs([left], timeout=5)[1] == []
+        assert working.is_running()
+        assert unmarked.poll() is None
+    finally:
+        for process in (alive, unmarked, working):
+            process.kill()
 
 
 def test_a_sweep_drops_what_an_ended_one_has_left_in_the_queue_and_starts_with_the_mark(monkeypatch):

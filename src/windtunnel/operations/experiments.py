@@ -14,7 +14,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.evaluation.validate import validate
 from windtunnel.operations.revisions import experiments as kept_experiments
 from windtunnel.records.layout import PARAMS_FILE
-from windtunnel.runtime.shutdown import marked_environment
+from windtunnel.runtime.shutdown import end_left_behind, marked_environment
 
 MOST_EXPERIMENTS = 1000  # of one sweep: each is validated first, and a run of the pipeline
 
@@ -60,6 +60,7 @@ def run_experiments(experiments: Sequence[Experiment], jobs: int) -> list[str]:
     own output goes to stderr. Raises UserError where DVC refuses, or where something else is queued already.
     """
     names = {experiment.name for experiment in experiments}
+    end_left_behind(Path.cwd())  # a killed sweep leaves DVC's queue worker, which holds DVC's lock
     queued = _queued()
     if other := [name for name in queued if name not in names]:
         raise UserError(
@@ -97,16 +98,23 @@ def _queued() -> list[str]:
 
 
 def _drop_orphans() -> None:
-    """Drop what DVC's queue lists as running although no worker is left, as after a kill: DVC would wait for it for ever."""
+    """Drop what DVC's queue lists as running although no worker is left, as after a kill: DVC would wait for it for ever.
+
+    Raises UserError where a worker is left that no killed sweep has started.
+    """
     from dvc.repo import Repo
 
     with Repo() as repo:
         queue = repo.experiments.celery_queue
         tasks = queue.celery.iter_processed()
         orphans = [task for task in tasks if not queue.celery.AsyncResult(task.headers["id"]).ready()]
-        if orphans and not queue.worker_status():
-            for task in orphans:
-                queue.celery.purge(task.delivery_tag)
+        if orphans and queue.worker_status():
+            raise UserError(
+                f"sweep: {len(orphans)} experiments of DVC's queue are running; wait for them (dvc queue status), or end them: "
+                f"dvc queue stop --kill"
+            )
+        for task in orphans:
+            queue.celery.purge(task.delivery_tag)
 
 
 def _dvc(*arguments: str) -> None:

@@ -282,7 +282,7 @@ class Entry(Block):
     batch_size: PositiveInt = key(128, "samples that are worked on together")
     storage: Storage | None = key(None, "of this entry alone; the global storage where absent")
     show_sample_names: bool = key(True, "figures name the samples; else they number them")
-    visualisers: list[str | dict[str, dict[str, Value]]] | None = key(
+    visualisers: list[str | Annotated[dict[str, dict[str, Value]], Field(min_length=1, max_length=1)]] | None = key(
         None, "names, or {name: {option: value}}; the kind's defaults where absent"
     )
 

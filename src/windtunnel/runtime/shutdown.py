@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING
 
@@ -249,13 +250,30 @@ def marked_environment() -> dict[str, str]:
     return {**os.environ, _MARK: _Ending.mark}
 
 
-def _is_marked(process: psutil.Process) -> bool:
+def end_left_behind(folder: Path) -> int:
+    """End the daemons in `folder` whose command, `marked_environment` its own, was killed; return how many there were."""
+    import psutil
+
+    left = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError, ValueError):
+            if (mark := _mark_of(process)) and Path(process.cwd()).is_relative_to(folder.resolve()):
+                starter, _, since = mark.partition("-")
+                # A process younger than the mark only has the number of the starter.
+                if not psutil.pid_exists(int(starter)) or psutil.Process(int(starter)).create_time() * 1e9 > int(since):
+                    left.append(process)
+    _end(left)
+    return len(left)
+
+
+def _mark_of(process: psutil.Process) -> str:
+    """Return the mark of the command that started a process, or an empty string."""
     import psutil
 
     try:
-        return bool(process.pid != os.getpid() and process.environ().get(_MARK) == _Ending.mark)
+        return str(process.environ().get(_MARK, ""))
     except (psutil.Error, OSError):  # of another user, or gone
-        return False
+        return ""
 
 
 def _end_children() -> None:
@@ -264,15 +282,20 @@ def _end_children() -> None:
 
         children = psutil.Process().children(recursive=True)
         if _Ending.mark is not None:
-            children += [
-                process for process in psutil.process_iter() if process not in children and _is_marked(process)
-            ]
-        for child in children:
-            with contextlib.suppress(psutil.Error):
-                child.terminate()
-        for child in psutil.wait_procs(children, timeout=2)[1]:
-            with contextlib.suppress(psutil.Error):
-                child.kill()
+            ours = [p for p in psutil.process_iter() if p.pid != os.getpid() and _mark_of(p) == _Ending.mark]
+            children = list({*children, *ours})
+        _end(children)
+
+
+def _end(processes: list[psutil.Process]) -> None:
+    import psutil
+
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
+    for process in psutil.wait_procs(processes, timeout=2)[1]:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
 
 
 def end_with_dvc() -> None:
