@@ -516,6 +516,32 @@ def test_a_model_without_gradients_is_attacked_by_queries(
 
 
 @pytest.mark.usefixtures("cheap_standard")
+def test_a_model_that_normalises_over_its_batch_is_broken_in_any_batch(digits_subject: Subject) -> None:
+    """What is counted as broken is wrong beside other samples too: all together, and each half among clean samples."""
+    with seeded(0):
+        hidden = _hidden(lambda inner: nn.Sequential(_StuckNorm(1), inner), digits_subject, 16)
+    standard = attacks.assess("it", AttackEntry(library="windtunnel", algorithm="standard"), BUDGET, hidden)
+    adaptive = _attacked(hidden, passes=1500)
+    assert _right_in_batches(hidden, adaptive) < _right_in_batches(hidden, standard) - 0.1
+    assert any("over batches" in run for run in adaptive.kwargs["runs"])
+    assert adaptive.metrics["adversarial_accuracy"] <= standard.metrics["adversarial_accuracy"]
+
+
+def _right_in_batches(subject: Subject, result: AssessmentResult) -> float:
+    examples, clean, labels = result.data["perturbed_inputs"], subject.dataset.inputs, subject.dataset.targets
+    halves = torch.arange(len(clean)) % 2 == 0
+    batches = [
+        (examples, halves | True),
+        *((torch.where(h.view(-1, 1, 1, 1), examples, clean), h) for h in (halves, ~halves)),
+    ]
+    right = [
+        (subject.classifier.predict(batch) == labels)[chosen] & subject.clean_correct[chosen]
+        for batch, chosen in batches
+    ]
+    return float(torch.cat(right).double().mean())
+
+
+@pytest.mark.usefixtures("cheap_standard")
 def test_no_boundary_is_walked_where_answers_change(digits_subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     """The walk starts from points that must stay misclassified, which those of another batch do not; the library raises."""
     monkeypatch.setattr(adapt, "STUDENT_ABOVE", -1.0)

@@ -197,9 +197,12 @@ class PreparedAttack(AttackSetup):
         """Perturb one batch with the library and count the passes; all tensors (n, ...)."""
         searched = self.model
         if run.remedy is not None:
-            from windtunnel.assessments.attacks.adaptive.surrogates import Remedied
+            from windtunnel.assessments.attacks.adaptive.surrogates import AmongNeighbours, Remedied
 
             searched = Remedied(searched, run.remedy, self.students[0] if run.remedy.student else None)
+            if run.remedy.has_neighbours:
+                clean = self.subject.dataset.inputs[: self.entry.batch_size].to(self.subject.classifier.device)
+                searched = AmongNeighbours(searched, clean)
         counted = CountedModel(searched)
         adapter = adapter_of(run.row.algorithm.library)
         with seeded(batch.seed):

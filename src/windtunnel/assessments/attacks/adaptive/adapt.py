@@ -15,6 +15,7 @@ from windtunnel.assessments.attacks.adaptive.search import (
     CHANGING,
     DEEPER,
     DEEPER_STEPS,
+    DRAWN,
     STUDENTS,
     Configuration,
     Outcome,
@@ -27,6 +28,7 @@ from windtunnel.assessments.attacks.adaptive.search import (
     remedies_for,
 )
 from windtunnel.assessments.attacks.adaptive.surrogates import (
+    AmongNeighbours,
     FreshCopies,
     GradientRemedy,
     MeanOfProbabilities,
@@ -86,7 +88,7 @@ def adapted_run(where: str, configuration: Configuration, budget: PerturbationBu
 
 def _search(attack: AttackSetup, diagnosis: Diagnosis, state: BestResults, launch: Launch) -> list[str]:
     """Attack with the remedies; return the reasons of those under which the model raises."""
-    judge, is_random = _judge(attack.subject.classifier, diagnosis), diagnosis.has(ObstacleKind.RANDOM)
+    judge, is_random = _judge(attack, diagnosis), diagnosis.has(*DRAWN)
     unbroken, lucky = state.living, torch.zeros(0, dtype=torch.int64)
     if judge is not attack.subject.classifier:
         lucky = _unconfirmed(attack, state, judge)
@@ -191,8 +193,12 @@ def _with_weak_gradients(diagnosis: Diagnosis, state: BestResults, runs: list[Pl
     return replace(diagnosis, obstacles=(*diagnosis.obstacles, weak))
 
 
-def _judge(classifier: Classifier, diagnosis: Diagnosis) -> Classifier:
-    """Return the model as it counts: the mean of fresh draws of a random model, a fresh copy of one that keeps state."""
+def _judge(attack: AttackSetup, diagnosis: Diagnosis) -> Classifier:
+    """Return the model as it counts: the mean of fresh draws or of batches, a fresh copy of one that keeps state."""
+    classifier = attack.subject.classifier
+    if diagnosis.has(ObstacleKind.BATCH):
+        clean = attack.subject.dataset.inputs[: attack.entry.batch_size].to(classifier.device)
+        return replace(classifier, module=AmongNeighbours(classifier.module, clean, DRAWS))
     if diagnosis.has(ObstacleKind.RANDOM):
         return replace(classifier, module=MeanOfProbabilities(classifier.module, DRAWS))
     if diagnosis.has(ObstacleKind.STATE):

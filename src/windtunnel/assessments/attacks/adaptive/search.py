@@ -90,8 +90,10 @@ class Configuration:
         return 2 * self.steps * self.restarts * targets * self.remedy.calls
 
 
+# The answer to a sample is a mean over draws, or over batches.
+DRAWN = (ObstacleKind.RANDOM, ObstacleKind.BATCH)
 # Models whose answers change between calls have no boundary to walk along.
-CHANGING = (ObstacleKind.RANDOM, ObstacleKind.STATE, ObstacleKind.BATCH)
+CHANGING = (*DRAWN, ObstacleKind.STATE)
 # Where neither a remedy nor a student breaks half of the compared samples: a walk along the boundary, by the classes alone.
 BOUNDARY = Configuration(GradientRemedy("boundary search"), _BOUNDARY, "", 10, library="foolbox")
 
@@ -120,6 +122,7 @@ def remedies_for(diagnosis: Diagnosis, epsilon: float, *, may_rewrite: bool) -> 
         "the model's own gradient",
         draws=diagnosis.draws,
         is_fresh=diagnosis.has(ObstacleKind.STATE),
+        has_neighbours=diagnosis.has(ObstacleKind.BATCH),
         scale=DESIRED_MARGIN / max(diagnosis.margin, 1e-30) if is_rescaled else 1.0,
     )
     remedies = [replace(base, name=_named(base))] if _named(base) != base.name else []
@@ -159,6 +162,7 @@ def remedies_for(diagnosis: Diagnosis, epsilon: float, *, may_rewrite: bool) -> 
 def _named(base: GradientRemedy) -> str:
     parts = [
         *([f"mean gradient over {base.draws} draws"] if base.draws > 1 else []),
+        *(["mean gradient over batches"] if base.has_neighbours else []),
         *(["rescaled logits"] if base.scale != 1.0 else []),
         *(["a fresh copy for each call"] if base.is_fresh else []),
     ]

@@ -72,7 +72,7 @@ class GradientRemedy:
     calls (EOT). noise: the mean over draws of the input within so much of it. is_fresh: every call is of a fresh copy. scale:
     factor of the logits. student: "gradient" where the derivative of a distilled student is taken, "logits" where the student
     is attacked in place of the model (transfer). directions: the derivative is measured along so many random directions, by
-    calls at `noise` to both sides. is_cut: no gradient at all.
+    calls at `noise` to both sides. has_neighbours: the mean over other samples in the batch. is_cut: no gradient at all.
     """
 
     name: str
@@ -90,12 +90,14 @@ class GradientRemedy:
     scale: float = 1.0
     student: str = ""
     directions: int = 0
+    has_neighbours: bool = False
     is_cut: bool = False
 
     @property
     def calls(self) -> int:
         """Number of calls of the model, forwards and backwards, that one gradient takes."""
-        return self.directions + 1 if self.directions else self.draws + (self.noise > 0)
+        calls = self.directions + 1 if self.directions else self.draws + (self.noise > 0)
+        return calls * NEIGHBOURHOODS * 3 // 2 if self.has_neighbours else calls
 
     @property
     def rewrites(self) -> bool:
@@ -202,6 +204,30 @@ class MeanOfProbabilities(MeanOverDraws):
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits, (n, K)."""
         return mean_of([self.model(x) for _ in range(self.draws)])
+
+
+NEIGHBOURHOODS = 4  # batches over which a gradient is averaged, where an answer depends on the batch
+
+
+class AmongNeighbours(MeanOverDraws):
+    """A model whose answer to a sample depends on its batch, as it counts: the logarithm of its mean probabilities.
+
+    The mean is over `draws` batches: the samples in random order, in every second batch among as many of the `clean` ones.
+    """
+
+    def __init__(self, model: nn.Module, clean: Tensor, draws: int = NEIGHBOURHOODS) -> None:
+        super().__init__(model, draws)
+        self.clean = clean
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits, (n, K)."""
+        return mean_of([self._beside(x, len(x) * (draw % 2)) for draw in range(self.draws)])
+
+    def _beside(self, x: Tensor, count: int) -> Tensor:
+        batch = torch.cat([x, self.clean[torch.randperm(len(self.clean))[:count].to(x.device)]])
+        order = torch.randperm(len(batch), device=x.device)
+        logits: Tensor = self.model(batch[order])
+        return logits[order.argsort()[: len(x)]]
 
 
 class FreshCopies(nn.Module):
