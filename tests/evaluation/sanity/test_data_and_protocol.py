@@ -59,6 +59,7 @@ COPIES = {
     "small noise": lambda x: (x + 0.03 * torch.randn(x.shape, generator=NOISE)).clamp(0, 1),
     "a grey level more": lambda x: (x + 1 / 255).clamp(0, 1),
     "shifted by a pixel": lambda x: x.roll(1, 3),
+    "mirrored": lambda x: x.flip(3),
     "shifted down and left, with noise": lambda x: (
         x.roll((1, -1), (2, 3)) + 0.01 * torch.randn(x.shape, generator=NOISE)
     ),

@@ -11,9 +11,10 @@ import torch
 
 from benchmarks.gallery.case import params_of, run_in
 from windtunnel.boundary.models.backends import PredictFunction
-from windtunnel.core.contracts import Norm
+from windtunnel.core.contracts import Norm, Verdict
+from windtunnel.core.dataset import Dataset
 from windtunnel.core.distances import distance, within
-from windtunnel.core.subject import Subject
+from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.sanity.assess import result_of
 from windtunnel.evaluation.sanity.check import Severity, Status
 from windtunnel.evaluation.sanity.evidence import Evidence
@@ -93,6 +94,35 @@ def test_a_python_function_gets_half_of_the_queries_from_the_witness(mlp_subject
     assert 0 < module.queries_asked - before <= 300
 
 
+def test_fifteen_points_too_many_of_many_samples_are_hard(
+    linear_subject: Subject, digits: tuple[Dataset, Dataset], tmp_path: Path
+) -> None:
+    run = {
+        "budget": {"norm": "Linf", "epsilon": 0.05},
+        "attacks": {"fgsm": {"library": "torchattacks", "algorithm": "FGSM"}},
+    }
+    many = subject_of(linear_subject.classifier, digits[1].subset(torch.arange(600)))
+    evidence = run_in(tmp_path, many, params_of(run))
+    attack = evidence.assessments[0]
+    n, broken = len(evidence.ids), attack.succeeded.nonzero().flatten()
+    data = {
+        key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in attack.artifacts.data.items()
+    }
+    for seed in range(3):
+        chosen = broken[torch.randperm(len(broken), generator=torch.Generator().manual_seed(seed))[: int(0.15 * n)]]
+        for key, clean in (("perturbed_inputs", "clean_inputs"), ("perturbed_predictions", "clean_predictions")):
+            data[key] = attack.artifacts.data[key].clone()
+            data[key][chosen] = attack.artifacts.data[clean][chosen]
+        data["verdicts"] = attack.artifacts.data["verdicts"].clone()
+        data["verdicts"][chosen] = int(Verdict.ATTACK_FAILED)
+        weakened = replace(attack, artifacts=replace(attack.artifacts, data=dict(data)))
+        of_run = replace(evidence, assessments=(weakened,), notes={})
+        assert look(of_run).severity is Severity.HARD
+        (testimony,) = of_run.notes["witness"]
+        assert testimony.in_full < len(testimony.indices) < int(testimony.claim.survived.sum())
+        assert int(testimony.result.passes.sum()) <= 4000
+
+
 @pytest.mark.parametrize(
     ("broken", "tried", "survivors", "at_least"), [(0, 20, 60, 0), (14, 50, 50, 14), (20, 20, 20, 20), (1, 1, 1, 1)]
 )
@@ -104,7 +134,16 @@ def test_the_lower_bound_is_exact_where_every_survivor_was_tried(
 
 def test_the_lower_bound_holds_in_nineteen_of_twenty_draws() -> None:
     generator = np.random.default_rng(0)
-    survivors, breakable, tried = 100, 30, 20
+    survivors, breakable, tried, further = 100, 30, 20, 30
     draws = generator.hypergeometric(breakable, survivors - breakable, tried, 2000)
     too_high = np.mean([fewest_breakable(int(k), tried, survivors) > breakable for k in draws])
     assert too_high <= 0.05
+    beyond = generator.hypergeometric(breakable - draws, survivors - tried - breakable + draws, further)
+    bounds = [
+        max(
+            fewest_breakable(int(k), tried, survivors, 0.025),
+            fewest_breakable(int(k + m), tried + further, survivors, 0.025),
+        )
+        for k, m in zip(draws, beyond, strict=True)
+    ]
+    assert np.mean(np.array(bounds) > breakable) <= 0.05

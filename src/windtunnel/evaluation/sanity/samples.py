@@ -18,11 +18,11 @@ NEIGHBOURS = 5
 NEAR = 10_000 * 784  # values that are compared with others at once: 10,000 small images
 SUSPECTS = 2000  # samples that are compared with all others: of any number, so that time grows as the samples do
 CHANCE = 0.001  # below it a class without a sample is no accident of the draw
-# Of copies but for noise, a grey level or a shift by a pixel.
+# Of copies but for noise, a grey level, a shift by a pixel or left and right exchanged.
 FINE, COARSE = 32, 8  # pixels a side: of images that are compared, and of those that candidates are searched by
 SHIFTS = tuple((down, right) for down in (-1, 0, 1) for right in (-1, 0, 1))
 CANDIDATES = 3  # nearest coarse images of a query that are compared at FINE
-COMPARED = 64  # at a time: 64 x 9 shifts x 10,000 distances are 23 MB
+COMPARED = 64  # at a time: 64 x 10 moves x 10,000 distances are 23 MB
 ALIKE = 0.1  # of the contrast of the image; docs/sanity.md has what this finds in honest data
 NOISY = 0.6  # of the contrast, where the difference is noise without structure
 WHITE = 0.12  # largest correlation of neighbouring pixels of noise
@@ -61,7 +61,7 @@ def no_sample_twice(evidence: Evidence, limit: float) -> CheckResult:
     """Ten copies of an image are one observation; an interval that counts ten is too narrow by a factor of three.
 
     The share of samples whose input another sample before it has, bit by bit; of at most 2,000 images also but for small noise,
-    a grey level or a shift by a pixel (compared at 32 pixels a side at most).
+    a grey level, a shift by a pixel or left and right exchanged (compared at 32 pixels a side at most).
     """
     data = evidence.data
     groups = _groups(data.inputs)
@@ -79,7 +79,7 @@ def no_sample_twice(evidence: Evidence, limit: float) -> CheckResult:
     pairs = [f"{evidence.ids[i]} of {evidence.ids[int(first[i])]}" for i in copied.nonzero().flatten()[:3].tolist()]
     reason = (
         f"{int(exact.sum())} samples are equal to others and {int(near.sum())} of {len(compared)} differ from others by noise, "
-        f"a grey level or a shifted pixel alone ({', '.join(pairs)}): intervals are too narrow"
+        f"a grey level, a shifted pixel or a mirror alone ({', '.join(pairs)}): intervals are too narrow"
     )
     return CheckResult(value > limit, value, n=len(groups), samples=evidence.named(copied), reason=reason)
 
@@ -269,8 +269,8 @@ def _are_copies(first: Tensor, other: Tensor) -> Tensor:
 def copies(inputs: Tensor, indices: Tensor, known_images: Tensor, *, earlier: bool = False) -> Tensor:
     """Find the image of `known_images` that each of `inputs[indices]` is a copy of.
 
-    Each image is moved by a pixel in every direction. The nearest of COARSE pixels a side over all these are the candidates, which
-    are compared with it at FINE pixels, less the means and a border of one pixel.
+    Each image is mirrored, and moved by a pixel in every direction. The nearest of COARSE pixels a side over all these are the
+    candidates, which are compared with it at FINE pixels, less the means and a border of one pixel.
 
     Args:
         inputs: float32 (N, C, H, W), read COMPARED at a time.
@@ -286,16 +286,17 @@ def copies(inputs: Tensor, indices: Tensor, known_images: Tensor, *, earlier: bo
     can_shift = min(known_images.shape[2:]) > 2
     border = slice(1, -1) if can_shift else slice(None)
     for rows in torch.arange(len(indices)).split(COMPARED):
-        shifted = (inputs[indices[rows]].roll(offset, (2, 3)) for offset in (SHIFTS if can_shift else ((0, 0),)))
-        images = torch.stack([fine_images(moved) for moved in shifted], 1)
+        queries = inputs[indices[rows]]
+        shifted = [queries.roll(offset, (2, 3)) for offset in (SHIFTS if can_shift else ((0, 0),))]
+        images = torch.stack([fine_images(moved) for moved in (*shifted, queries.flip(3))], 1)
         distances = torch.cdist(_coarse(images.flatten(0, 1)), coarse).view(len(rows), images.shape[1], -1)
         if earlier:
             later = torch.arange(len(known_images)) >= indices[rows, None]
             distances.masked_fill_(later[:, None], torch.inf)
-        nearest, shifts = distances.min(1)
+        nearest, moves = distances.min(1)
         values, candidates = nearest.topk(min(CANDIDATES, len(known_images)), largest=False)
         for value, candidate in zip(values.T.flip(0), candidates.T.flip(0), strict=True):
-            moved = images[torch.arange(len(rows)), shifts.gather(1, candidate[:, None]).squeeze(1)]
+            moved = images[torch.arange(len(rows)), moves.gather(1, candidate[:, None]).squeeze(1)]
             pair = (moved[..., border, border], known_images[candidate][..., border, border])
             is_copy = _are_copies(*pair) & value.isfinite()
             originals[rows[is_copy]] = candidate[is_copy]

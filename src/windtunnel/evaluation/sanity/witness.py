@@ -26,7 +26,14 @@ from windtunnel.evaluation.witness.balls import Ball
 from windtunnel.evaluation.witness.inner import PASSES as INNER_PASSES
 from windtunnel.evaluation.witness.inner import inner_classifier
 from windtunnel.evaluation.witness.parameters import search_parameters
-from windtunnel.evaluation.witness.search import Target, WitnessResult, search, train_student, witness_passes
+from windtunnel.evaluation.witness.search import (
+    SHORT_PASSES,
+    Target,
+    WitnessResult,
+    search,
+    train_student,
+    witness_passes,
+)
 from windtunnel.records.regions import PerturbationBall
 from windtunnel.records.result import Tensors
 
@@ -34,8 +41,11 @@ CHECK = "D15"
 NOT_VALID = 0.1  # share of the attacked samples: a worst case that is off by more is not valid
 FEWEST_SAMPLES = 20
 PASSES_FOR_A_SAMPLE = 62  # that the first methods need; more samples are tried where there are passes for them
+PASSES_OF_SHORT_SEARCH = SHORT_PASSES + 2  # some are left for the other methods
+MOST_SHORTLY = 500  # samples: a share of them is known to 2 points
 KNOWN = 500  # samples of each split that others are moved towards
 KEPT = 10  # examples of each budget that are stored
+ERROR = 0.05  # chance that a lower bound of the witness is too high, at most
 _ROUNDING = 1e-5  # of the largest logit: an example of a certified sample needs a larger margin
 
 
@@ -63,11 +73,17 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Testimony:
-    """Result of the witness for one claim: `indices` int64 (n,) of the samples that it tried, and its search of them."""
+    """Result of the witness for one claim: `indices` int64 (n,) of the samples that it tried, and its search of them.
+
+    in_full: how many of them, at the front, every method was tried on. bounds: number of bounds that were planned, 2 where
+    the first method may be tried on more samples; they share the error of 5 %.
+    """
 
     claim: Claim
     indices: Tensor
     result: WitnessResult
+    in_full: int
+    bounds: int
 
     @property
     def certified(self) -> Tensor:
@@ -87,19 +103,24 @@ class Testimony:
     @property
     def share(self) -> float:
         """Estimate of the share of the attacked samples that survived and can be broken."""
-        survived = int(self.claim.survived.sum())
-        return int(self.missed.sum()) / self.tried * survived / self.claim.attacked if self.tried else 0.0
+        survived, tried = int(self.claim.survived.sum()), int((~self.certified)[: self.in_full].sum())
+        return int(self.missed[: self.in_full].sum()) / tried * survived / self.claim.attacked if tried else 0.0
 
     @property
     def lower_bound(self) -> float:
-        """Lower 95 % bound of `share`; the share itself where every survivor was tried."""
+        """Lower 95 % bound of `share`; the share itself where every survivor was tried.
+
+        The larger of two bounds: of the samples that every method was tried on, and of all that the first was.
+        """
         if not self.tried:
             return 0.0
-        survivors = int(self.claim.survived.sum())
-        return fewest_breakable(int(self.missed.sum()), self.tried, survivors) / self.claim.attacked
+        survivors, alpha = int(self.claim.survived.sum()), ERROR / self.bounds
+        ends = {self.in_full, len(self.indices)}
+        counts = [(int(self.missed[:end].sum()), int((~self.certified)[:end].sum())) for end in ends]
+        return max(fewest_breakable(*count, survivors, alpha) for count in counts) / self.claim.attacked
 
 
-def fewest_breakable(broken: int, tried: int, survivors: int, alpha: float = 0.05) -> int:
+def fewest_breakable(broken: int, tried: int, survivors: int, alpha: float = ERROR) -> int:
     """Lower bound, at confidence 1 - alpha, of how many of `survivors` can be broken, `broken` of `tried` drawn at random having been."""
     numbers = np.arange(broken, survivors - (tried - broken) + 1)
     likely = hypergeom.sf(broken - 1, survivors, numbers, tried) > alpha
@@ -176,7 +197,11 @@ def _testimonies(evidence: Evidence) -> list[Testimony]:
         testimonies_found = []
         for number, claim in enumerate(claims):
             share, epsilon = passes_left // (len(claims) - number), claim.region.epsilon
-            indices = _drawn(claim, max(FEWEST_SAMPLES, share // PASSES_FOR_A_SAMPLE), seed)
+            in_full = max(FEWEST_SAMPLES, share // PASSES_FOR_A_SAMPLE)
+            is_wide = gradients and not random_model and not claim.region.transformation
+            shortly = min(share // PASSES_OF_SHORT_SEARCH, MOST_SHORTLY) if is_wide else 0
+            indices = _drawn(claim, max(in_full, shortly), seed)
+            bounds = 1 if len(indices) <= in_full else 2
             inputs, labels = evidence.data.inputs[indices], evidence.data.targets[indices]
             seeds = [derive_seed(seed, "witness", claim.words, name) for name in evidence.named(indices)]
             if transformation := claim.region.transformation:
@@ -184,11 +209,12 @@ def _testimonies(evidence: Evidence) -> list[Testimony]:
             else:
                 ball = Ball(claim.region.norm, epsilon, *evidence.data.value_range)
                 target = Target(classifier, ball, gradients, random_model, student, inner, *known_samples)
-                result = search(target, inputs, labels, seeds, share)
+                result = search(target, inputs, labels, seeds, share, in_full)
                 reached = result.passes > 0
-                indices, result = indices[reached], result.at(reached)
+                in_full = int(reached[:in_full].sum())
+                indices, result = indices[: len(reached)][reached], result.at(reached)
             passes_left -= int(result.passes.sum())
-            testimonies_found.append(Testimony(claim, indices, result))
+            testimonies_found.append(Testimony(claim, indices, result, in_full, bounds))
     return testimonies_found
 
 
@@ -233,10 +259,11 @@ def witness_finds_nothing(evidence: Evidence, limit: float) -> CheckResult:
     At every other budget a random part of the samples that survived, and of those that are certified, is attacked: with gradients of the
     margin and of cross entropy where the model has any, by random search, towards the nearest samples of other classes, with examples
     made on a surrogate (`sanity.surrogate`, or a small student of the model), and with gradients of the network inside the model, past
-    a purifier, a detector or rounding around it. It makes at most a fifth of the passes of the run's attacks, or 20 x 200 where that is
-    more; `sanity.queries` bounds what a Python function is asked. WARN where the lower 95 % bound of (share of the tried samples that it
-    broke x share that survived) is above the threshold, HARD above 10 points, and HARD for any certified sample that it breaks. Where
-    only attacks that minimise the distance worked at a budget other than the run's own it is WARN: they report distances. The examples
+    a purifier, a detector or rounding around it. Where the first of these breaks some samples, it is tried on more. It makes at most a
+    fifth of the passes of the run's attacks, or 20 x 200 where that is more; `sanity.queries` bounds what a Python function is asked.
+    WARN where the lower 95 % bound of (share of the tried samples that it broke x share that survived) is above the threshold, HARD
+    above 10 points, and HARD for any certified sample that it breaks. Where only attacks that minimise the distance worked at a budget
+    other than the run's own it is WARN: they report distances. The examples
     are stored: robustness_data.pt of the checks, key `witness`.
     """
     witnessed = testimonies(evidence)

@@ -35,6 +35,9 @@ INNER_LOOKS = 2  # points of an ascent through the inner network that the model 
 NEIGHBOURS = 3  # samples of other classes that each sample is moved towards
 _MOMENTUM = 0.75
 _REPEATS = 9  # passes that confirm an example of a random model
+SHORT_STEPS = 5  # of the gradient search of samples on which no other method is tried
+SHORT_PASSES = 2 * SHORT_STEPS + 2  # of it, with the confirmation of an example
+_PROMISING = 0.05  # share of the samples searched in full that the first method breaks, above which it is tried on more
 _LARGEST_SHARE = 0.4  # of the elements that the first squares cover
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -102,35 +105,72 @@ class WitnessResult:
 _COLUMNS = ("broken", "examples", "margins", "predictions", "passes")
 
 
-def search(target: Target, inputs: Tensor, labels: Tensor, seeds: Sequence[int], passes: int) -> WitnessResult:
+def search(
+    target: Target, inputs: Tensor, labels: Tensor, seeds: Sequence[int], passes: int, in_full: int | None = None
+) -> WitnessResult:
     """Search adversarial examples of the samples `inputs` (n, ...) with at most `passes` passes in all.
 
     The samples share one allowance: what a sample does not need goes to the others, those at the front first.
+
+    Args:
+        target: The model and what is known of it.
+        inputs: float32 (n, ...).
+        labels: int64 (n,).
+        seeds: One of each sample.
+        passes: The allowance.
+        in_full: How many at the front are searched by every method, all where None. The rest are searched by fewer steps of the
+            first method alone, and only where it broke some of those at the front.
+
+    Returns:
+        The result for the samples at the front, and for the rest where they were searched; 0 passes where the allowance ended.
+
     """
-    size = forward_samples(inputs)
-    parts: list[WitnessResult] = []
-    for start in range(0, len(inputs), size):
-        rows = slice(start, start + size)
-        passes_left = passes - sum(int(part.passes.sum()) for part in parts)
-        share = passes_left * len(inputs[rows]) // (len(inputs) - start)
-        parts.append(_Searching(target, inputs[rows], labels[rows], seeds[rows], share).result())
-    return WitnessResult.joined(parts)
+    n, size = len(inputs), forward_samples(inputs)
+    front = n if in_full is None else min(in_full, n)
+
+    def searching(start: int, end: int) -> _Searching:
+        return _Searching(target, inputs[start:end], labels[start:end], seeds[start:end])
+
+    batches = [searching(start, min(start + size, front)) for start in range(0, front, size)]
+    states = [batch.state for batch in batches]
+
+    def run(methods: Callable[[_Searching], None], batch: _Searching, waiting: int) -> None:
+        """Run methods on a batch with its share of the passes that are left for the samples waiting."""
+        passes_left = passes - sum(int(state.passes.sum()) for state in states)
+        batch.left = passes_left * len(batch.inputs) // waiting
+        methods(batch)
+
+    for batch, start in zip(batches, range(0, front, size), strict=True):
+        run(_Searching.first, batch, front - start)
+    if sum(int(state.broken.sum()) for state in states) > _PROMISING * front:
+        for start in range(front, n, size):
+            further = searching(start, min(start + size, n))
+            run(partial(_Searching.first, steps=SHORT_STEPS), further, n - start)
+            states.append(further.state)
+    for batch, start in zip(batches, range(0, front, size), strict=True):
+        run(_Searching.others, batch, front - start)
+    return WitnessResult.joined(states)
 
 
 class _Searching:
     """The search of samples that fit into one batch; each method is run on those that the methods before it did not break."""
 
-    def __init__(self, target: Target, inputs: Tensor, labels: Tensor, seeds: Sequence[int], passes: int) -> None:
-        self.target, self.inputs, self.labels, self.left = target, inputs, labels, passes
+    def __init__(self, target: Target, inputs: Tensor, labels: Tensor, seeds: Sequence[int]) -> None:
+        self.target, self.inputs, self.labels, self.left = target, inputs, labels, 0
         self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         self.state = WitnessResult.none(inputs)
         self.best, self.best_margin = inputs.clone(), torch.full((len(inputs),), -torch.inf)
 
-    def result(self) -> WitnessResult:
+    def first(self, steps: int = STEPS) -> None:
+        """Run the cheapest method of a model with gradients."""
+        if self.target.gradients:
+            ascent = partial(self._ascend, loss=self.target.classifier.criterion.margin_loss, steps=steps)
+            self._run("gradient of the margin", 2 * steps + 1, ascent)
+
+    def others(self) -> None:
+        """Run every other method."""
         gradient_passes, criterion = 2 * STEPS + 1, self.target.classifier.criterion
         has_gradients = self.target.gradients
-        if has_gradients:
-            self._run("gradient of the margin", gradient_passes, partial(self._ascend, loss=criterion.margin_loss))
         self._run("other samples", 2 * NEIGHBOURS, self._towards_others)
         if self.target.surrogate is not None:
             self._run("transfer", 1, self._transfer)
@@ -148,7 +188,6 @@ class _Searching:
             self._run("targeted gradient", gradient_passes + 1, partial(self._ascend, loss=None, rank=rank))
         if not has_gradients:
             self._run("random search", 2 * SQUARES[1], partial(self._squares, queries=2 * SQUARES[1]))
-        return self.state
 
     def _run(self, method: str, cost: int, run: Callable[[Tensor], None]) -> None:
         """Run a method on the unbroken samples that the passes left allow, and confirm what it broke."""
@@ -197,7 +236,9 @@ class _Searching:
         better = margins > self.best_margin[rows]
         self.best[rows[better]], self.best_margin[rows[better]] = points[better], margins[better]
 
-    def _ascend(self, rows: Tensor, loss: Loss | None, *, at_random: bool = False, rank: int = 0) -> None:
+    def _ascend(
+        self, rows: Tensor, loss: Loss | None, *, at_random: bool = False, rank: int = 0, steps: int = STEPS
+    ) -> None:
         """Frank-Wolfe steps with momentum up `loss`, from the clean inputs, or from the best known points, moved at random.
 
         loss: None for the margin of the class that comes `rank` behind the best wrong one at the start.
@@ -217,7 +258,7 @@ class _Searching:
                 return _difference(aim[alive], z, y)
 
         alive = torch.arange(len(rows))
-        iteration = ascend(self.target.classifier, self.target.ball, clean, labels, start, loss, STEPS)
+        iteration = ascend(self.target.classifier, self.target.ball, clean, labels, start, loss, steps)
         for points, margins, iterates in iteration:
             self._keep(rows[iterates], points, margins)
             alive = iterates[margins <= 0]
