@@ -34,6 +34,7 @@ from windtunnel.records.storage import keep_images, require_inside
 from windtunnel.records.tables import write_csv
 from windtunnel.registry.plugins import Family, family_of
 from windtunnel.runtime.console import warn
+from windtunnel.runtime.executors import workers_used
 
 
 def run_entry(family: Family, resolved: Resolved, ended_by: str = "") -> Artifacts:
@@ -53,7 +54,8 @@ def run_entry(family: Family, resolved: Resolved, ended_by: str = "") -> Artifac
         else:
             preflight(family, task)
             result = compute(family, task)
-        artifacts = write_artifacts(result, directory, task.subject, started=started, draw=draw)
+        workers = workers_used()
+        artifacts = write_artifacts(result, directory, task.subject, started=started, draw=draw, workers=workers)
         runs_again = may_run_again(result)
         if runs_again:
             # DVC takes the digest of this dependency after the stage: the next `resolve` writes another, so the entry runs.

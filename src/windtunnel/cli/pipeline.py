@@ -70,7 +70,8 @@ def status(*, as_json: bool) -> None:
 def _time(stage: Pending) -> str:
     if stage.redraws:
         return "redrawn only"
-    return "" if stage.seconds is None else f"{stage.seconds:.3g} s"
+    workers = f" with {stage.workers} workers" if stage.workers > 1 else ""
+    return "" if stage.seconds is None else f"{stage.seconds:.3g} s{workers}"
 
 
 def _estimate(pending: list[Pending]) -> str:

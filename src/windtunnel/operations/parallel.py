@@ -31,9 +31,9 @@ from windtunnel.core.errors import USER_ERROR, InfrastructureError, UserError
 from windtunnel.core.machine import free_memory
 from windtunnel.operations.dvc_files import read_lock
 from windtunnel.params.resolved import read_resolved, resolved_file
-from windtunnel.records.files import read_json, read_own
+from windtunnel.records.files import read_json, read_own, write_json
 from windtunnel.records.layout import LOCK
-from windtunnel.runtime.placement import PROGRESS_FILE
+from windtunnel.runtime.placement import PROGRESS_FILE, RUNNING_FILE
 from windtunnel.runtime.shutdown import deaf_children, no_main_module
 from windtunnel.runtime.stage_log import stage_seconds
 from windtunnel.runtime.supervised import end_with_parent
@@ -227,6 +227,7 @@ class _Reproduction:
             environment[PROGRESS_FILE] = str(log.with_suffix(".json"))
             process = _start(stage, environment, log)
             self.running.append(_Running(label, stage, process, log, time.monotonic(), resources.pop_all()))
+            self._note_running()
         return True
 
     def _finished(self) -> Iterator[_Running]:
@@ -236,6 +237,7 @@ class _Reproduction:
         while True:
             for job, code in [(job, code) for job in self.running if (code := job.exit_code()) is not None]:
                 self.running.remove(job)
+                self._note_running()
                 _print_log(job)
                 with self._locked():
                     if code == 0:
@@ -252,6 +254,10 @@ class _Reproduction:
             label, code = failed
             line = f"repro: {label} failed with exit code {code}; its lines above say why. What is finished is kept"
             raise UserError(line) if code == USER_ERROR else InfrastructureError(line)
+
+    def _note_running(self) -> None:
+        """Write how many stages run, for those that could use the processors of stages that have ended."""
+        write_json(len(self.running), self.scratch / RUNNING_FILE)
 
     def _save(self, stage: Stage) -> None:
         """Save the outputs of a stage, and lock it, as `dvc repro` does after its command."""

@@ -264,11 +264,17 @@ def no_figures(artifacts: Artifacts) -> Sequence[FigureRecord]:
 
 
 def write_artifacts(
-    result: AssessmentResult, directory: Path, subject: Subject, *, started: float, draw: Draw = no_figures
+    result: AssessmentResult,
+    directory: Path,
+    subject: Subject,
+    *,
+    started: float,
+    draw: Draw = no_figures,
+    workers: int = 1,
 ) -> Artifacts:
     """Write robustness_data.pt, the figures, metadata.json and runtime.json into `directory`; what a reader would see.
 
-    `started` is time.time() at the start of the assessment. But
+    `started` is time.time() at the start of the assessment, `workers` the processes that computed it. But
     for runtime.json, the bytes depend only on the result: what was measured of time goes there, and how many queries a Python
     `predict` was asked in this process. Raises UserError if the data break the contract, before anything is written.
     """
@@ -291,6 +297,7 @@ def write_artifacts(
         rows_asked=getattr(subject.classifier.module, "queries_asked", None),
         rows_repeated=getattr(subject.classifier.module, "queries_repeated", None),
         threads=torch.get_num_threads(),
+        workers=workers if workers > 1 else None,
         resolved=subject.resolved,
         data_digest=file_digest(directory / DATA_FILE),
     ).write(directory)

@@ -25,7 +25,7 @@ class Runtime(Record):
 
     resolved: cache key of the entry that ran. rows_asked: rows sent to a Python `predict` by the process that computed the result.
     rows_repeated: rows of failed calls that were repeated.
-    threads: of torch in that process; a worker has one.
+    threads: of torch in that process; a worker has one. workers: processes that its work was spread over; None for that process alone.
     """
 
     _empty: ClassVar[tuple[object, ...]] = (None, "")
@@ -38,6 +38,7 @@ class Runtime(Record):
     rows_asked: int | None = None
     rows_repeated: int | None = None
     threads: int | None = None
+    workers: int | None = None
     resolved: str = ""
     data_digest: str = ""
 

@@ -5,16 +5,18 @@ Apart from `runtime.executors`, which does the work: a stage without units asks 
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 from windtunnel.core.errors import UserError, shown, unknown_word
 from windtunnel.core.machine import usable_processors
 from windtunnel.core.references import asking_project
+from windtunnel.records.files import read_json
 
 VARIABLE, LOCAL_FILE, KEY = "WINDTUNNEL_EXECUTOR", Path("windtunnel.local.yaml"), "executor"
 PROGRESS_FILE = "WINDTUNNEL_PROGRESS"  # a variable that names the file to which a stage writes how far it is
+RUNNING_FILE = "running.json"  # beside that one: the number of stages that run side by side
 LIMIT_VARIABLE, LIMIT_KEY = "WINDTUNNEL_BATCH_LIMIT", "batch_limit"
 # Seconds for a unit, after which its worker counts as hung: far beyond any sensible batch, so that none waits for ever.
 BATCH_LIMIT = 6 * 3600.0
@@ -44,6 +46,15 @@ def inside_a_unit() -> Iterator[None]:
 def is_inside_a_unit() -> bool:
     """Return True while this process computes a unit."""
     return _is_inside
+
+
+def share_of_processors() -> int:
+    """Return how many processors a stage may use: all that the process may, shared with the stages that run beside it."""
+    running = 1
+    if path := os.environ.get(PROGRESS_FILE):
+        with suppress(UserError, TypeError, ValueError):
+            running = int(str(read_json(Path(path).with_name(RUNNING_FILE))))
+    return max(1, usable_processors() // max(1, running))
 
 
 def placement() -> tuple[str, int | None] | None:

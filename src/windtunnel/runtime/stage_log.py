@@ -10,7 +10,7 @@ from windtunnel.records.findings import counts, in_words, read_findings
 from windtunnel.records.gate import read_gate
 from windtunnel.records.layout import CLEAN, GATE, HERE, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.records.metadata import Metadata, rate, read_metadata
-from windtunnel.records.run_times import read_runtime
+from windtunnel.records.run_times import Runtime, read_runtime
 
 _DIRECTORIES = {"clean": CLEAN, "summary": SUMMARY}
 
@@ -39,10 +39,15 @@ def describe_result(stage: str, name: str) -> str:
     return _describe_summary(metadata) if stage == "summary" else _describe_assessment(metadata)
 
 
+def stage_runtime(stage: str, name: str) -> Runtime | None:
+    """Return what was measured of the last run of a stage, or of its entry `name`; None where that is not known."""
+    folder = ROBUSTNESS if name or stage == "clean" else HERE.reports
+    return read_runtime(folder / (name or stage)) or read_runtime(HERE.runtime / stage)
+
+
 def stage_seconds(stage: str, name: str) -> float | None:
     """Return the seconds of the last run of a stage, or of its entry `name`; None where that is not known."""
-    folder = ROBUSTNESS if name or stage == "clean" else HERE.reports
-    measured = read_runtime(folder / (name or stage)) or read_runtime(HERE.runtime / stage)
+    measured = stage_runtime(stage, name)
     return measured.seconds if measured else None
 
 

@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -23,11 +24,23 @@ from windtunnel.core.subject import subject_of
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
 from windtunnel.params.load import validate_schema
+from windtunnel.records.files import write_json
+from windtunnel.runtime import executors
+from windtunnel.runtime import placement as placement_module
 from windtunnel.runtime.batch_runner import Checkpoint, each_batch, run_batches
 from windtunnel.runtime.executors import Executor, executor
 from windtunnel.runtime.executors.dispatcher import DEATHS
 from windtunnel.runtime.executors.payload import require_equal, versions
-from windtunnel.runtime.placement import LIMIT_VARIABLE, LOCAL_FILE, VARIABLE, batch_limit, require_placement
+from windtunnel.runtime.placement import (
+    LIMIT_VARIABLE,
+    LOCAL_FILE,
+    PROGRESS_FILE,
+    RUNNING_FILE,
+    VARIABLE,
+    batch_limit,
+    require_placement,
+    share_of_processors,
+)
 
 BUDGET = Budget(norm="Linf", epsilon=0.1)
 EVERYWHERE = ["processes:2", pytest.param("ray:2", marks=pytest.mark.slow)]
@@ -51,7 +64,7 @@ def drawn(batch):
 
 
 def test_who_is_asked(monkeypatch, tmp_path):
-    assert executor() == Executor()
+    assert executor() == Executor(is_default=True)
     LOCAL_FILE.write_text("executor: processes:3\n")
     assert executor() == Executor("processes", 3)
     monkeypatch.setenv(VARIABLE, "here")
@@ -122,7 +135,7 @@ def test_a_wrong_local_file_is_one_line(content, says):
 @pytest.mark.parametrize("content", ["", "# executor: processes:4\n", "executor:\n"])
 def test_a_local_file_that_says_nothing_asks_for_nothing(content):
     LOCAL_FILE.write_text(content)
-    assert executor() == Executor()
+    assert executor() == Executor(is_default=True)
 
 
 @pytest.mark.parametrize("stage", ["resolve", "attack pgd"])
@@ -310,7 +323,7 @@ def test_where_work_is_done_is_refused_in_params_with_the_place_where_it_belongs
 def test_the_limit_of_the_local_file():
     LOCAL_FILE.write_text("batch_limit: 90\n")
     assert batch_limit() == 90
-    assert executor() == Executor()
+    assert executor() == Executor(is_default=True)
 
 
 SHORT = {
@@ -492,3 +505,58 @@ def test_nothing_of_it_is_resolved():
 
     assert {"cloudpickle", "ray"} <= WITHOUT_SAY
     assert Path("windtunnel.local.yaml") == LOCAL_FILE
+
+
+@pytest.fixture
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def slow_square(unit):
+    time.sleep(0.05)
+    return unit**2, os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("worth", "processors", "asked", "workers"),
+    [(0.1, 2, "", 2), (10.0, 2, "", 1), (0.1, 1, "", 1), (0.1, 2, "here", 1)],
+)
+def test_work_goes_on_in_other_processes_where_that_saves_time(
+    worth, processors, asked, workers, monkeypatch, one_thread
+):
+    monkeypatch.setenv(VARIABLE, asked)
+    monkeypatch.setattr(executors, "WORTH_WORKERS", worth)
+    monkeypatch.setattr(executors, "share_of_processors", lambda: processors)
+    monkeypatch.setattr(executors, "free_memory", lambda: 2**40)
+    monkeypatch.setattr(executors, "_most_workers", 1)
+    results = dict(executor().results(slow_square, range(8), "it"))
+    assert {unit: square for unit, (square, _) in results.items()} == {unit: unit**2 for unit in range(8)}
+    assert results[0][1] == os.getpid()  # what it measures
+    assert executors.workers_used() == workers
+    assert ({pid for _, pid in results.values()} != {os.getpid()}) == (workers > 1)
+
+
+def test_work_that_cannot_be_sent_stays_here_without_a_word(monkeypatch, one_thread, capsys):
+    lock = threading.Lock()
+    monkeypatch.setattr(executors, "WORTH_WORKERS", 0.0)
+    monkeypatch.setattr(executors, "share_of_processors", lambda: 2)
+    monkeypatch.setattr(executors, "free_memory", lambda: 2**40)
+
+    def work(unit):
+        with lock:
+            return slow_square(unit)
+
+    assert {pid for _, (_, pid) in executor().results(work, range(4), "it")} == {os.getpid()}
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("running", "share"), [(None, 8), (1, 8), (3, 2), (20, 1)])
+def test_stages_side_by_side_share_the_processors(running, share, monkeypatch, tmp_path):
+    monkeypatch.setattr(placement_module, "usable_processors", lambda: 8)
+    monkeypatch.setenv(PROGRESS_FILE, str(tmp_path / "attack-pgd.json"))
+    if running is not None:
+        write_json(running, tmp_path / RUNNING_FILE)
+    assert share_of_processors() == share

@@ -20,6 +20,7 @@ from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.entry import Budget
 from windtunnel.params.sweeps import SweepEntry
 from windtunnel.params.verification import VerificationEntry
+from windtunnel.runtime import executors
 from windtunnel.runtime.placement import VARIABLE
 
 BUDGET = Budget(norm="Linf", epsilon=0.06)
@@ -110,6 +111,21 @@ def require_same(one, other):
             for part, tensor in parts.items():
                 assert tensor.numpy().tobytes() == others[part].numpy().tobytes(), (key, part)
     assert all(torch.equal(a, b) for a, b in zip(below, below_other, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["PGD", "cascade", "corruptions"])
+def test_an_entry_that_goes_on_in_other_processes_has_equal_bytes(name, mlp_subject, monkeypatch):
+    monkeypatch.setenv(VARIABLE, "here")
+    here = run(name, mlp_subject)
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setattr(executors, "WORTH_WORKERS", 0.0)
+    monkeypatch.setattr(executors, "share_of_processors", lambda: 2)
+    monkeypatch.setattr(executors, "free_memory", lambda: 2**40)
+    monkeypatch.setattr(executors, "_most_workers", 1)
+    spread = run(name, mlp_subject)
+    assert executors.workers_used() == 2
+    require_same(here, spread)
 
 
 @pytest.mark.slow

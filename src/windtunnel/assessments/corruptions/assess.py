@@ -22,7 +22,6 @@ from windtunnel.assessments.task import Task
 from windtunnel.core import scratch
 from windtunnel.core.batches import Batch, Incidents, rows_of_table
 from windtunnel.core.contracts import Caveat, Json, PerturbationDistribution, Semantics, Verdict
-from windtunnel.core.machine import usable_processors
 from windtunnel.core.scratch import put_samples, sample_parts
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
@@ -35,10 +34,11 @@ from windtunnel.records.storage import keep_images
 from windtunnel.records.tables import table, write_csv
 from windtunnel.registry.plugins import library_of
 from windtunnel.runtime.batch_runner import Checkpoint, each_batch
+from windtunnel.runtime.executors import MOST_WORKERS
+from windtunnel.runtime.placement import share_of_processors
 
 # Pixels to corrupt that are worth the seconds in which other processes start (about 5 s of work).
 WORTH_PROCESSES = 2**25
-MAX_WORKERS = 8  # each has a copy of the model
 _NOTHING = -2  # where a batch was lost, a prediction until the corruption is whole
 # Severity 0, what every corruption has in common: 8-bit rounding alone, and with `upsample` resizing there and back.
 _ROUNDED, _RESIZED = "rounded", "resized"
@@ -218,7 +218,9 @@ class _CorruptedBatches:
             checkpoint=checkpoint,
             without=rows_of_table(self.untouched),
             incidents=incidents,
-            processes=min(usable_processors(), MAX_WORKERS) if len(self.pairs) * n * side**2 > WORTH_PROCESSES else 1,
+            processes=min(share_of_processors(), MOST_WORKERS)
+            if len(self.pairs) * n * side**2 > WORTH_PROCESSES
+            else 1,
         )
         for batch, part in results:
             indices = slice(filled, filled + len(batch.indices))

@@ -16,7 +16,7 @@ from windtunnel.params.resolved import Drawing, Resolved, Work, read_resolved, r
 from windtunnel.records.files import read_json
 from windtunnel.records.layout import LOCK, RESOLVED, ROBUSTNESS
 from windtunnel.records.metadata import fitting, read_metadata
-from windtunnel.runtime.stage_log import stage_seconds
+from windtunnel.runtime.stage_log import stage_runtime
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
@@ -32,6 +32,7 @@ class Pending:
 
     why: a phrase per reason; empty where it only depends on stages that run, named in `after`: what they make decides.
     seconds: how long it took the last time; None where that is not known. redraws: nothing of it is computed.
+    workers: processes that it was spread over the last time.
     """
 
     stage: str
@@ -39,6 +40,7 @@ class Pending:
     after: tuple[str, ...] = ()
     seconds: float | None = None
     redraws: bool = False
+    workers: int = 1
 
 
 class _StageChange(BaseModel):
@@ -77,7 +79,9 @@ def _in_order(
             runs.add(label)
             redraws = bool(reasons) and all(reason.startswith("figures:") for reason in reasons) and not after
             stage, _, name = label.partition("@")
-            yield Pending(label, reasons, after, stage_seconds(stage, name) if label in ours else None, redraws)
+            measured = stage_runtime(stage, name) if label in ours else None
+            seconds, workers = (measured.seconds, measured.workers or 1) if measured else (None, 1)
+            yield Pending(label, reasons, after, seconds, redraws, workers)
 
 
 def _reasons(

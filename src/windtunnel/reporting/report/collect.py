@@ -40,10 +40,14 @@ _SUMMARY_TENSORS = ("verdicts", "worst_by", "certified_verdicts", "certified_by"
 
 @dataclass(frozen=True, slots=True)
 class RunOrigin:
-    """When the results were made, in UTC, and from which commit; `commit` is empty where it was not kept."""
+    """When the results were made, in UTC, from which commit, and by how many processes at most (`workers`).
+
+    `commit` is empty where it was not kept.
+    """
 
     date: str
     commit: str
+    workers: int = 1
 
 
 @dataclass(slots=True)
@@ -110,7 +114,7 @@ def collect(
     inputs = ReportInputs(clean and _slim(clean), summary and _slim(summary), problems)
     inputs.checks = findings_in(reports / "sanity", problems)
     inputs.pictures = plan_pictures(summary or clean, len(requested))
-    inputs.run = _run(summary) if summary and measured else None
+    inputs.run = _run(summary, robustness) if summary and measured else None
     if clean:
         inputs.figures[clean.name] = figures_of(clean)
     clean = summary = None  # their large tensors are not needed while the assessments are read
@@ -176,13 +180,15 @@ def _confidence_when_wrong(artifacts: Artifacts) -> float | None:
     return median(logits[broken].softmax(1).amax(1).tolist())
 
 
-def _run(summary: Artifacts) -> RunOrigin | None:
+def _run(summary: Artifacts, robustness: Path) -> RunOrigin | None:
     """Read runtime.json where it belongs to the present tensors: it is no DVC output, so it may be of others."""
     measured = read_runtime(summary.directory)
     if measured is None or measured.data_digest != summary.digest() or not measured.started:
         return None
     when = datetime.fromtimestamp(measured.started, UTC)
-    return RunOrigin(f"{when:%Y-%m-%d %H:%M} UTC", measured.commit)
+    of_entries = (read_runtime(robustness / name) for name in options_of_summary(summary.metadata).assessments)
+    workers = max((entry.workers or 1 for entry in of_entries if entry), default=1)
+    return RunOrigin(f"{when:%Y-%m-%d %H:%M} UTC", measured.commit, workers)
 
 
 def _slim(artifacts: Artifacts) -> Artifacts:

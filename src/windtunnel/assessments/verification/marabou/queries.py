@@ -17,8 +17,9 @@ from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.subject import Subject
 from windtunnel.records.files import read_own
 from windtunnel.runtime.batch_runner import Checkpoint
-from windtunnel.runtime.executors import DEFAULT_WORKERS, Executor, executor
+from windtunnel.runtime.executors import DEFAULT_WORKERS, MOST_WORKERS, Executor, executor
 from windtunnel.runtime.executors.dispatcher import Lost
+from windtunnel.runtime.placement import share_of_processors
 from windtunnel.runtime.progress import progress_bar
 
 # Seconds after its own time-out in which a solver may still answer before it is killed.
@@ -79,7 +80,7 @@ def solve_all(
     A crash or a kill of one solver costs that sample alone, which is tried again. Samples left, or at work, at `deadline`
     (time.monotonic(), inf for none) are UNKNOWN, reason `time budget`. What is verified or falsified is kept in `checkpoint`.
     """
-    workers = executor(DEFAULT_WORKERS)
+    workers = executor(max(DEFAULT_WORKERS, min(share_of_processors(), MOST_WORKERS)))
     workforce = Executor("processes", 1) if workers.kind == "here" else workers
     cached = {query.index: checkpoint.get(query.index) for query in queries} if checkpoint else {}
     answers = [_answer(index, tensors) for index, tensors in cached.items() if tensors]

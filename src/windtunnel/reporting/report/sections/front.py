@@ -77,6 +77,8 @@ def _facts(inputs: ReportInputs) -> Iterator[tuple[str, str]]:
         yield "results of", inputs.run.date
         if inputs.run.commit:
             yield "commit", inputs.run.commit
+        if inputs.run.workers > 1:
+            yield "workers", f"{inputs.run.workers} at most"
     if inputs.summary is None:
         return
     origin = inputs.summary.metadata.provenance
