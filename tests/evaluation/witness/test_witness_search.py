@@ -190,3 +190,49 @@ def test_hooks_that_look_for_the_network_inside_leave_the_model() -> None:
     module = Around(lambda x: x.round(), same)
     target_of(module, Ball(Norm.L2, 0.3))
     assert not any(part._forward_hooks for part in module.modules())
+
+
+class Halved(Around):
+    """The linear model in bfloat16, and its logits detached."""
+
+    def __init__(self) -> None:
+        super().__init__(same, lambda z: z.detach().float())
+        self.network.bfloat16()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.bfloat16())
+
+
+class NeedsMore(Around):
+    """A network inside that cannot be called on images alone."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.flat, self.layer = linear()
+
+        def forward(self, x: Tensor, scale: float) -> Tensor:
+            return self.layer(self.flat(x)) * scale
+
+    def __init__(self) -> None:
+        super().__init__(same, same)
+        self.network = NeedsMore.Scaled()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x, 2.0)
+
+
+class NotANumber(Around):
+    """Gradients are NaN everywhere: those of a branch that is not taken."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = super().forward(x)
+        return torch.where(logits > torch.inf, logits * torch.nan, logits)
+
+
+@pytest.mark.parametrize("module", [Halved(), NeedsMore(), NotANumber(same, same)], ids=lambda m: type(m).__name__)
+def test_odd_networks_inside_stop_no_search(module: nn.Module) -> None:
+    inputs = samples()
+    target = target_of(module, Ball(Norm.LINF, 2 * EPSILON[Norm.LINF]))
+    assert (target.inner is None) is isinstance(module, NeedsMore)
+    assert int(searched(target, inputs).broken.sum()) > 0.3 * N
