@@ -48,6 +48,15 @@ def test_both_versions_are_read_as_one_box_and_the_margins(tmp_path, text):
     assert not found.holds_at(torch.tensor([1.0, 1.0, 2.0]))
 
 
+def test_what_smt_lib_adds_without_effect_is_read(tmp_path):
+    plain = VERSION_1
+    written = plain.replace("declare-const X_0 Real", "declare-fun X_0 () Real")
+    specification = read(tmp_path, f"(set-logic QF_LRA)\n{written}\n(check-sat)\n(exit)\n")
+    for ours, theirs in zip(read(tmp_path, plain), specification, strict=True):
+        assert torch.equal(ours.low, theirs.low)
+        assert torch.equal(ours.rows, theirs.rows)
+
+
 def test_what_is_written_is_read_back_to_the_last_digit(tmp_path):
     low = torch.tensor([0.1, 1 / 3, 1e-17], dtype=torch.float64)
     high = low + torch.tensor([0.0, 0.1, 2e-9], dtype=torch.float64)

@@ -104,6 +104,8 @@ def schema() -> Iterator[Row]:
         ("params.points", {"attacks": {"fgsm": {"library": "transformations", "algorithm": "grid", "budget": "t", "params": {"points": 10**12}}}, "budgets": {"t": {"rotation": 10}}}),
         ("epochs", {"model": {"source": "train", "train": {"epochs": 10**12}}}), ("s.refine", {"sweeps": {"s": {"refine": 61}}}),
         ("s.epsilons", {"sweeps": {"s": {"epsilons": [i / 10**5 for i in range(10_001)]}}}), ("generations", {"queries": {"q": {"algorithm": "EvoBA", "params": {"generations": 10**12}}}}),
+        *((f"params.{key}: {count}", {"attacks": {"fgsm": {"library": "transformations", "algorithm": "grid", "budget": "t", "params": {key: count}}}, "budgets": {"t": {"rotation": 10}}}) for key, count in (("points", 0), ("starts", 10**9))),
+        ("commas and lines", {"sweeps": {"s": {"epsilons": [0.1] * 90_000}}}),
     ]  # fmt: skip
     for key, blocks in counts:
         yield Row(f"a count that never ends: {key}", given(**blocks), (key,))

@@ -12,7 +12,7 @@ _VALUES = {
     "a fraction without end": "1/1e999999999", "a quoted fraction": "'1/1e999999999'", "a quoted exponent": "'1e999999999'",
     "a small exponent": "'1e-999999999'", "100,000 digits": "9" * 100_000, "100,000 quoted digits": "'" + "9" * 100_000 + "'",
     "100,000 hex digits": "0x" + "f" * 100_000, "a boolean": "true", "a list": "[1, [2]]", "2^70 below zero": str(-(2**70)),
-    "underscores": "'1e9_999_999'", "a date": "2020-01-01", "another script": "'१२'x",
+    "underscores": "'1e9_999_999'", "a date": "2020-01-01", "another script": "'१२'x", "digits of another script": "'१२'",
 }  # fmt: skip
 # What the line holds where the file's text is refused before any key is known.
 _WORDS = {

@@ -40,6 +40,7 @@ _TEXTS: dict[str, str | bytes] = {
     "brackets": _GOOD + "(" * 100_000, "an open bracket": _GOOD[:-3], "100,000 closing": _GOOD + ")" * 100_000, "deep and": _GOOD + "(assert " + "(and " * 3000 + "(<= Y_0 Y_1)" + ")" * 3001, "no file of text": bytes(range(256)), "UTF-16": _GOOD.encode("utf-16"), "a NUL": "\0" * 10, "nothing": "", "comments": ";" * 10**6, "words": "hello", "XML": "<a/>", "no output": "\n".join(_GOOD.splitlines()[:-1]),
     "an undeclared output": _GOOD.replace("(declare-const Y_1 Real)\n", ""), "a negative index": _GOOD.replace("X_1", "X_-1"), "three inputs": _GOOD.replace("(declare-const X_1", "(declare-const X_2 Real)\n(assert (>= X_2 0.0))\n(assert (<= X_2 1.0))\n(declare-const X_1"), "three outputs": _GOOD.replace("(declare-const Y_1", "(declare-const Y_2 Real)\n(declare-const Y_1"),
     "version 2 of 10^11 values": _V2.replace("[2])\n(declare-o", "[99999999999])\n(declare-o"), "version 2 of 10^10 in a product": _V2.replace("[2])\n(declare-o", "[99999,99999])\n(declare-o"), "version 2 of digits": _V2.replace("[2])\n(declare-o", "[" + "9" * 10_000 + "])\n(declare-o"), "version 2 outside": _V2.replace("Y[1]", "Y[9]"), "version 2 far outside": _V2.replace("Y[1]", "Y[99999999999999999999]"), "version 9": _V2.replace("2.0", "9.0"), "version 2 cut": _V2[:60],
+    "a negation": _GOOD.replace("(<= Y_0 Y_1)", "(not (> Y_0 Y_1))"), "a definition": "(define-fun f () Real 1.0)\n" + _GOOD, "a quantifier": _GOOD + "(assert (forall ((z Real)) (<= z Y_0)))",
 }  # fmt: skip
 
 
@@ -54,7 +55,36 @@ def _changed(*, shape: list[int] | None = None, **tensor: object) -> bytes:
     return model.SerializeToString()
 
 
+def _of_nodes(nodes: list[onnx.NodeProto], functions: list[onnx.FunctionProto] | None = None) -> bytes:
+    """A graph of these nodes, from x (1, 2) to y."""
+    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 2]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    return helper.make_model(graph, opset_imports=sets, ir_version=8, functions=functions or []).SerializeToString()
+
+
+def _doubling(times: int) -> list[onnx.FunctionProto]:
+    """Functions F0, F1 ... of which each calls the next twice: 2^times nodes once they are written out."""
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    calls = [
+        [helper.make_node(f"F{i + 1}", [a], [b], domain="own") for a, b in (("a", "c"), ("c", "b"))]
+        for i in range(times)
+    ]
+    bodies = [*calls, [helper.make_node("Relu", ["a"], ["b"])]]
+    return [helper.make_function("own", f"F{i}", ["a"], ["b"], body, sets) for i, body in enumerate(bodies)]
+
+
+_DIVIDES_BY_ZERO = _of_nodes(
+    [
+        helper.make_node("Cast", ["x"], ["i"], to=onnx.TensorProto.INT64),
+        helper.make_node("Sub", ["i", "i"], ["zero"]),
+        helper.make_node("Div", ["i", "zero"], ["z"]),
+        helper.make_node("Cast", ["z"], ["y"], to=onnx.TensorProto.FLOAT),
+    ]
+)
+_NEVER_READ = _of_nodes([helper.make_node("F0", ["x"], ["y"], domain="own")], _doubling(30))
 _GRAPHS: dict[str, bytes] = {
+    "a division by zero": _DIVIDES_BY_ZERO,
     "a negative batch": _changed(shape=[-1, 2]),
     "a batch of 2^60": _changed(shape=[2**60, 2]),
     "a cut weight": _changed(raw_data=bytes(3)),
@@ -84,6 +114,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "an undeclared output": ("line 12", "Index out of bounds"), "a negative index": _SYNTAX, "three inputs": ("declares 3",), "three outputs": ("declares 3",),
     "version 2 of 10^11 values": ("declares '99999999999' values",), "version 2 of 10^10 in a product": ("declares '99999,99999' values",), "version 2 of digits": ("(10002 characters) values",),
     "version 2 outside": ("line 6", "Index out of bounds"), "version 2 far outside": ("index '99999999999999999999'", "999999 at most"), "version 9": ("line 1", "Incompatible VNNLib version"), "version 2 cut": _SYNTAX,
+    "a negation": ("uses not;",), "a definition": ("uses define-fun;",), "a quantifier": ("uses forall;",),
 }  # fmt: skip
 
 
@@ -114,6 +145,10 @@ def rows_of_vnnlib() -> Iterator[Row]:
             ("net.onnx",),
             _verify("s.vnnlib"),
         )
+    never = _instance({"net.onnx": _NEVER_READ, "s.vnnlib": _GOOD.encode()})
+    yield Row("verify a graph of 2^30 nodes", never, ("timeout",), (*_verify("s.vnnlib"), "--timeout", "4"), 0)
+    many = _instance({"net.onnx": _NET, "s.vnnlib": (_GOOD + "(assert (<= Y_0 Y_1))\n" * 100_000).encode()})
+    yield Row("verify 10^5 assertions", many, ("timeout",), (*_verify("s.vnnlib"), "--timeout", "4"), 0)
     for kind in ("pipe", "folder", "loop", "nothing"):
         yield Row(f"verify --vnnlib {kind}", _odd("s.vnnlib", kind), ("s.vnnlib",), _verify("s.vnnlib"))
         yield Row(f"verify --onnx {kind}", _odd("net.onnx", kind), ("net.onnx",), _verify("s.vnnlib"))

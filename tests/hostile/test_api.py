@@ -73,3 +73,30 @@ def test_a_call_works_or_is_one_line(tmp_path, case: Case):
         assert word in ended.line
     assert len(ended.line) < 1000
     assert ended.memory < MEMORY
+
+
+ELSEWHERE = """
+import copy
+from torch import nn
+
+class FailsLater(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.calls = copy.deepcopy(model), 0
+
+    def forward(self, x):
+        self.calls += 1
+        return {}["missing"] if self.calls > 3 else self.model(x)
+"""
+
+
+def test_code_of_the_callers_outside_the_repository_is_one_line(tmp_path, monkeypatch):
+    """A module on PYTHONPATH lies neither in the project nor among the installed packages."""
+    (tmp_path / "project").mkdir()
+    (tmp_path / "elsewhere.py").write_text(ELSEWHERE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path / "project")
+    from elsewhere import FailsLater  # type: ignore[import-not-found]
+
+    with pytest.raises(wt.UserError, match=r"elsewhere\.py, line 12: KeyError: 'missing'"):
+        wt.attack(FailsLater(MODEL), X, Y, "pgd", budget="Linf 0.1")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from windtunnel.core.errors import UserError, shown
+from windtunnel.core.references import callers_place, first_line
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,6 +61,8 @@ def one_line(what: str) -> Iterator[None]:
         from windtunnel.runtime.shutdown import as_user_error
 
         user_error = as_user_error(error)
+        if user_error is None and (place := callers_place(error)):
+            user_error = UserError(f"{what}: {place} {type(error).__name__}: {first_line(error)}")
         if user_error is None:
             raise
         raise user_error from error

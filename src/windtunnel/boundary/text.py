@@ -20,6 +20,7 @@ from windtunnel.core.errors import UserError
 
 T = TypeVar("T")
 MAX_VALUES = 100_000  # once aliases and merge keys are written out
+MAX_SEPARATORS = 30_000  # commas and lines of a text that the pure parser reads, in a few seconds
 MAX_DEPTH = 64
 MAX_DIGITS = 1000  # of one number
 MAX_BRACKETS = 1000  # that open a list or a map: in all, in a text that libyaml may read; at one place, in any YAML
@@ -48,6 +49,8 @@ def parse_yaml(text: str, where: str, *, fast: bool = False) -> object:
     # The pure parser's time grows with the square of open brackets, up to the recursion limit, which some libraries raise.
     if _nesting(_BRACKETS, text) >= MAX_BRACKETS:
         raise UserError(f"{where}: is nested too deeply; {MAX_DEPTH} levels at most")
+    if not fast and (count := text.count(",") + text.count("\n")) > MAX_SEPARATORS:
+        raise UserError(f"{where}: has {count} commas and lines; {MAX_SEPARATORS} at most")
     try:
         # libyaml recurses in C: deep nesting would end the process.
         fast = fast and text.count("[") + text.count("{") < MAX_BRACKETS and not _LONG_INDENT.search(text)

@@ -20,6 +20,9 @@ from windtunnel.core.errors import UserError, shown
 
 _MOST_TERMS = 1000
 _COMMENT = re.compile(r";[^\n]*")
+_FUNCTION = re.compile(r"\(\s*declare-fun\s+(\w+)\s*\(\s*\)")
+_WITHOUT_EFFECT = re.compile(r"\(\s*(?:set-logic|set-option|set-info|check-sat|get-model|exit)\b[^()]*\)")  # of SMT-LIB
+_UNREAD = re.compile(r"\(\s*(not|=>|xor|ite|let|forall|exists|distinct|define-fun|push|pop)(?=[\s()])")
 _DECLARED = re.compile(r"\(\s*declare-const\s+([XY])_(\d+)\s+\w+\s*\)")
 _VARIABLE = re.compile(r"\b([XY])_(\d+)\b")
 _INDEX = re.compile(r"\b(?:[XY]_0*|\w+\[0*)(\d+)\b")  # of version 1, or the first of version 2
@@ -71,8 +74,13 @@ def read_specifications(path: Path) -> list[Specification]:
         raise UserError(
             f"{path}: reading VNN-LIB needs the package vnnlib: pip install 'windtunnel[vnnlib]'"
         ) from error
-    text = read_text(path, max_bytes=MAX_BYTES, gunzip=True)
-    if _count_terms(_COMMENT.sub("", text)) > _MOST_TERMS:
+    text = _COMMENT.sub("", read_text(path, max_bytes=MAX_BYTES, gunzip=True))
+    text = _FUNCTION.sub(r"(declare-const \1", _WITHOUT_EFFECT.sub("", text))
+    if unread := _UNREAD.search(text):
+        raise UserError(
+            f"{path_text(path)}: uses {unread[1]}; boxes and linear outputs are written with and, or, <= and >= alone"
+        )
+    if _count_terms(text) > _MOST_TERMS:
         raise UserError(
             f"{path}: has more than {_MOST_TERMS} terms as a disjunction of conjunctions; split it into several files"
         )
@@ -138,7 +146,7 @@ def _as_version_2(path: Path, text: str) -> str:
 
     Raises UserError for an index or a number beyond all limits: a few bytes of text would need gigabytes.
     """
-    text = _join_choices(_EQUAL.sub(r"(and (<= \1 \2) (>= \1 \2))", _COMMENT.sub("", text)))
+    text = _join_choices(_EQUAL.sub(r"(and (<= \1 \2) (>= \1 \2))", text))
     if _OTHER_EQUAL.search(text):  # vnnlib 1.0.2 takes both for an inequality
         raise UserError(f"{path_text(path)}: asks for == of sums or for !=; write each as inequalities, <= and >=")
     for digits in _INDEX.findall(text):

@@ -2,6 +2,7 @@
 
 import math
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -12,6 +13,9 @@ from windtunnel.boundary.writing import check_output
 from windtunnel.cli.output import OutputPath
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.records.files import replacing
+from windtunnel.runtime.supervised import EndedError, limited, run_watched
+
+_GRACE = 1.0  # seconds after the deadline in which an answer is still taken
 
 
 @click.command()
@@ -71,7 +75,20 @@ def verify(
     limit = {} if timeout is None else {"timeout": timeout}
     entry = VerificationEntry.model_validate({"library": "windtunnel", "algorithm": "cascade", **limit})
     deadline = math.inf if timeout is None else _process_start() + timeout
-    answer = decide_instance(onnx, specification, entry, deadline=deadline).text()
+
+    def decided() -> str:
+        left = max(0.0, deadline - time.monotonic()) + _GRACE
+        with nullcontext() if timeout is None else limited(f"{onnx}: the verifier", left, "--timeout"):
+            return decide_instance(onnx, specification, entry, deadline=deadline).text()
+
+    try:  # in a process of its own: a graph can end it, and hang in C
+        answer = run_watched(decided)
+    except EndedError as error:
+        raise UserError(f"{onnx}: {error}") from error
+    except UserError:
+        if time.monotonic() < deadline:
+            raise
+        answer = "timeout"
     click.echo(answer)
     if result is not None:
         with replacing(result) as temporary:

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import sysconfig
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -47,6 +48,14 @@ def is_users_file(filename: str) -> bool:
     path, root = Path(filename), repository() or Path.cwd()
     ours = (Path(__file__).parents[1], root / "stages", root / "pipeline", Path(sys.prefix))
     return path.is_absolute() and path.is_relative_to(root) and not any(path.is_relative_to(top) for top in ours)
+
+
+def callers_place(error: BaseException) -> str:
+    """Return `file, line n:` where code of the caller's, wherever it lies, was the last to run but for installed packages; else empty."""
+    installed = tuple({*sysconfig.get_paths().values(), sys.prefix, "<frozen"})
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(installed)]
+    is_ours = not frames or Path(frames[-1].filename).is_relative_to(Path(__file__).parents[1])
+    return "" if is_ours else f"{frames[-1].filename}, line {frames[-1].lineno}:"
 
 
 @contextmanager

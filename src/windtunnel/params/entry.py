@@ -49,8 +49,10 @@ def parse_number(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise ValueError
         text = str(value)  # a ValueError for an integer of more than 4300 digits
-        if len(text) > MAX_CHARACTERS or any(
-            len(e) > 3 or int(e.strip("_") or 0) > MAX_EXPONENT for e in _EXPONENT.findall(text)
+        if (
+            not text.isascii()
+            or len(text) > MAX_CHARACTERS
+            or any(len(e) > 3 or int(e.strip("_") or 0) > MAX_EXPONENT for e in _EXPONENT.findall(text))
         ):
             raise ValueError  # Fraction writes all digits out: 1e999999999 would take hours
         numerator, *denominator = (Fraction(part.strip()) for part in text.split("/"))

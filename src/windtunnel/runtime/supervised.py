@@ -44,6 +44,10 @@ _PR_SET_PDEATHSIG = 1  # prctl: the signal that the kernel sends when the parent
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+class EndedError(UserError):
+    """A process that `run_watched` started ended before it returned."""
+
+
 @dataclass(slots=True)
 class _WatchedCall:
     what: str
@@ -233,7 +237,7 @@ def _listen(connection: Connection, process: mp.process.BaseProcess) -> Any:
     process.join(_LAST_WORD)
     code = process.exitcode
     how = f"by {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
-    raise UserError(f"code of yours ended the process {how} before anything was known; nothing was checked")
+    raise EndedError(f"code of yours ended the process {how} before anything was known; nothing was checked")
 
 
 def _watched(

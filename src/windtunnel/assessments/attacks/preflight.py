@@ -19,9 +19,10 @@ from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.references import resolve
 from windtunnel.core.transformations import KINDS, transformation_of
 from windtunnel.params.attacks import AttackEntry
-from windtunnel.params.entry import Budget, Entry
+from windtunnel.params.entry import MAX_COUNT, Budget, Entry
 from windtunnel.registry.plugins import library_of
 
+MOST_STARTS = 1_000  # around each of which a grid is refined
 MOST_POINTS = 100_000  # of a grid of transformations: a loss is held for each of them and each sample
 _MEASURED_INPUTS = 3 * 32 * 32  # of the images for which `AttackRow.seconds` was measured
 
@@ -169,9 +170,10 @@ def _check_search(where: str, entry: AttackEntry, budget: PerturbationBudget) ->
         raise IncompatibleError(
             f"{where}: the content of a patch has no grid; use algorithm: gradient, evolution or random"
         )
-    points = entry.params.get("points", 0)
-    if name == "grid" and isinstance(points, int | float) and points > MOST_POINTS:
-        raise UserError(f"{where}.params.points: a grid of {points:g} points; {MOST_POINTS} at most")
+    for key, count in entry.params.items():
+        least, most = int(key != "refine"), {"points": MOST_POINTS, "starts": MOST_STARTS}.get(key, MAX_COUNT)
+        if isinstance(count, int | float) and not least <= count <= most:
+            raise UserError(f"{where}.params.{key}: {count}; from {least} to {most}")
     if name in ("gradient", "evolution") and transformation.kinds[0].name == "occlusion":
         raise IncompatibleError(f"{where}: an occlusion has no {name}; algorithm: grid tries every place")
     if name == "evolution":

@@ -22,7 +22,8 @@ from windtunnel.assessments.verification.falsifier import (
     falsify,
     falsify_targeted,
 )
-from windtunnel.boundary.files import check_file, read_bytes
+from windtunnel.boundary.files import check_file, path_text, read_bytes
+from windtunnel.boundary.limits import bounded
 from windtunnel.boundary.models.backends import OnnxModule
 from windtunnel.boundary.models.onnx_network import OnnxNetwork
 from windtunnel.boundary.vnnlib_text import Specification, counter_example, read_specifications, robustness
@@ -37,6 +38,7 @@ from windtunnel.params.verification import BranchAndBound, VerificationEntry
 _AGREEMENT = 1e-4  # of the largest logit: by how much torch and onnxruntime may differ on one graph
 _COMPARED = 4  # points of the box
 _ROOM = 1e-7  # of an end of the box: half a step of float32
+_LOADED = 60.0  # seconds to read a graph and run it once, where there is no deadline
 _MAX_BYTES = 2**31  # of an unpacked graph: protobuf holds no more
 _ATTACKS, _BOUNDS = {"quick-attack", "attack"}, {"ibp", "crown"}  # steps that decide nothing after those of this module
 _ATTACKED = 0.3  # of the seconds that are left: what attacks may take
@@ -117,14 +119,19 @@ def decide_instance(
     check_file(onnx, max_bytes=_MAX_BYTES)  # a named pipe would be waited for
     specifications, notes = read_specifications(specification), list[str]()
     numbers = len(specifications[0].low)
-    network = OnnxNetwork(onnx, numbers=numbers).eval().requires_grad_(False)
-    reference = OnnxModule(onnx, numbers=numbers)
+    seconds = _LOADED if deadline == math.inf else deadline - time.monotonic()
+    if seconds <= 0:
+        return InstanceResult("timeout")
+    with bounded(f"{path_text(onnx)}: the graph, read and run by onnxruntime,", seconds, "--timeout"):
+        network = OnnxNetwork(onnx, numbers=numbers).eval().requires_grad_(False)
+        reference = OnnxModule(onnx, numbers=numbers)
+        for spec in specifications:
+            _check(onnx, network, reference, spec)
     for spec in specifications:
         seconds = deadline - time.monotonic()
         if seconds <= 0:
             notes.append("timeout")
             continue
-        _check(onnx, network, reference, spec)
         decision = _decide(network, reference, spec, _within(entry, seconds), seed)
         if decision.word == "sat":
             return decision
@@ -166,6 +173,8 @@ def _decide(
     network: OnnxNetwork, reference: OnnxModule, specification: Specification, entry: VerificationEntry, seed: int
 ) -> InstanceResult:
     inner = network.input_shape
+    if bool((specification.low == specification.high).all()):
+        return _judged(reference, specification, specification.low, inner, "unsat")
     shape = inner if len(inner) == 3 else (1, 1, len(specification.low))  # verifiers take images
     module = _Margins(network, specification, shape, inner).eval().requires_grad_(False)
     names = tuple(str(i) for i in range(module.num_classes))
@@ -189,9 +198,15 @@ def _decide(
         return InstanceResult(word)
     unit = example.double().flatten()
     x = torch.lerp(specification.low, specification.high, unit).clamp(specification.low, specification.high)
-    # The competition's judge runs the graph in float32, and so does the last word here.
-    outputs = reference(x.float().view(1, *inner)).flatten()
-    return InstanceResult("sat", x, outputs) if specification.holds_at(outputs) else InstanceResult("unknown")
+    return _judged(reference, specification, x, inner, "unknown")
+
+
+def _judged(
+    reference: OnnxModule, specification: Specification, x: Tensor, shape: tuple[int, ...], otherwise: str
+) -> InstanceResult:
+    """Return `sat` if x (d,) is a counter-example of the graph in float32, as the competition's judge runs it; else `otherwise`."""
+    outputs = reference(x.float().view(1, *shape)).flatten()
+    return InstanceResult("sat", x, outputs) if specification.holds_at(outputs) else InstanceResult(otherwise)
 
 
 def _decide_easy(subject: Subject, seconds: float) -> tuple[str, Tensor | None]:

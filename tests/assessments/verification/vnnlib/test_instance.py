@@ -2,6 +2,7 @@
 
 import gzip
 import math
+import os
 import subprocess
 import sys
 import time
@@ -93,6 +94,7 @@ def test_seconds_that_are_given_are_the_only_limit(column, tmp_path, monkeypatch
         "windtunnel.assessments.verification.vnnlib.decide_instance",
         lambda *given, deadline: asked.append((given[2], deadline - time.monotonic())) or InstanceResult("unknown"),
     )
+    monkeypatch.setattr("windtunnel.cli.verify.run_watched", lambda work: work())  # in this process
     monkeypatch.setattr("windtunnel.cli.verify._process_start", lambda: time.monotonic() - 10)
     given = ["--vnnlib", str(specification(tmp_path, 0.6, 2.0)), "--onnx", str(column)]
     for more in ([], ["--timeout", "300"]):
@@ -102,6 +104,31 @@ def test_seconds_that_are_given_are_the_only_limit(column, tmp_path, monkeypatch
     assert 200 < left <= 290  # the time since the process started is counted
     assert by_time.branch_and_bound.domains > 10**9
     assert by_work.branch_and_bound.domains == 20_000
+
+
+@pytest.mark.parametrize(("limit", "word"), [("(>= Y_1 Y_0)", "sat"), ("(<= Y_1 -100.0)", "unsat")])
+def test_a_box_of_one_point_is_decided_by_its_evaluation(column, tmp_path, limit, word):
+    path = specification(tmp_path, 0.25, 0.25)
+    text = path.read_text().replace("(assert (>= X_3 -1.0))", "(assert (>= X_3 0.5))")
+    text = text.replace("(assert (>= X_4 -1.0))", "(assert (>= X_4 0.5))").replace("(>= X_5 -1.0)", "(>= X_5 0.5)")
+    path.write_text(text.replace("(>= Y_1 Y_0)", limit))
+    assert decide_instance(column, path, ENTRY).word == word
+
+
+def test_a_graph_that_ends_its_process_is_one_line(column, tmp_path, monkeypatch):
+    monkeypatch.setattr("windtunnel.assessments.verification.vnnlib.decide_instance", lambda *_, **__: os._exit(7))
+    given = ["--vnnlib", str(specification(tmp_path, 0.6, 2.0)), "--onnx", str(column)]
+    with pytest.raises(UserError, match=r"column\.onnx: code of yours ended the process with exit code 7"):
+        CliRunner().invoke(verify, given, standalone_mode=False, catch_exceptions=False)
+
+
+def test_a_verifier_that_does_not_end_in_time_is_a_timeout(column, tmp_path, monkeypatch):
+    monkeypatch.setattr("windtunnel.assessments.verification.vnnlib.decide_instance", lambda *_, **__: time.sleep(60))
+    monkeypatch.setattr("windtunnel.cli.verify._process_start", time.monotonic)
+    given = ["--vnnlib", str(specification(tmp_path, 0.6, 2.0)), "--onnx", str(column), "--timeout", "0.5"]
+    started = time.monotonic()
+    assert CliRunner().invoke(verify, given).output.split() == ["timeout"]
+    assert time.monotonic() - started < 30
 
 
 def test_the_boxes_of_a_specification_share_the_seconds(column, tmp_path, monkeypatch):
