@@ -117,8 +117,7 @@ def test_torchvision_comes_for_the_torch_that_is_here(missing, monkeypatch, torc
 
 def test_a_torchvision_for_another_torch_is_named_and_replaced(monkeypatch):
     monkeypatch.setattr(operations, "installed", lambda name: "99.0")
-    for place in ("windtunnel.operations.doctor", "windtunnel.cli.doctor"):
-        monkeypatch.setattr(f"{place}.other_build", lambda: "is of another torch")
+    monkeypatch.setattr(operations, "other_build", lambda: "is of another torch")
     (step,) = steps(chosen(["torchvision"]))
     assert "--upgrade" in step.command
     said = CliRunner().invoke(doctor, []).output
@@ -168,7 +167,7 @@ def test_in_an_environment_of_uv_which_has_no_pip_uv_installs(missing, monkeypat
 def test_install_shows_the_commands_and_why_and_asks_before_it_runs_them(missing, monkeypatch):
     missing.add("torchattacks")
     ran = []
-    monkeypatch.setattr("windtunnel.cli.doctor.run", ran.append)
+    monkeypatch.setattr("windtunnel.operations.doctor.run", ran.append)
     said = CliRunner().invoke(doctor, ["--install"], input="n\n").output
     assert "-m pip install --no-deps torchattacks==3.5.1" in said
     assert "mlflow needs 2.28" in said

@@ -7,20 +7,7 @@ import click
 
 from windtunnel.cli.output import headings, print_table, table_console
 from windtunnel.core.errors import UserError
-from windtunnel.operations.doctor import (
-    PACKAGE,
-    Companion,
-    chosen,
-    companions,
-    installed,
-    lacking,
-    machine,
-    other_build,
-    run,
-    shown,
-    steps,
-    untested,
-)
+from windtunnel.operations import doctor as installation
 
 _COLUMNS = headings("package", "version", "enables", "to get it", typed=("package", "to get it"))
 _CORE = ("torch", "onnxruntime")
@@ -47,22 +34,22 @@ def doctor(*, names: tuple[str, ...], install: bool, yes: bool) -> None:
         return
     if names or yes:
         raise click.UsageError("NAME and --yes go with --install")
-    click.echo(f"{PACKAGE} {installed(PACKAGE)}, {machine()}")
-    needed = [(name, installed(name) or "missing", "needed", "") for name in _CORE]
+    click.echo(f"{installation.PACKAGE} {installation.installed(installation.PACKAGE)}, {installation.machine()}")
+    needed = [(name, installation.installed(name) or "missing", "needed", "") for name in _CORE]
     git = ("git", "found" if shutil.which("git") else "missing", "needed", "")
-    rows = [_row(companion) for companion in companions()]
+    rows = [_row(companion) for companion in installation.companions()]
     print_table(table_console(), _COLUMNS, [("", [*needed, git]), ("", rows)])
-    mistakes = [f"doctor: {line} is needed; pip install '{line}'" for line in lacking()]
+    mistakes = [f"doctor: {line} is needed; pip install '{line}'" for line in installation.lacking()]
     mistakes += [] if shutil.which("git") else ["doctor: git is needed; DVC keeps its results beside a git repository"]
     if mistakes:
         raise UserError("\n".join(mistakes))
-    for reason in filter(None, (other_build(), untested())):
+    for reason in filter(None, (installation.other_build(), installation.untested())):
         click.echo(f"! {reason}")
-    if missing := chosen(()):
+    if missing := installation.chosen(()):
         click.echo(f"Everything works but what needs {', '.join(c.name for c in missing)}: windtunnel doctor --install")
 
 
-def _row(companion: Companion) -> tuple[str, str, str, str]:
+def _row(companion: installation.Companion) -> tuple[str, str, str, str]:
     if companion.fits:
         return companion.name, str(companion.version), companion.install.enables, ""
     if not companion.has_wheel:
@@ -73,14 +60,14 @@ def _row(companion: Companion) -> tuple[str, str, str, str]:
 
 def install_packages(names: Sequence[str], *, yes: bool) -> None:
     """Show the commands, ask, and run them."""
-    todo = steps(chosen(names))
+    todo = installation.steps(installation.chosen(names))
     if not todo:
         click.echo("doctor: nothing to install")
         return
     for step in todo:
-        click.echo(f"{shown(step.command)}\n    {step.why}")
+        click.echo(f"{installation.shown(step.command)}\n    {step.why}")
     if not yes and not click.confirm("Run it?", default=True):
         return
     for step in todo:
-        run(step)
-    click.echo(f"doctor: installed {', '.join(c.name for c in companions() if c.fits)}")
+        installation.run(step)
+    click.echo(f"doctor: installed {', '.join(c.name for c in installation.companions() if c.fits)}")

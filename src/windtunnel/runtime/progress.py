@@ -9,17 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
 
+from rich import progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.text import Text
 
 from windtunnel.runtime.placement import PROGRESS_FILE, is_inside_a_unit
@@ -29,19 +20,19 @@ TELL_EVERY = 60.0  # seconds between lines of progress where there is no termina
 _WRITE_EVERY = 0.5  # seconds between writes of the progress file
 
 
-class _LoggedProgress(Progress):
+class _LoggedProgress(progress.Progress):
     """A bar on a terminal; elsewhere (a log, a scheduler) a line a minute, for work that takes long; none before a batch is done."""
 
     _began = _last_log = 0.0
     _before = _written = 0.0
 
-    def add_task(self, description: str, *, total: float, completed: float = 0) -> TaskID:  # type: ignore[override]
+    def add_task(self, description: str, *, total: float, completed: float = 0) -> progress.TaskID:  # type: ignore[override]
         """Add a task and start the clock of the log lines."""
         self._began = self._last_log = time.perf_counter()
         self._before = completed
         return super().add_task(description, total=total, completed=int(completed))
 
-    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+    def advance(self, task_id: progress.TaskID, advance: float = 1) -> None:
         """Advance the bar, and print a log line where one is due."""
         super().advance(task_id, advance)
         if is_inside_a_unit():
@@ -70,10 +61,10 @@ class _LoggedProgress(Progress):
             self.advance(task)
 
 
-class _RateColumn(ProgressColumn):
+class _RateColumn(progress.ProgressColumn):
     """Samples a second, over all workers."""
 
-    def render(self, task: Task) -> Text:
+    def render(self, task: progress.Task) -> Text:
         return Text(f"{task.speed:.3g}/s" if task.speed else "", style="progress.data.speed")
 
 
@@ -83,11 +74,11 @@ def progress_bar() -> _LoggedProgress:
     Silent inside a unit, whose progress is that of the whole.
     """
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
         _RateColumn(),
-        TimeRemainingColumn(),
+        progress.TimeRemainingColumn(),
     )
     silent = is_inside_a_unit() or not sys.stderr.isatty()
     return _LoggedProgress(*columns, transient=True, disable=silent, console=Console(stderr=True))

@@ -11,15 +11,8 @@ from torch import Tensor
 from windtunnel.assessments.corruptions.reference import Pair, Reference
 from windtunnel.assessments.corruptions.rows import IMAGECORRUPTIONS
 from windtunnel.assessments.corruptions.table import category_of, common_of
+from windtunnel.core import statistics
 from windtunnel.core.contracts import Json
-from windtunnel.core.statistics import (
-    BinomialRate,
-    IntervalMethod,
-    binomial_interval,
-    binomial_rate,
-    bootstrap_means,
-    percentile_interval,
-)
 
 NEVER = 6  # minimal severity of a sample that no severity up to 5 breaks
 K = TypeVar("K")
@@ -30,16 +23,16 @@ _NEGLIGIBLE = 1e-9  # a reference error below this divides nothing
 class Interval:
     """The confidence interval that the entry specifies."""
 
-    method: IntervalMethod = "wilson"
+    method: statistics.IntervalMethod = "wilson"
     level: float = 0.95
 
-    def of(self, correct: Tensor) -> BinomialRate:
+    def of(self, correct: Tensor) -> statistics.BinomialRate:
         """Return the share of True in (N,) bool."""
-        return binomial_rate(int(correct.sum()), len(correct), self.level, self.method)
+        return statistics.binomial_rate(int(correct.sum()), len(correct), self.level, self.method)
 
     def of_mean(self, mean: float, n: int) -> list[float]:
         """[mean, low, high] for a mean over n images of accuracies per image: its corruptions share images, so n counts once."""
-        return [mean, *binomial_interval(mean * n, n, self.level, self.method)]
+        return [mean, *statistics.binomial_interval(mean * n, n, self.level, self.method)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +126,7 @@ def mce_metrics(suite: SuiteData, reference: Reference, level: float) -> dict[st
     names = list(dict.fromkeys(c for c, _ in suite.pairs))
     groups = np.array([[float(c == name) for c, _ in suite.pairs] for name in names])
     means = np.stack([ours.mean(1), theirs.mean(1)])
-    draws = bootstrap_means(np.concatenate([ours, theirs])).reshape(-1, 2, len(ours))
+    draws = statistics.bootstrap_means(np.concatenate([ours, theirs])).reshape(-1, 2, len(ours))
     common = common_of(suite.library, names)
     metrics: dict[str, Json] = {}
     for prefix, relative in (("", False), ("relative_", True)):
@@ -148,7 +141,7 @@ def mce_metrics(suite: SuiteData, reference: Reference, level: float) -> dict[st
             resampled, _ = _ratios(draws, groups[counted], relative=relative)
             values = resampled.mean(-1)
             if np.isfinite(values).all():
-                low, high = percentile_interval(values, level)
+                low, high = statistics.percentile_interval(values, level)
                 metrics |= {f"{prefix}mce_ci_low": low, f"{prefix}mce_ci_high": high}
     return metrics
 

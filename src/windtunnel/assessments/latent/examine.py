@@ -5,16 +5,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from windtunnel.assessments.latent import search
 from windtunnel.assessments.latent.metrics import at_epsilon
 from windtunnel.assessments.latent.noise import perturb, shrink
-from windtunnel.assessments.latent.search import (
-    SCALED_L2,
-    NearestChanges,
-    Problem,
-    SearchSettings,
-    bounded_search,
-    minimum_search,
-)
 from windtunnel.boundary.generators.interface import FittedGenerator
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.seeds import derive_seed
@@ -63,13 +56,13 @@ def nearest(
     """
     device = classifier.device
     centres = latents * shrink(epsilon)
-    problem = Problem(
+    problem = search.Problem(
         lambda points, indices: classifier.module(generators.decode(points, classes[indices])).float(),
         centres,
         classes,
-        SCALED_L2,
+        search.SCALED_L2,
     )
-    minimum = minimum_search(problem, plan_of(entry.minimum, entry.minimum.rho), _generator(seed, "minimum"))
+    minimum = search.minimum_search(problem, plan_of(entry.minimum, entry.minimum.rho), _generator(seed, "minimum"))
     for rho in entry.bounded.rho:
         _search_within(rho, entry, problem, minimum, seed)
     decayed, perturbed = (decode(generators, codes, classes) for codes in (centres, centres + minimum.changes))
@@ -87,7 +80,9 @@ def nearest(
     }
 
 
-def _search_within(rho: float, entry: LatentEntry, problem: Problem, minimum: NearestChanges, seed: int) -> None:
+def _search_within(
+    rho: float, entry: LatentEntry, problem: search.Problem, minimum: search.NearestChanges, seed: int
+) -> None:
     """Search within `rho` for the samples that nothing so far brought inside; enter what is nearer into `found`."""
     remaining = (minimum.distances > rho).nonzero().flatten()
     if not len(remaining):
@@ -98,15 +93,15 @@ def _search_within(rho: float, entry: LatentEntry, problem: Problem, minimum: Ne
         centres=problem.centres[remaining],
         classes=problem.classes[remaining],
     )
-    near = bounded_search(rest, plan_of(entry.bounded, rho), _generator(seed, "bounded"))
+    near = search.bounded_search(rest, plan_of(entry.bounded, rho), _generator(seed, "bounded"))
     closer = near.distances < minimum.distances[remaining]
     minimum.changes[remaining[closer]] = near.changes[closer]
     minimum.distances[remaining[closer]] = near.distances[closer]
 
 
-def plan_of(effort: Effort | Conventional, rho: float) -> SearchSettings:
+def plan_of(effort: Effort | Conventional, rho: float) -> search.SearchSettings:
     """Return the plan of a block of params inside a radius."""
-    return SearchSettings(rho, effort.restarts, effort.steps, effort.step_size)
+    return search.SearchSettings(rho, effort.restarts, effort.steps, effort.step_size)
 
 
 @torch.no_grad()

@@ -11,15 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from windtunnel.core import statistics
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
-from windtunnel.core.statistics import (
-    binomial_interval,
-    binomial_rate,
-    bootstrap_means,
-    median_metric,
-    percentile_interval,
-)
 from windtunnel.params.sweeps import MOST_EPSILONS, EpsilonRange
 from windtunnel.records.tables import Share, written
 
@@ -121,9 +115,9 @@ def sweep_metrics(sweep: Sweep, robust: float, moderately_fragile: float) -> dic
     """Every number of the report, sections (a) to (f), as plain values."""
     n = len(sweep.targets)
     counts = sweep.cumulative_correct.sum(1).tolist()
-    intervals = [binomial_interval(k, n) for k in counts]
+    intervals = [statistics.binomial_interval(k, n) for k in counts]
     areas = area_under_curve(sweep.epsilons, sweep.cumulative_correct)
-    area_low, area_high = percentile_interval(bootstrap_means(areas[None].numpy())[:, 0])
+    area_low, area_high = statistics.percentile_interval(statistics.bootstrap_means(areas[None].numpy())[:, 0])
     middle = median_index(sweep.epsilons.tolist())
     drop = max(0.0, float(sweep.raw_accuracy[0] - sweep.raw_accuracy[middle]))
     flips = sweep.critical_epsilon.isfinite()
@@ -131,7 +125,7 @@ def sweep_metrics(sweep: Sweep, robust: float, moderately_fragile: float) -> dic
     classes = per_class(sweep, middle)
     metrics: dict[str, Json] = {
         "n_samples": n,
-        **binomial_rate(counts[0], n).metrics("clean_accuracy"),
+        **statistics.binomial_rate(counts[0], n).metrics("clean_accuracy"),
         "adversarial_accuracy": counts[-1] / n,
         "adversarial_accuracy_ci_low": intervals[-1][0],
         "adversarial_accuracy_ci_high": intervals[-1][1],
@@ -157,7 +151,7 @@ def sweep_metrics(sweep: Sweep, robust: float, moderately_fragile: float) -> dic
     }
     # Over all samples, survivors counted as inf: not reached where fewer than half flip.
     epsilons = (float(f"{epsilon:.9g}") for epsilon in sweep.critical_epsilon.tolist())
-    return {**metrics, **median_metric("median_critical_epsilon", epsilons)}
+    return {**metrics, **statistics.median_metric("median_critical_epsilon", epsilons)}
 
 
 def histogram(sweep: Sweep) -> list[Json]:
@@ -177,7 +171,7 @@ def per_class(sweep: Sweep, index: int) -> list[Share]:
     """`n` and top-1 `accuracy` with its interval, of each class at epsilon number `index`; n alone for a class without samples."""
     correct = sweep.predictions[index] == sweep.targets
     members = [sweep.targets == label for label in range(sweep.num_classes)]
-    return [Share.of(binomial_rate(int(correct[mine].sum()), int(mine.sum()))) for mine in members]
+    return [Share.of(statistics.binomial_rate(int(correct[mine].sum()), int(mine.sum()))) for mine in members]
 
 
 def extremes(sweep: Sweep) -> tuple[Tensor, Tensor]:

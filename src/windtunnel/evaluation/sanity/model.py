@@ -18,17 +18,9 @@ from windtunnel.core.scratch import by_samples, finite_samples, sample_parts
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.statistics import binomial_interval, median
 from windtunnel.core.transformations import KINDS
-from windtunnel.evaluation.sanity import CONTROL_LIBRARY
+from windtunnel.evaluation.sanity import CONTROL_LIBRARY, probes
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, listing, our_check, total
 from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence
-from windtunnel.evaluation.sanity.probes import (
-    input_gradients,
-    largest_linf,
-    need_gradients,
-    onnx_logits,
-    several_passes,
-    uniform_in_ball,
-)
 from windtunnel.records.metadata import Value
 from windtunnel.records.regions import PerturbationBall
 from windtunnel.records.tables import table
@@ -83,7 +75,7 @@ def randomness(evidence: Evidence) -> tuple[float, list[int]]:
 
     def compute() -> tuple[float, list[int]]:
         x, y, classifier = evidence.data.inputs[:BATCH], evidence.data.targets[:BATCH], evidence.classifier
-        passes = several_passes(classifier, x, DRAWS)
+        passes = probes.several_passes(classifier, x, DRAWS)
         unit = [nn.functional.normalize(p, dim=1) for p in passes]
         counts = [int(classifier.criterion.is_correct(p, y).sum()) for p in passes]
         return max(float((u - unit[0]).abs().max()) for u in unit), counts
@@ -326,10 +318,10 @@ def differentiable(evidence: Evidence, limit: float) -> CheckResult:
 
     Flags when the gradient of the loss by the input is unavailable.
     """
-    need_gradients(evidence)
+    probes.need_gradients(evidence)
     data, classifier = evidence.data, evidence.classifier
     try:
-        input_gradients(classifier, data.inputs[:2], data.targets[:2], classifier.criterion.loss)
+        probes.input_gradients(classifier, data.inputs[:2], data.targets[:2], classifier.criterion.loss)
     except RuntimeError as error:
         return CheckResult(flagged=True, value=1, reason=" ".join(str(error).split())[:200])
     return CheckResult(flagged=False, value=0)
@@ -368,7 +360,7 @@ def onnx_equals_torch(evidence: Evidence, limit: float) -> CheckResult:
     if Capability.ONNX_GRAPH not in evidence.classifier.capabilities:
         raise NotApplicable("the model has no ONNX graph")
     logits = evidence.subject.clean_logits
-    difference = (onnx_logits(evidence, evidence.data.inputs) - logits).abs().amax(1)
+    difference = (probes.onnx_logits(evidence, evidence.data.inputs) - logits).abs().amax(1)
     apart = difference / logits.abs().amax().clamp(min=1)
     value = float(apart.max())
     return CheckResult(value > limit, value, n=len(apart), samples=evidence.named(apart > limit))
@@ -430,7 +422,9 @@ def no_memory(evidence: Evidence, limit: float) -> CheckResult:
     except Exception as error:  # sessions and handles of other runtimes cannot be copied
         raise NotRun(f"the model cannot be copied ({type(error).__name__})") from error
     images = evidence.data.inputs[:BATCH].flip(-1)
-    near = uniform_in_ball(images, largest_linf(evidence), torch.Generator().manual_seed(derive_seed(0, "A23")))
+    near = probes.uniform_in_ball(
+        images, probes.largest_linf(evidence), torch.Generator().manual_seed(derive_seed(0, "A23"))
+    )
     device = evidence.classifier.device
     with torch.no_grad():
         first = [copies[0](x.to(device)).float().cpu() for x in (images, near)]
@@ -453,7 +447,7 @@ def continuous(evidence: Evidence, limit: float) -> CheckResult:
     x, y, classifier = evidence.data.inputs[:BATCH], evidence.data.targets[:BATCH], evidence.classifier
     generator = torch.Generator().manual_seed(derive_seed(0, "A24"))
     shares: list[Tensor] = []
-    for points in (x, uniform_in_ball(x, largest_linf(evidence), generator)):
+    for points in (x, probes.uniform_in_ball(x, probes.largest_linf(evidence), generator)):
         signs = torch.randint(0, 2, points.shape, generator=generator) * 2 - 1
         both = (classifier.logits(p) for p in (points, points + TINY_MOVE * signs))
         margins, moved_margins = (classifier.criterion.margin(logits, y) for logits in both)

@@ -3,21 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from windtunnel.assessments.figures import scene
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
 from windtunnel.assessments.figures.plots import WIDTH, percent
-from windtunnel.assessments.figures.scene import (
-    Dot,
-    Label,
-    Line,
-    Mark,
-    Rect,
-    Scene,
-    legend,
-    part_of_bar,
-    text_width,
-    whisker,
-    wrapped,
-)
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.sample_states import SampleState
 from windtunnel.records.artifacts import Artifacts
@@ -48,40 +36,43 @@ class BudgetBar:
     drawn: str = ""
 
 
-def sandwich(layers: Sequence[BudgetBar], page: float = WIDTH) -> Scene:
+def sandwich(layers: Sequence[BudgetBar], page: float = WIDTH) -> scene.Scene:
     """Draw a bar per budget; the whisker below it is the interval of certified accuracy, the one above of the worst case."""
     step, bar, top = 44.0, 22.0, 8.0
-    x_left = 14 + max(text_width(text, 10) for layer in layers for text in (layer.budget, layer.drawn))
+    x_left = 14 + max(scene.text_width(text, 10) for layer in layers for text in (layer.budget, layer.drawn))
     width = page - x_left - 14
-    marks: list[Mark] = []
+    marks: list[scene.Mark] = []
     for i, layer in enumerate(layers):
         y, x = top + i * step + 7, x_left
         middle = y + bar / 2 + (-2.5 if layer.drawn else 3.5)
-        marks.append(Label(x_left - 8, middle, layer.budget, "ink", 10, "end", bold=i == 0))
+        marks.append(scene.Label(x_left - 8, middle, layer.budget, "ink", 10, "end", bold=i == 0))
         if layer.drawn:
-            marks.append(Label(x_left - 8, middle + 11, layer.drawn, "soft", 8.5, "end"))
+            marks.append(scene.Label(x_left - 8, middle + 11, layer.drawn, "soft", 8.5, "end"))
         for state, role in ROLES.items():
             share = layer.shares[state]
             if share <= 0.0005:
                 continue
             wide = width * share
-            part = Rect(x, y, wide, bar, role, f"{layer.budget}, {state.words}: {share:.1%}")
-            marks += part_of_bar(part, f"{share:.1%}", 9.5)
+            part = scene.Rect(x, y, wide, bar, role, f"{layer.budget}, {state.words}: {share:.1%}")
+            marks += scene.part_of_bar(part, f"{share:.1%}", 9.5)
             x += wide
         for rate, level in ((layer.worst_case, y - 4), (layer.certified, y + bar + 4)):
             if rate and rate.limits:
                 low, high = ((x_left + width * limit, level) for limit in rate.limits)
-                marks += [*whisker(low, high, cap=2.5), Dot(x_left + width * rate.value, level, 2, "ink", str(rate))]
+                marks += [
+                    *scene.whisker(low, high, cap=2.5),
+                    scene.Dot(x_left + width * rate.value, level, 2, "ink", str(rate)),
+                ]
     bottom = top + len(layers) * step
     for tick in (0, 0.25, 0.5, 0.75, 1):
-        marks.append(Line(((x_left + tick * width, bottom - 4), (x_left + tick * width, bottom)), "soft", 0.8))
-        marks.append(Label(x_left + tick * width, bottom + 10, percent(tick), "soft", 8.5, "middle"))
-    key, height = legend([(role, state.meaning) for state, role in ROLES.items()], 8, bottom + 22, page - 8)
+        marks.append(scene.Line(((x_left + tick * width, bottom - 4), (x_left + tick * width, bottom)), "soft", 0.8))
+        marks.append(scene.Label(x_left + tick * width, bottom + 10, percent(tick), "soft", 8.5, "middle"))
+    key, height = scene.legend([(role, state.meaning) for state, role in ROLES.items()], 8, bottom + 22, page - 8)
     note = "Bars: all samples. Whiskers: 95 % intervals, of worst-case accuracy above a bar, of certified accuracy below it"
     partial = ", over the attacked samples." if any(layer.drawn for layer in layers) else "."
-    parts = wrapped(note + partial, page - 12, 8.5)
-    marks += [Label(8, bottom + height + 30 + 11 * k, part, "soft", 8.5) for k, part in enumerate(parts)]
-    return Scene(page, bottom + height + 25 + 11 * len(parts), (*marks, *key), _in_words(layers))
+    parts = scene.wrapped(note + partial, page - 12, 8.5)
+    marks += [scene.Label(8, bottom + height + 30 + 11 * k, part, "soft", 8.5) for k, part in enumerate(parts)]
+    return scene.Scene(page, bottom + height + 25 + 11 * len(parts), (*marks, *key), _in_words(layers))
 
 
 def _in_words(layers: Sequence[BudgetBar]) -> str:

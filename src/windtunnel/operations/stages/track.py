@@ -16,20 +16,8 @@ from windtunnel.boundary.mlflow_server import main_root, tracking_uri
 from windtunnel.boundary.models.record import MODEL_JSON
 from windtunnel.boundary.params_file import configured_server
 from windtunnel.core.errors import UserError
+from windtunnel.records import layout
 from windtunnel.records.files import DATA_FILE, METADATA_FILE, hidden_from_dvc, read_json, read_own, write_json
-from windtunnel.records.layout import (
-    DATA,
-    DIGESTS,
-    GATE,
-    METRICS,
-    MODEL,
-    PARAMS_FILE,
-    REPORTS,
-    RESOLVED,
-    ROBUSTNESS,
-    SANITY,
-    SUMMARY,
-)
 from windtunnel.records.metadata import Record, fitting
 
 if TYPE_CHECKING:
@@ -41,7 +29,7 @@ _MEMORY = Path(".cache") / "windtunnel" / "tracked.json"
 
 def main() -> None:
     """Log the state of reports/, unless it is logged already."""
-    if names := hidden_from_dvc(ROBUSTNESS):
+    if names := hidden_from_dvc(layout.ROBUSTNESS):
         _warn(f"{', '.join(names)}: not whole, kept out of DVC's cache and of dvc push; dvc repro runs it again")
     if logged_before():
         print("track: this state is logged already")
@@ -113,8 +101,15 @@ def _state() -> _Logged | None:
 
 
 def _files() -> Iterator[Path]:
-    named = [PARAMS_FILE, METRICS, GATE, DATA / DATASET_JSON, MODEL / MODEL_JSON, REPORTS / "report.html"]
-    named += sorted(path for folder in (RESOLVED, DIGESTS) for path in folder.rglob("*.json"))
-    for folder in (SUMMARY, SANITY, *sorted(ROBUSTNESS.glob("*"))):
+    named = [
+        layout.PARAMS_FILE,
+        layout.METRICS,
+        layout.GATE,
+        layout.DATA / DATASET_JSON,
+        layout.MODEL / MODEL_JSON,
+        layout.REPORTS / "report.html",
+    ]
+    named += sorted(path for folder in (layout.RESOLVED, layout.DIGESTS) for path in folder.rglob("*.json"))
+    for folder in (layout.SUMMARY, layout.SANITY, *sorted(layout.ROBUSTNESS.glob("*"))):
         named += [folder / METADATA_FILE, folder / DATA_FILE]
     yield from (path for path in named if path.is_file())

@@ -37,19 +37,7 @@ from windtunnel.assessments.figures.plots import HALF
 from windtunnel.assessments.figures.scene import PALETTE, Area, Dot, Label, Mark, Rect, Scene, clipped, split_scene
 from windtunnel.core.markdown import with_code
 from windtunnel.records.files import replacing
-from windtunnel.reporting.report.model import (
-    Block,
-    Chart,
-    Figure,
-    Highlight,
-    ReportContent,
-    SampleAppendix,
-    SampleRow,
-    Section,
-    Table,
-    Text,
-    Tile,
-)
+from windtunnel.reporting.report import model
 
 MOST_SAMPLES = 1000  # rows of the appendix on paper; the HTML has every sample
 PAPER = {"A4": A4, "Letter": LETTER}
@@ -117,7 +105,7 @@ def markup(text: str) -> str:
     return "".join(f'<font name="{MONO}">{part}</font>' if is_code else part for part, is_code in parts)
 
 
-def render_pdf(report: ReportContent, path: Path) -> None:
+def render_pdf(report: model.ReportContent, path: Path) -> None:
     """Write `report` as PDF. Details are on paper in the full layout alone."""
     register_fonts()
     with replacing(path) as temporary:
@@ -133,7 +121,7 @@ def _canvas(*args: object, **kwargs: object) -> Canvas:
 
 
 class _Document(BaseDocTemplate):  # type: ignore[misc]  # reportlab is untyped
-    def __init__(self, path: str, report: ReportContent, paper: tuple[float, float]) -> None:
+    def __init__(self, path: str, report: model.ReportContent, paper: tuple[float, float]) -> None:
         # One text width on all paper: what is laid out is the same, only the margins differ.
         side, above = (paper[0] - WIDTH) / 2, 15 * mm
         margins = {"leftMargin": side, "rightMargin": side, "topMargin": above, "bottomMargin": 16 * mm}
@@ -170,7 +158,7 @@ class _Document(BaseDocTemplate):  # type: ignore[misc]  # reportlab is untyped
         self._section = ""
 
 
-def _story(report: ReportContent) -> Iterator[Flowable]:
+def _story(report: model.ReportContent) -> Iterator[Flowable]:
     yield from _front(report)
     contents = TableOfContents(dotsMinLevel=1)
     contents.levelStyles = [style("toc1", 8.6, spaceBefore=1), style("toc2", 7.6, "soft", leftIndent=14)]
@@ -193,7 +181,7 @@ def _story(report: ReportContent) -> Iterator[Flowable]:
     yield Paragraph(_NO_TAGS, style("tags", 7.4, "soft", spaceBefore=6))
 
 
-def _front(report: ReportContent) -> Iterator[Flowable]:
+def _front(report: model.ReportContent) -> Iterator[Flowable]:
     """Page one: the answer."""
     front = report.front
     yield Paragraph(escape(report.title), _TITLE)
@@ -230,7 +218,7 @@ def _sign_off() -> KeepTogether:
     return KeepTogether([Paragraph("Sign-off", _HEAD), drawn])
 
 
-def _tiles(tiles: tuple[Tile, ...]) -> PdfTable:
+def _tiles(tiles: tuple[model.Tile, ...]) -> PdfTable:
     gap = 8.0
     width = (WIDTH - gap * (len(tiles) - 1)) / len(tiles)
     row: list[object] = []
@@ -249,9 +237,9 @@ def _tiles(tiles: tuple[Tile, ...]) -> PdfTable:
     return drawn
 
 
-def _section(section: Section, number: str, heading: object, full: bool) -> Iterator[Flowable]:
+def _section(section: model.Section, number: str, heading: object, full: bool) -> Iterator[Flowable]:
     # No heading at the foot of a page, away from what it announces.
-    drawn = any(isinstance(block, Chart | Figure | PictureGrid) for block in section.blocks[:3])
+    drawn = any(isinstance(block, model.Chart | model.Figure | PictureGrid) for block in section.blocks[:3])
     yield CondPageBreak(75 * mm if drawn else 45 * mm)
     yield Paragraph(f"{number}  {escape(section.title)}", heading)
     yield from _blocks(section.blocks)
@@ -260,7 +248,7 @@ def _section(section: Section, number: str, heading: object, full: bool) -> Iter
         yield from _section(child, f"{number}.{i}", _H2, full)
 
 
-def _blocks(blocks: Sequence[Block]) -> Iterator[Flowable]:
+def _blocks(blocks: Sequence[model.Block]) -> Iterator[Flowable]:
     """Yield the blocks in their order; narrow charts that follow each other stand side by side."""
     index = 0
     while index < len(blocks):
@@ -275,22 +263,22 @@ def _blocks(blocks: Sequence[Block]) -> Iterator[Flowable]:
         index += len(narrow) or 1
 
 
-def _narrow(blocks: Sequence[Block]) -> Iterator[Chart]:
+def _narrow(blocks: Sequence[model.Block]) -> Iterator[model.Chart]:
     """Yield the narrow charts that the blocks begin with."""
     for block in blocks:
-        if not isinstance(block, Chart) or block.scene.width > HALF:
+        if not isinstance(block, model.Chart) or block.scene.width > HALF:
             return
         yield block
 
 
-def _in_short(r: SampleRow) -> tuple[str, ...]:
+def _in_short(r: model.SampleRow) -> tuple[str, ...]:
     answer = r.target if r.target == r.clean else f"{r.target} → {r.clean}"
     by = "" if r.status == "misclassified" else r.decided_by
     distance = f"{float(r.distance):.2g}" if r.distance else ""
     return clipped(r.name, 30), clipped(answer, 30), r.status, clipped(by, 24), distance
 
 
-def _samples(samples: SampleAppendix) -> Iterator[Flowable]:
+def _samples(samples: model.SampleAppendix) -> Iterator[Flowable]:
     """Every sample in several columns; the order goes down each of them."""
     rows = [_in_short(row) for row in samples.rows[:MOST_SAMPLES]]
     if more := len(samples.rows) - len(rows):
@@ -326,20 +314,20 @@ def cells(top: float, bottom: float, sides: float, *more: tuple[object, ...]) ->
     return TableStyle([*((name, *ALL, value) for name, value in cells.items()), *more])
 
 
-def block_parts(block: Block) -> list[Flowable]:
+def block_parts(block: model.Block) -> list[Flowable]:
     """Return the flowables of any block."""
-    if isinstance(block, Text):
+    if isinstance(block, model.Text):
         return [Paragraph(escape(block.text), CODE) if block.code else Paragraph(markup(block.text), BODY)]
-    if isinstance(block, Highlight):
+    if isinstance(block, model.Highlight):
         return [_highlight(block)]
-    if isinstance(block, Table):
+    if isinstance(block, model.Table):
         return table_parts(block)
-    if isinstance(block, Chart):
+    if isinstance(block, model.Chart):
         return _chart(block)
     return _grid(block) if isinstance(block, PictureGrid) else _figure(block)
 
 
-def _highlight(finding: Highlight) -> Flowable:
+def _highlight(finding: model.Highlight) -> Flowable:
     """Return a sentence in a box with a coloured edge."""
     text = markup(finding.text)
     sentence = Paragraph(f"<b>{text}</b>" if finding.severity == "invalid" else text, BODY)
@@ -349,7 +337,7 @@ def _highlight(finding: Highlight) -> Flowable:
     return box
 
 
-def table_parts(table: Table) -> list[Flowable]:
+def table_parts(table: model.Table) -> list[Flowable]:
     """Return a table that breaks across pages and repeats its header; nothing for an empty one."""
     if not table.rows:
         return []
@@ -362,7 +350,7 @@ def table_parts(table: Table) -> list[Flowable]:
     return [CondPageBreak(30 * mm), Paragraph(escape(table.caption), _ABOVE), drawn, Spacer(1, 8)]
 
 
-def _column_widths(table: Table) -> list[float]:
+def _column_widths(table: model.Table) -> list[float]:
     """Each column as wide as its longest word at least and its longest text at most; what is left goes to the last."""
     padding = 9.0
 
@@ -390,13 +378,13 @@ def _column_widths(table: Table) -> list[float]:
     return [*desired[:-1], desired[-1] + spare - beyond]
 
 
-def _chart(chart: Chart, scale: float = SCALE) -> list[Flowable]:
+def _chart(chart: model.Chart, scale: float = SCALE) -> list[Flowable]:
     """Return a chart in vectors with its caption; one that is taller than a page in parts, between its rows."""
     *before, last = [_drawing(part, scale * part.width) for part in split_scene(chart.scene, MOST_HEIGHT / scale)]
     return [*before, KeepTogether([last, Paragraph(escape(chart.caption), CAPTION)])]
 
 
-def _beside(charts: Sequence[Chart]) -> list[Flowable]:
+def _beside(charts: Sequence[model.Chart]) -> list[Flowable]:
     """One or two narrow charts beside each other, each above its caption."""
     width = (WIDTH - _GUTTER) / 2
     if any(chart.scene.height * SCALE > MOST_HEIGHT for chart in charts):
@@ -437,7 +425,7 @@ def _shape(mark: Mark, height: float) -> shapes.Shape:
     return shapes.PolyLine(points, strokeColor=paint, strokeWidth=mark.width, strokeDashArray=dashes)
 
 
-def _figure(figure: Figure) -> list[Flowable]:
+def _figure(figure: model.Figure) -> list[Flowable]:
     width, height = ImageReader(str(figure.path)).getSize()
     scale = min(WIDTH / width, 75 * mm / height, 0.4)
     image = Image(str(figure.path), width * scale, height * scale, hAlign="LEFT")

@@ -9,24 +9,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from windtunnel.assessments.attacks.adaptive import search
 from windtunnel.assessments.attacks.adaptive.obstacles import SAMPLES, Diagnosis, Obstacle, ObstacleKind, diagnose
-from windtunnel.assessments.attacks.adaptive.search import (
-    BOUNDARY,
-    CHANGING,
-    DEEPER,
-    DEEPER_STEPS,
-    DRAWN,
-    STUDENTS,
-    Configuration,
-    Outcome,
-    best_of_each_remedy,
-    candidates_of,
-    finals,
-    halve,
-    measured,
-    probe_of,
-    remedies_for,
-)
 from windtunnel.assessments.attacks.adaptive.surrogates import (
     AmongNeighbours,
     FreshCopies,
@@ -53,7 +37,7 @@ STUDENT_SAMPLES, STUDENT_ABOVE = 500, 0.5  # trained where more of the compared 
 Launch = Callable[[PlannedAttack, Tensor, Classifier], Tensor]
 
 
-def adapt(attack: AttackSetup, state: BestResults, launch: Launch) -> Outcome:
+def adapt(attack: AttackSetup, state: BestResults, launch: Launch) -> search.Outcome:
     """Diagnose the model, run the attacks of standard, choose remedies on a few unbroken samples, attack the rest with them.
 
     Args:
@@ -72,13 +56,13 @@ def adapt(attack: AttackSetup, state: BestResults, launch: Launch) -> Outcome:
     winners = state.broken_by[state.broken_by >= n_standard]
     winner = attack.runs[int(winners.mode().values)].name if len(winners) else ""
     share = (state.passes - passes_before) / max(1.0, state.passes)
-    return Outcome(diagnosis, before, _accuracy(attack, state), winner, share, tuple(failed_remedies))
+    return search.Outcome(diagnosis, before, _accuracy(attack, state), winner, share, tuple(failed_remedies))
 
 
-def adapted_run(where: str, configuration: Configuration, budget: PerturbationBudget) -> PlannedAttack:
+def adapted_run(where: str, configuration: search.Configuration, budget: PerturbationBudget) -> PlannedAttack:
     """Return the run of a configuration."""
     row = ROWS[configuration.library, configuration.algorithm]
-    if configuration.algorithm in DEEPER.values():
+    if configuration.algorithm in search.DEEPER.values():
         steps = configuration.steps
         budget = replace(budget, steps=steps, step_size=2.5 * (budget.epsilon or 0.0) / steps)
     return PlannedAttack(
@@ -88,14 +72,14 @@ def adapted_run(where: str, configuration: Configuration, budget: PerturbationBu
 
 def _search(attack: AttackSetup, diagnosis: Diagnosis, state: BestResults, launch: Launch) -> list[str]:
     """Attack with the remedies; return the reasons of those under which the model raises."""
-    judge, is_random = _judge(attack, diagnosis), diagnosis.has(*DRAWN)
+    judge, is_random = _judge(attack, diagnosis), diagnosis.has(*search.DRAWN)
     unbroken, lucky = state.living, torch.zeros(0, dtype=torch.int64)
     if judge is not attack.subject.classifier:
         lucky = _unconfirmed(attack, state, judge)
         unbroken = state.attacked.nonzero().flatten() if is_random else torch.cat([unbroken, lucky]).sort().values
     if not len(unbroken) or not diagnosis.obstacles:
         return []
-    proposed = remedies_for(diagnosis, _element_epsilon(attack), may_rewrite=attack.entry.adapt is None)
+    proposed = search.remedies_for(diagnosis, _element_epsilon(attack), may_rewrite=attack.entry.adapt is None)
     errors = {remedy: _error_under(attack, remedy, unbroken[:2]) for remedy in proposed}
     remedies = [remedy for remedy in proposed if not errors[remedy]]
     first = (scratch.samples_at(state.perturbed, lucky), state.logits[lucky], state.distances[lucky])
@@ -105,7 +89,7 @@ def _search(attack: AttackSetup, diagnosis: Diagnosis, state: BestResults, launc
     allowance = int(str(passes)) * len(unbroken)
     is_robust = torch.ones(len(attack.subject.dataset), dtype=torch.bool)
 
-    def attempt(configuration: Configuration, indices: Tensor) -> Tensor:
+    def attempt(configuration: search.Configuration, indices: Tensor) -> Tensor:
         nonlocal allowance
         before = state.passes
         attack.runs.append(adapted_run(where, configuration, attack.budget))
@@ -114,27 +98,32 @@ def _search(attack: AttackSetup, diagnosis: Diagnosis, state: BestResults, launc
         is_robust[indices[margins > 0]] = False
         return margins
 
-    probe, searches = probe_of(unbroken), list[Configuration]()
-    ranked = halve(candidates_of(remedies, classes), probe, attempt)
+    probe, searches = search.probe_of(unbroken), list[search.Configuration]()
+    ranked = search.halve(search.candidates_of(remedies, classes), probe, attempt)
     if float(is_robust[probe].double().mean()) > STUDENT_ABOVE:
         attack.students.append(_student(attack, judge))
-        ranked = halve([*ranked[:1], *candidates_of(STUDENTS, classes)], probe, attempt) + ranked[1:]
-        searches = [] if diagnosis.has(*CHANGING) else [BOUNDARY]
-    if not diagnosis.has(*CHANGING):
-        searches.insert(0, measured(_element_epsilon(attack), classes))
+        ranked = (
+            search.halve([*ranked[:1], *search.candidates_of(search.STUDENTS, classes)], probe, attempt) + ranked[1:]
+        )
+        searches = [] if diagnosis.has(*search.CHANGING) else [search.BOUNDARY]
+    if not diagnosis.has(*search.CHANGING):
+        searches.insert(0, search.measured(_element_epsilon(attack), classes))
     if is_random and ranked:
-        attempt(replace(ranked[0], algorithm=DEEPER[attack.budget.norm], steps=DEEPER_STEPS, restarts=1), unbroken)
+        attempt(
+            replace(ranked[0], algorithm=search.DEEPER[attack.budget.norm], steps=search.DEEPER_STEPS, restarts=1),
+            unbroken,
+        )
 
-    def attack_rest(configuration: Configuration) -> int:
+    def attack_rest(configuration: search.Configuration) -> int:
         """Attack what is left, if passes are; return the number of samples it breaks."""
         rest = unbroken[is_robust[unbroken]]
         if not len(rest) or configuration.passes > allowance / len(rest):
             return 0
         return int((attempt(configuration, rest) > 0).sum())
 
-    if best := best_of_each_remedy(ranked):
+    if best := search.best_of_each_remedy(ranked):
         counts = [attack_rest(configuration) for configuration in best]
-        for configuration in finals(best[counts.index(max(counts))], classes):
+        for configuration in search.finals(best[counts.index(max(counts))], classes):
             attack_rest(configuration)
     for configuration in searches:
         attack_rest(configuration)

@@ -13,17 +13,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
+from windtunnel.assessments.attacks import settings
 from windtunnel.assessments.attacks.adapters import Request
 from windtunnel.assessments.attacks.calls import LibraryCall
 from windtunnel.assessments.attacks.rows import AttackRow, Invoker, Targeting
-from windtunnel.assessments.attacks.settings import (
-    epsilon_argument,
-    library_class,
-    members_of,
-    norm_argument,
-    parameters_of,
-    settle,
-)
 from windtunnel.core.contracts import Norm
 from windtunnel.core.distances import distance
 
@@ -51,7 +44,7 @@ def call_of(request: Request) -> LibraryCall:
     is_lgv = request.row.invoker is Invoker.SURROGATES
     step = {"alpha": (request.budget.epsilon or 0.0) / 10, "steps": 10} if is_lgv else {}
     built = {**step, **_arguments(request, request.row)}
-    attack = library_class(request.row)
+    attack = settings.library_class(request.row)
     if request.row.invoker is Invoker.ANY_DISTANCE:
         attack = NearestFAB
     elif attack is torchattacks.PGD:
@@ -68,8 +61,8 @@ def _targets(request: Request) -> Tensor | None:
 
 def _arguments(request: Request, row: AttackRow) -> dict[str, object]:
     return {
-        **epsilon_argument(row, request.budget.epsilon),
-        **norm_argument(row, request.budget.norm),
+        **settings.epsilon_argument(row, request.budget.epsilon),
+        **settings.norm_argument(row, request.budget.norm),
         **({row.seed: request.seed} if row.seed else {}),
         **({row.classes: request.num_classes} if row.classes else {}),
         **(request.arguments if row is request.row else {}),
@@ -84,10 +77,12 @@ def _many_attacks(request: Request, call: LibraryCall, model: nn.Module) -> torc
     from windtunnel.assessments.attacks.table import ROWS
 
     attacks = []
-    for name, params in members_of(request.arguments.get("attacks", parameters_of(request.row)["attacks"])):
+    for name, params in settings.members_of(
+        request.arguments.get("attacks", settings.parameters_of(request.row)["attacks"])
+    ):
         row = ROWS[request.row.algorithm.library, name]
-        member = settle("attacks", row, params, request.budget, f"params.attacks.{name}").arguments
-        attacks.append(library_class(row)(model, **_arguments(request, row), **member))
+        member = settings.settle("attacks", row, params, request.budget, f"params.attacks.{name}").arguments
+        attacks.append(settings.library_class(row)(model, **_arguments(request, row), **member))
     return torchattacks.MultiAttack(attacks)
 
 
