@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 
 from rich.console import Console
@@ -39,7 +39,7 @@ from windtunnel.params.model import Model
 from windtunnel.params.schema import Params
 from windtunnel.records.layout import REPORTS
 from windtunnel.registry.plugins import families, model_source, model_sources
-from windtunnel.reporting.answers import EstimateAnswer, PlanAnswer, QueriesAnswer, RoomAnswer, SampleAnswer, SeenAnswer
+from windtunnel.reporting.answers import EstimateAnswer, PlanAnswer, QueriesAnswer, RoomAnswer, SeenAnswer
 
 _NUMBERS = ("samples", "tried", "widest interval", "time", "memory", "disk")
 _COLUMNS = headings(
@@ -357,7 +357,7 @@ def show_what_it_sees(
     few = chosen(data)
     low, high = float(data.inputs.min()), float(data.inputs.max())
     look = SeenAnswer(
-        samples=[SampleAnswer(**asdict(row)) for row in table],
+        samples=table,
         picture=str(PICTURE) if has_picture else None,
         clean_accuracy=None,
         measured_on=len(few),

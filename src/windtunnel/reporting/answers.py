@@ -1,21 +1,18 @@
 """Define the JSON of commands with --json: one type per command, whose fields docs/json.md lists. Fields are added, never renamed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from windtunnel.evaluation.gate.sequential import SequentialGate
+from windtunnel.evaluation.input_conventions.look import SeenSample
 from windtunnel.records.basis import Basis
 from windtunnel.records.findings import FindingRecord, counts, overall
 from windtunnel.records.gate import EXIT_CODE, Condition, Decision, GateResult, Origin, gate_json
 from windtunnel.records.metadata import Metadata, Rate
 from windtunnel.reporting.compare.comparison import Comparison, Pair
-
-if TYPE_CHECKING:
-    from windtunnel.evaluation.gate.sequential import SequentialGate
 
 
 class Answer(BaseModel):
@@ -81,21 +78,10 @@ class SanityAnswer(Answer):
     asked_now: list[FindingRecord] = Field(description="checks about this moment (MLflow, git), not in the counts")
 
 
-class SampleAnswer(BaseModel):
-    """One sample as the model sees it: the values of its input, and the softmax of what it says."""
-
-    name: str
-    label: str = Field(description="empty where there is none")
-    prediction: str
-    confidence: float
-    low: float
-    high: float
-
-
 class SeenAnswer(BaseModel):
     """Predictions on a few prepared samples, and what it seems to be given wrongly."""
 
-    samples: list[SampleAnswer]
+    samples: list[SeenSample]
     picture: str | None = Field(description="the samples as a picture; null for what is no image")
     clean_accuracy: float | None = Field(description="null without labels, and for a model that is not trained")
     measured_on: int = Field(description="so many samples")

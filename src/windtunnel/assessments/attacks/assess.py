@@ -73,7 +73,7 @@ def assess(
     Raises UserError where the prior results are missing, or for targets that cannot be.
     """
     attack = _attack_of(name, entry, budget, subject, prior or {})
-    state = BestResults.start(subject, attack.aims, attack.before, attack.budget.norm)
+    state = BestResults(subject, attack.aims, attack.before, attack.budget.norm)
     calls = attack.search(state)
     fresh = fresh_metrics(
         subject, state.perturbed, state.attacked & within(state.distances, attack.budget.epsilon or math.inf)
@@ -228,7 +228,7 @@ class PreparedAttack(AttackSetup):
 
     def first_calls(self) -> dict[str, Json]:
         """Return the library call of the first batch, without calling it; by run where there are several."""
-        living = BestResults.start(self.subject, self.aims, self.before, self.budget.norm).living
+        living = BestResults(self.subject, self.aims, self.before, self.budget.norm).living
         batches = batches_of(living, self.entry.batch_size, self.subject.seed, self.name)
         return _calls(self.runs, [self._first_call(run, batches) for run in self.runs])
 

@@ -45,49 +45,25 @@ class AttackSetup:
     students: list[nn.Module] = field(default_factory=list)
 
 
-@dataclass
 class BestResults:
-    """The best result so far of each of N samples; every run updates the samples it attacked."""
+    """The best result so far of each of N samples; every run updates the samples it attacked.
 
-    attacked: Tensor
-    succeeded: Tensor
-    perturbed: Tensor
-    logits: Tensor
-    distances: Tensor
-    broken_by: Tensor
-    forwards: Tensor
-    backwards: Tensor
-    beyond: Tensor
-    repaired: Tensor
-    reached: Tensor
-    tried: Tensor
-    parameters: Tensor
-    incidents: Incidents
-    losses: Tensor
+    At first those that the entries of `before` broke or certified.
+    """
 
-    @classmethod
-    def start(cls, subject: Subject, aims: Tensor | None, before: Prior, norm: Norm) -> BestResults:
-        """Return the state before any attack, with the samples that the entries of `before` broke or certified."""
+    def __init__(self, subject: Subject, aims: Tensor | None, before: Prior, norm: Norm) -> None:
         n = len(subject.dataset)
-        attacked = subject.clean_correct & ~before.broken & ~before.certified & has_aim(subject, aims)
-        flags = [torch.zeros(n, dtype=torch.bool) for _ in range(5)]
-        return cls(
-            attacked=attacked,
-            succeeded=before.broken | reached_without_attack(subject, aims),
-            perturbed=scratch.copy_of(before.perturbed),
-            logits=torch.where(before.broken[:, None], before.logits, subject.clean_logits),
-            distances=before.distances[norm].clone(),
-            broken_by=torch.where(subject.clean_correct, NOT_BROKEN, MISCLASSIFIED_CLEAN),
-            forwards=torch.zeros(n),
-            backwards=torch.zeros(n),
-            beyond=flags[0],
-            repaired=flags[1],
-            reached=flags[2],
-            tried=flags[3],
-            parameters=before.parameters.clone(),
-            incidents=Incidents(),
-            losses=torch.full((n,), -torch.inf),
-        )
+        self.attacked = subject.clean_correct & ~before.broken & ~before.certified & has_aim(subject, aims)
+        self.succeeded = before.broken | reached_without_attack(subject, aims)
+        self.perturbed = scratch.copy_of(before.perturbed)
+        self.logits = torch.where(before.broken[:, None], before.logits, subject.clean_logits)
+        self.distances = before.distances[norm].clone()
+        self.broken_by = torch.where(subject.clean_correct, NOT_BROKEN, MISCLASSIFIED_CLEAN)
+        self.forwards, self.backwards = torch.zeros(n), torch.zeros(n)
+        self.beyond, self.repaired, self.reached, self.tried = (torch.zeros(n, dtype=torch.bool) for _ in range(4))
+        self.parameters = before.parameters.clone()
+        self.incidents = Incidents()
+        self.losses = torch.full((n,), -torch.inf)
 
     @property
     def passes(self) -> float:

@@ -1,10 +1,10 @@
 """Run the model on a few prepared samples: the table and the picture of `windtunnel check`."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
+from pydantic import BaseModel, Field
 from torch import Tensor
 
 from windtunnel.assessments.figures.pictures import pixels_of
@@ -14,15 +14,11 @@ SHOWN, MEASURED = 5, 50
 _SIDE, _TEXT, _GAP = 224, 76, 12  # pixels
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One sample as the model sees it. label is empty where there is none; confidence: the softmax of the prediction.
-
-    low, high: the values of its input.
-    """
+class SeenSample(BaseModel):
+    """One sample as the model sees it: the values of its input, and the softmax of what it says."""
 
     name: str
-    label: str
+    label: str = Field(description="empty where there is none")
     prediction: str
     confidence: float
     low: float
@@ -34,7 +30,7 @@ def chosen(data: Dataset, n: int = MEASURED) -> Tensor:
     return select(len(data), n, "stratified", 0, data.targets)
 
 
-def rows(data: Dataset, logits: Tensor) -> list[Row]:
+def rows(data: Dataset, logits: Tensor) -> list[SeenSample]:
     """Return the first few samples of `data`, with logits (N, K) of the model on them."""
     table_rows = []
     for i in _shown(data):
@@ -42,7 +38,8 @@ def rows(data: Dataset, logits: Tensor) -> list[Row]:
         best = int(scores.argmax())
         label = data.class_names[int(data.targets[i])] if data.labelled else ""
         low, high = float(data.inputs[i].min()), float(data.inputs[i].max())
-        table_rows.append(Row(data.ids[i], label, data.class_names[best], float(scores[best]), low, high))
+        seen = {"name": data.ids[i], "label": label, "prediction": data.class_names[best]}
+        table_rows.append(SeenSample(**seen, confidence=float(scores[best]), low=low, high=high))
     return table_rows
 
 
@@ -51,7 +48,7 @@ def _shown(data: Dataset) -> list[int]:
     return chosen(data, SHOWN).tolist() if data.labelled else list(range(min(SHOWN, len(data))))
 
 
-def picture(data: Dataset, table: list[Row], path: Path) -> None:
+def picture(data: Dataset, table: list[SeenSample], path: Path) -> None:
     """Write the samples of `table` as the model sees them, side by side with its predictions. For images."""
     width = len(table) * (_SIDE + _GAP) + _GAP
     sheet = Image.new("RGB", (width, _SIDE + _TEXT + 2 * _GAP), "white")
