@@ -2,6 +2,9 @@
 
 import copy
 import math
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from ruamel.yaml import YAML
 from torch import Tensor, nn
 
 from benchmarks.gallery import masks
@@ -22,12 +26,15 @@ from windtunnel.assessments.attacks.adaptive.surrogates import GradientRemedy, R
 from windtunnel.assessments.attacks.adaptive.torchscript import with_operations
 from windtunnel.assessments.attacks.preflight import preflight
 from windtunnel.assessments.attacks.profiles import PROFILES, Member
+from windtunnel.boundary.data.load import load_dataset
+from windtunnel.boundary.models.load import preview_classifier
 from windtunnel.boundary.models.twin import WithTwin
 from windtunnel.core.contracts import Capability, Norm, ThreatModel, Verdict
 from windtunnel.core.criterion import SOFTMAX, Criterion
 from windtunnel.core.errors import UserError
 from windtunnel.core.seeds import seeded
 from windtunnel.core.subject import Subject, subject_of
+from windtunnel.evaluation.validate import validate
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
 from windtunnel.records.artifacts import write_artifacts
@@ -549,3 +556,33 @@ def test_no_boundary_is_walked_where_answers_change(digits_subject: Subject, mon
     result = _attacked(_hidden(masks.BatchStatistics, digits_subject, 12))
     assert any("student" in run for run in result.kwargs["runs"])
     assert not any("boundary" in run for run in result.kwargs["runs"])
+
+
+@pytest.mark.slow
+def test_the_twin_of_the_int8_resnet8_breaks_what_square_breaks(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The obstacle is the deployed file, and PGD through the float twin takes a tenth of the queries of Square."""
+    pytest.importorskip("ai_edge_litert")
+    example = Path(__file__).parents[3] / "examples" / "resnet8-int8"
+    monkeypatch.setenv("WINDTUNNEL_SHARED", str(shared.resolve()))
+    shutil.copytree(example, tmp_path / "it")
+    subprocess.run([sys.executable, "prepare.py", "--samples", "24"], cwd=tmp_path / "it", check=True)
+    monkeypatch.chdir(tmp_path / "it" / "int8")
+    monkeypatch.syspath_prepend(str(tmp_path / "it"))
+    params = validate(YAML(typ="safe", pure=True).load(Path("params.yaml").read_text()))
+    dataset, _ = load_dataset(params.data, 0)
+    subject = subject_of(preview_classifier(params.model, dataset, None, "cpu"), dataset)
+    (obstacle,) = [
+        o for o in _diagnosed(subject.classifier.module, subject).obstacles if o.kind is ObstacleKind.OUTSIDE_THE_GRAPH
+    ]
+    assert "answers by a deployed file outside of torch, with the gradient of its twin" in obstacle.sentence
+    broken, queries = [], []
+    for algorithm, budget in (("PGD", {"steps": 10, "step_size": 1 / 1020}), ("Square", {"steps": 120})):
+        entry = AttackEntry(library="torchattacks", algorithm=algorithm, budget=budget)
+        result = attacks.assess("it", entry, Budget(norm=Norm.LINF, epsilon=2 / 255), subject)
+        broken.append(result.data["broken_by"] >= 0)
+        queries.append(float(result.data["forward_passes"][result.data["attacked"] & ~broken[-1]].mean()))
+    assert int((broken[1] & ~broken[0]).sum()) == 0
+    assert broken[0].sum() > broken[1].sum() > 0
+    assert 10 * queries[0] <= queries[1]
