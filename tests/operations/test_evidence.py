@@ -1,7 +1,9 @@
 """The evidence pack: whole, verified by its own script, and never more than was measured."""
 
+import hashlib
 import json
 import os
+import random
 import string
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from ruamel.yaml import YAML
 from tests.made import content
 from windtunnel.cli.report import evidence
 from windtunnel.core.errors import UserError
+from windtunnel.operations.evidence import verify
 from windtunnel.operations.evidence.pack import write_evidence
 from windtunnel.records.files import file_digest, write_json
 from windtunnel.records.gate import Decision, GateResult, gate_json
@@ -362,6 +365,27 @@ def test_a_damaged_manifest_is_a_line_and_no_traceback(pack, content):
     done = verified(pack)
     assert (done.returncode, done.stderr) == (1, ""), done
     assert done.stdout.strip()
+
+
+def test_any_damage_of_a_zip_and_any_key_is_a_line_and_no_traceback(tmp_path, capsys):
+    """A manifest whose compressed bytes are damaged raises zlib.error, a key of an unknown kind an error of cryptography's."""
+    draw, path, key = random.Random(0), tmp_path / "pack.zip", tmp_path / "signer.pub"
+    files = {"a.txt": b"hello " * 50, "digests.json.sig": b"-----BEGIN SSH SIGNATURE-----"}
+    digests = {"a.txt": hashlib.sha256(files["a.txt"]).hexdigest()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, content in {**files, "digests.json": json.dumps({"files": digests}).encode()}.items():
+            packed.writestr(name, content)
+    whole = path.read_bytes()
+    for content in (b"x y z", b"", b"ssh-ed25519 !", b"-----BEGIN PUBLIC KEY-----"):
+        key.write_bytes(content)
+        assert verify.main([str(path), "--key", str(key)]) == 1
+    for _ in range(400):
+        damaged = bytearray(whole)
+        for _ in range(draw.randint(1, 3)):
+            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        path.write_bytes(damaged)
+        assert verify.main([str(path)]) in {0, 1}
+    assert "changed" in capsys.readouterr().out
 
 
 def test_a_damaged_zip_and_a_missing_pack_are_a_line_each(pack, tmp_path):

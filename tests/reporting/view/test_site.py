@@ -5,6 +5,7 @@ import http.client
 import io
 import json
 import signal
+import socket
 import threading
 
 import numpy as np
@@ -208,9 +209,34 @@ def test_only_a_browser_that_opened_the_printed_address_sees_the_samples(httpd):
     assert ask(httpd, "/", Cookie=headers["Set-Cookie"].split(";")[0])[0] == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8008", "127.0.0.1.evil.example", "", "[", "10.0.0.1"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:8008",
+        "127.0.0.1.evil.example",
+        "",
+        "[",
+        "10.0.0.1",
+        "me@127.0.0.1",
+        "127.0.0.1/x",
+        "127.0.0.1#x",
+    ],
+)
 def test_a_foreign_host_is_refused_whatever_it_knows(httpd, host):
     assert ask(httpd, "/", Host=host, Cookie=f"{httpd.cookie}={httpd.token}")[0] == 421
+
+
+def test_two_hosts_and_an_address_that_is_none_are_refused_without_a_traceback(httpd, capfd):
+    cookie = f"Cookie: {httpd.cookie}={httpd.token}\r\n"
+    for request, status in (
+        ("GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example\r\n", 421),
+        ("GET http://[x/ HTTP/1.1\r\nHost: 127.0.0.1\r\n", 400),
+    ):
+        with socket.create_connection(("127.0.0.1", httpd.server_port), timeout=10) as connection:
+            connection.sendall(f"{request}{cookie}\r\n".encode())
+            assert connection.recv(100).split()[1] == str(status).encode()
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost:9000", "LOCALHOST", "[::1]:8008"])

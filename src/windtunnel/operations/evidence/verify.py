@@ -29,7 +29,15 @@ from typing import IO, Any
 MANIFEST, SIGNATURE, NAMESPACE = "digests.json", "digests.json.sig", b"windtunnel-evidence"
 MOST = 2**26  # bytes of a manifest, a signature or a key
 BUILTIN = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, MemoryError, EOFError)
-UNREADABLE = (*BUILTIN, NotImplementedError, RuntimeError, zipfile.BadZipFile, zipfile.LargeZipFile, ImportError)
+UNREADABLE = (
+    *BUILTIN,
+    NotImplementedError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zipfile.LargeZipFile,
+    ImportError,
+    zlib.error,
+)
 
 
 def main(arguments: "list[str] | None" = None) -> int:
@@ -153,12 +161,15 @@ class PackFiles:
 
 def is_signed(content: bytes, signature: bytes, key: str) -> bool:
     """Return True if `signature` is an SSH signature of `content` by the Ed25519 public key in the file `key`."""
-    from cryptography.exceptions import InvalidSignature
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
-    with open(key, "rb") as file:
-        public = load_ssh_public_key(file.read(MOST))
+    try:
+        with open(key, "rb") as file:
+            public = load_ssh_public_key(file.read(MOST))
+    except UnsupportedAlgorithm as error:
+        raise ValueError(f"{key}: {error}") from error
     if not isinstance(public, Ed25519PublicKey):
         raise ValueError(f"{key} is no Ed25519 key")
     armour = signature.split(b"-----")

@@ -3,11 +3,11 @@
 import ipaddress
 import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hmac import compare_digest
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 _TYPES = {
     "html": "text/html; charset=utf-8",
@@ -42,12 +42,12 @@ class ViewServer(ThreadingHTTPServer):
         shown = f"[{host}]" if ":" in host else host
         self.address = f"http://{shown}:{self.server_port}/?token={self.token}"
 
-    def is_own_host(self, header: str | None) -> bool:
-        """Return True if a Host header names this server; a foreign name that resolves to this machine does not."""
-        try:
-            name = urlsplit(f"//{header or ''}").hostname or ""
-        except ValueError:
+    def is_own_host(self, headers: Sequence[str]) -> bool:
+        """Return True if the one Host header names this server; a foreign name that resolves to this machine does not."""
+        url = _split("//" + ",".join(headers))
+        if url is None or [url.netloc] != [*headers] or "@" in url.netloc:  # a path or a user in it
             return False
+        name = url.hostname or ""
         if name == self.host.lower():
             return True
         bound = self.server_address[0]
@@ -61,9 +61,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with a file of the page: no path of the disk is ever looked at."""
-        url = urlsplit(self.path)
-        if not self.server.is_own_host(self.headers["Host"]):
+        url = _split(self.path)
+        if not self.server.is_own_host(self.headers.get_all("Host", [])):
             return self._answer(421, b"windtunnel view: this host is not served\n")
+        if url is None:
+            return self._answer(400, b"windtunnel view: no address\n")
         name = url.path.lstrip("/") or "index.html"
         if name == "index.html" and self._is_token(*parse_qs(url.query).get("token", ())):
             cookie = f"{self.server.cookie}={self.server.token}; Path=/; HttpOnly; SameSite=Lax"
@@ -93,6 +95,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Print nothing: the terminal is the user's."""
+
+
+def _split(address: str) -> SplitResult | None:
+    try:
+        return urlsplit(address)
+    except ValueError:  # an open bracket
+        return None
 
 
 def _is_address(name: str) -> bool:
