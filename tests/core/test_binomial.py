@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,12 +32,23 @@ def test_the_interval_holds_the_estimate_and_stays_in_the_unit_interval(method, 
     assert (high == 1) >= (successes == n)
 
 
+@pytest.mark.parametrize(
+    ("method", "name"), [("wilson", "wilson"), ("clopper_pearson", "beta"), ("jeffreys", "jeffreys")]
+)
 @given(n=st.integers(1, 100_000), share=st.floats(0, 1), level=st.sampled_from([0.9, 0.95, 0.99]))
-def test_wilsons_interval_is_that_of_statsmodels_to_the_last_bit(n, share, level):
+def test_an_interval_is_that_of_statsmodels_to_the_last_bit(method, name, n, share, level):
     successes = round(share * n)
-    low, high = proportion_confint(successes, n, alpha=1 - level, method="wilson")
+    low, high = proportion_confint(successes, n, alpha=1 - level, method=name)
     expected = (0.0 if successes == 0 else low, 1.0 if successes == n else high)
-    assert binomial_interval(successes, n, level) == expected
+    assert binomial_interval(successes, n, level, method) == expected
+
+
+def test_certificates_need_no_statsmodels_and_attacks_no_scipy():
+    code = (
+        "import sys; from windtunnel.core.statistics import binomial_rate; binomial_rate(3, 9); assert 'scipy' not in sys.modules;"
+        "binomial_rate(3, 9, method='clopper_pearson'); assert 'statsmodels' not in sys.modules and 'scipy.stats' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_more_successes_than_samples_are_refused():

@@ -10,7 +10,12 @@ import numpy as np
 
 IntervalMethod = Literal["wilson", "clopper_pearson", "jeffreys", "agresti_coull"]
 
-_STATSMODELS_NAME = {"clopper_pearson": "beta", "jeffreys": "jeffreys", "agresti_coull": "agresti_coull"}
+_PRIOR = {
+    "clopper_pearson": (0.0, 1.0),
+    "jeffreys": (0.5, 0.5),
+}  # added to the counts for the lower end, the other way for the upper
+# Of nearly every interval: scipy, which takes a third of a second to import, is for other levels.
+_USUAL_LEVEL, _USUAL_QUANTILE = 0.95, 1.959963984540054
 RESAMPLES = 1000
 NOT_REACHED = "not reached"
 _CUT = 0.75  # largest share of the capital that one bet may lose
@@ -48,7 +53,7 @@ def binomial_interval(
     `successes` may be a sum of n values in [0, 1], such as accuracies per image over many corruptions: no such mean varies
     more than a binomial rate of the same value, so the interval is never too narrow for it.
     Raises ValueError if successes is outside [0, n] or level outside (0, 1).
-    Source: Brown, Cai, DasGupta 2001, doi:10.1214/ss/1009213286; computed by statsmodels, but for Wilson's.
+    Source: Brown, Cai, DasGupta 2001, doi:10.1214/ss/1009213286; to the last bit what statsmodels computes, which takes a second to import.
     """
     if not 0 <= successes <= n:
         raise ValueError(f"successes must be in [0, n], got {successes} of {n}")
@@ -56,7 +61,7 @@ def binomial_interval(
         raise ValueError(f"level must be in (0, 1), got {level}")
     if n == 0:
         return 0.0, 1.0
-    low, high = _wilson(successes, n, level) if method == "wilson" else _by_statsmodels(successes, n, level, method)
+    low, high = _wilson(successes, n, level) if method == "wilson" else _beta_interval(successes, n, level, method)
     # Rounding leaves 1.7e-18 for Wilson's lower end at 0 of 200: above the estimate, so that a figure's error bar is negative.
     value = successes / n
     low = 0.0 if successes == 0 else max(0.0, min(low, value))
@@ -65,10 +70,7 @@ def binomial_interval(
 
 
 def _wilson(successes: float, n: int, level: float) -> tuple[float, float]:
-    """Compute what statsmodels does, to the last bit: nearly every stage needs this one, and statsmodels takes a second to import."""
-    from scipy.special import ndtri  # a third of a second, which `resolve` saves
-
-    z, p = -float(ndtri((1 - level) / 2)), successes / n
+    z, p = _normal_quantile(level), successes / n
     z2 = z**2
     scale = 1 + z2 / n
     centre = (p + z2 / (2 * n)) / scale
@@ -76,11 +78,28 @@ def _wilson(successes: float, n: int, level: float) -> tuple[float, float]:
     return centre - half, centre + half
 
 
-def _by_statsmodels(successes: float, n: int, level: float, method: IntervalMethod) -> tuple[float, float]:
-    from statsmodels.stats.proportion import proportion_confint
+def _normal_quantile(level: float) -> float:
+    """Return the upper (1 - level) / 2 quantile of the standard normal distribution, as scipy rounds it."""
+    if level == _USUAL_LEVEL:
+        return _USUAL_QUANTILE
+    from scipy.special import ndtri
 
-    low, high = proportion_confint(successes, n, alpha=1 - level, method=_STATSMODELS_NAME[method])
-    return float(low), float(high)
+    return -float(ndtri((1 - level) / 2))
+
+
+def _beta_interval(successes: float, n: int, level: float, method: IntervalMethod) -> tuple[float, float]:
+    """Return the interval by quantiles of beta distributions; that of Agresti and Coull by statsmodels. NaN where an end is 0 or 1."""
+    if method not in _PRIOR:
+        from statsmodels.stats.proportion import proportion_confint
+
+        low, high = proportion_confint(successes, n, alpha=1 - level, method=method)
+        return float(low), float(high)
+    from scipy.special import betainccinv, betaincinv
+
+    less, more = _PRIOR[method]
+    tail, failures = (1 - level) / 2, n - successes
+    low = betaincinv(successes + less, failures + more, tail)
+    return float(low), float(betainccinv(successes + more, failures + less, tail))
 
 
 def binomial_rate(successes: int, n: int, level: float = 0.95, method: IntervalMethod = "wilson") -> BinomialRate:
