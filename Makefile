@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Processes that test: a core stays free for servers and browsers, and more than three would want more memory than 16 GiB.
 TESTERS ?= $(shell $(PYTHON) -c 'import os; print(max(2, min(3, (os.cpu_count() or 2) - 1)))')
+# Slow and integration tests wait for servers, browsers and processes about half of their time.
+SLOW_TESTERS ?= 3
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # DVC asks who uses it unless told; nothing here phones home.
 export DVC_NO_ANALYTICS := 1
@@ -34,7 +36,7 @@ repro: setup ## run the pipeline on params.yaml
 
 test: setup lint ## lint, types, fast tests first, then the slow and the integration tests
 	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile -m "not slow and not integration"
-	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile -m "slow or integration"
+	$(BIN)/python -m pytest -n $(SLOW_TESTERS) --dist loadfile --no-loadscope-reorder -m "slow or integration"
 
 test-fast: setup ## the fast tests alone
 	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile -m "not slow and not integration"

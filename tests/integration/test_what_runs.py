@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -118,7 +119,7 @@ class Project(Clone):
 
     def would_run(self) -> set[str]:
         """The stages that `dvc repro` would run first, other than those that always do; what they make decides the rest."""
-        self.run(sys.executable, "-m", "stages.resolve")
+        self.run("python", "-m", "stages.resolve")
         with Repo(str(self.folder)) as repo:  # what `dvc status` prints
             # With the file's path before the name, unless called where dvc.yaml is.
             return {stage.rpartition(":")[2] for stage in repo.status()} - {"resolve", "track"}
@@ -279,15 +280,28 @@ ROWS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_exactly_what_an_edit_decides_runs(project, name):
-    change, expected = ROWS[name]
-    change(project.folder)
+def runs_after(project: Project, names: Iterable[str]) -> set[str]:
+    """The stages that would run after these edits, which are taken back."""
+    for name in names:
+        ROWS[name][0](project.folder)
     try:
-        assert project.would_run() == expected
+        return project.would_run()
     finally:
         for command in (["checkout", "-q", "."], ["clean", "-fdq", "src"]):
             subprocess.run(["git", *command], cwd=project.folder, check=True)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, expected) in ROWS.items() if expected])
+def test_exactly_what_an_edit_decides_runs(project, name):
+    assert runs_after(project, [name]) == ROWS[name][1]
+
+
+def test_edits_that_decide_nothing_run_nothing(project):
+    """All of them at once: none can hide what another would run."""
+    names = [name for name, (_, expected) in ROWS.items() if not expected]
+    assert len(names) >= 20
+    together = runs_after(project, names)
+    assert not together, {name: stages for name in names if (stages := runs_after(project, [name]))}
 
 
 def test_no_stage_executes_code_that_was_not_digested(project):
