@@ -12,7 +12,13 @@ from scipy.ndimage import gaussian_filter, shift
 from torch.nn.functional import affine_grid, grid_sample
 
 from windtunnel.core.contracts import Norm
-from windtunnel.core.transformations import Transformation, budget_text, parameter_words, transformation_of
+from windtunnel.core.transformations import (
+    Transformation,
+    budget_text,
+    epsilon_axis,
+    parameter_words,
+    transformation_of,
+)
 from windtunnel.core.transformed import parameter_distances, transform
 from windtunnel.params.entry import Budget
 
@@ -156,6 +162,15 @@ def test_a_region_covers_those_inside_it() -> None:
     assert not narrow.covers(wide, 1.0, 0.1)
     assert _region("patch=5").covers(_region("patch=3"), 1.0, 1.0)
     assert not _region("occlusion=5").covers(_region("occlusion=3"), 1.0, 1.0)
+
+
+@pytest.mark.parametrize(("norm", "label", "factor"), [
+    ("Linf", "epsilon (Linf)", 1.0), ("rotation=10", "rotation up to, in °", 10.0), ("gamma=0.3", "gamma up to", 0.3),
+    ("translation=2,border=edge", "translation up to, in px", 2.0),
+])  # fmt: skip
+def test_an_axis_is_in_the_unit_of_its_only_parameter(norm: str, label: str, factor: float) -> None:
+    assert epsilon_axis(norm) == (label, factor)
+    assert epsilon_axis("rotation=10,gamma=0.3")[1] == 1.0
 
 
 def test_parameters_are_named_with_their_units() -> None:

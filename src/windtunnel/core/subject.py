@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from windtunnel.core.classifier import Classifier
@@ -41,6 +43,13 @@ class Subject:
             dataset=self.dataset.subset(indices),
             clean_logits=self.clean_logits[indices],
             clean_predictions=self.clean_predictions[indices],
+        )
+
+    def without(self, ids: Iterable[str]) -> Subject:
+        """Return the same model on the samples that are not among `ids`."""
+        excluded = set(ids)
+        return self.subset(
+            torch.tensor([i for i, name in enumerate(self.dataset.ids) if name not in excluded], dtype=torch.int64)
         )
 
     def choose(self, n: int | None, how: str, seed: int) -> Subject:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MOST_KINDS = 4
 ZEROS, EDGE, REFLECT = BORDERS = ("zeros", "edge", "reflect")  # values beyond an image that is moved
 PARAMETERS = "transformation_parameters"  # key of robustness_data.pt: {parameter: float32 (N,)}
+UNIVERSAL_PATCH = "universal_patch"  # key of robustness_data.pt: float32 (C, side, side)
 
 
 def epsilon_text(value: float) -> str:
@@ -221,6 +222,17 @@ def budget_text(norm: str, epsilon: float) -> str:
     if transformation := transformation_of(norm):
         return transformation.words(epsilon)
     return _at_most(norm, epsilon)
+
+
+def epsilon_axis(norm: str) -> tuple[str, float]:
+    """Return (label of an axis of epsilons, the factor of the epsilons on it): the parameter where a region has one alone."""
+    transformation = transformation_of(norm)
+    if transformation is None:
+        return f"epsilon ({norm})", 1.0
+    if len(transformation.ranges) > 1 or transformation.is_square:
+        return f"share of the range {transformation.words()}", 1.0
+    ((name, size),) = transformation.ranges
+    return f"{name} up to{KINDS[name].unit and ', in ' + KINDS[name].unit.strip()}", size
 
 
 def _at_most(name: str, value: float) -> str:

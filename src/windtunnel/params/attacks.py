@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import PositiveInt
 
+from windtunnel.core.transformations import transformation_of
 from windtunnel.params.entry import Entry, EntryReference, key
 from windtunnel.params.model import OtherModel
 from windtunnel.params.on import On
@@ -38,6 +39,11 @@ class AttackEntry(Entry):
     def references(self) -> Iterator[EntryReference]:
         """Yield the entries that it is run after."""
         yield from self.on.every_reference() if self.on else ()
+
+    def visualisers_by_default(self, of_family: tuple[str, ...]) -> tuple[str, ...]:
+        """Return those of the family, and where squares broke samples."""
+        transformation = transformation_of(self.budget.norm or "")
+        return (*of_family, "SquarePlacesVisualiser") if transformation and transformation.is_square else of_family
 
 
 class QueryEntry(Entry):

@@ -67,7 +67,11 @@ class BranchAndBound(Block):
     memory: PositiveInt = key(1024, "MiB of bounds at work, and of open subdomains beyond which it goes deep")
 
 
-_OWN_STEP = {"Marabou": "marabou", "windtunnel": "branch-and-bound"}  # of the verifiers that are no cascade
+_OWN_STEP = {
+    "Marabou": "marabou",
+    "windtunnel": "branch-and-bound",
+    "transformations": "branch-and-bound",
+}  # of the verifiers that are no cascade
 _WITHOUT_BOUNDS = frozenset({"quick-attack", "attack", "branch-and-bound", "marabou"})  # of the logits
 SOLVER_TIMEOUT = 20.0  # seconds: Marabou counts no work
 DOMAINS, UNLIMITED_DOMAINS = 20_000, 2**62  # subdomains of one sample, without and with a timeout
@@ -138,4 +142,8 @@ class VerificationEntry(Entry):
         if _WITHOUT_BOUNDS.issuperset(steps) and not (self.output_bounds and "marabou" in steps):
             of_family = tuple(name for name in of_family if not name.startswith("OutputBounds"))
         decided = ("DecidedByVisualiser",) if self.algorithm == "cascade" else ()
-        return (*of_family, *decided, *(("CertifiedCurveVisualiser",) if self.radius else ()))
+        return (
+            *of_family,
+            *decided,
+            *(("CertifiedCurveVisualiser",) if self.radius or self.library == "transformations" else ()),
+        )

@@ -1,17 +1,24 @@
 """The figures of attacks: what they draw, and that a signed map keeps the sign."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
 from windtunnel.assessments.attacks.assess import assess
-from windtunnel.assessments.attacks.figures import ImagePairVisualiser, PerturbationHeatmapVisualiser, shown_samples
-from windtunnel.assessments.figures.base import draw_figures, make_visualiser
-from windtunnel.assessments.figures.pictures import signed_map
+from windtunnel.assessments.attacks.figures import (
+    ImagePairVisualiser,
+    PerturbationHeatmapVisualiser,
+    SquarePlacesVisualiser,
+    shown_samples,
+)
+from windtunnel.assessments.figures.base import NothingToDraw, draw_figures, make_visualiser
+from windtunnel.assessments.figures.pictures import PictureGrid, signed_map
 from windtunnel.core.contracts import AssessmentKind, Norm
 from windtunnel.core.errors import UserError
 from windtunnel.core.subject import Subject
+from windtunnel.core.transformed import inside_square
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
 from windtunnel.records.artifacts import write_artifacts
@@ -40,6 +47,35 @@ def test_figures_are_written_twice_alike(digits_subject: Subject, tmp_path: Path
     first = shown_samples(artifacts, 4)
     assert (artifacts.tensor("verdicts")[first] == 1).all()
     assert artifacts.tensor("attacked")[first].all()
+
+
+def test_places_of_patches_are_drawn_where_they_broke_samples(digits_subject: Subject, tmp_path: Path) -> None:
+    block = {"library": "transformations", "algorithm": "gradient", "params": {"restarts": 1, "steps": 5, "places": 8}}
+    entry = AttackEntry.model_validate({**block, "budget": {"patch": 3}})
+    assert "SquarePlacesVisualiser" in entry.visualisers_by_default(())
+    subject = digits_subject.subset(digits_subject.clean_correct.nonzero().flatten()[:20])
+    result = assess("it", entry, Budget(norm=Norm.LINF, epsilon=0.1), subject)
+    artifacts = write_artifacts(result, tmp_path / "it", subject, started=0.0)
+    (grid,) = SquarePlacesVisualiser().draw(artifacts)
+    assert isinstance(grid, PictureGrid)
+    broken = artifacts.tensor("verdicts") == 1
+    assert len(grid.header) == 1 + min(7, int(broken.sum()))
+    assert f"share of {len(broken)} attacked samples" in grid.caption
+    table = artifacts.tensors("transformation_parameters")
+    squares = torch.stack(list(table.values()), 1)[broken]
+    most = float(inside_square(squares, 8, 8).double().sum(0).max()) / len(broken)
+    assert f"to {most:.1%} (bright)" in grid.caption
+    shutil.rmtree(tmp_path / "it")
+
+    rotation = AttackEntry.model_validate(
+        {"library": "transformations", "algorithm": "grid", "budget": {"rotation": 5}}
+    )
+    assert rotation.visualisers_by_default(()) == ()
+    turned = write_artifacts(
+        assess("it", rotation, Budget(norm=Norm.LINF, epsilon=0.1), subject), tmp_path / "it", subject, started=0.0
+    )
+    with pytest.raises(NothingToDraw, match="no square"):
+        SquarePlacesVisualiser().draw(turned)
 
 
 def test_an_aggregation_that_does_not_exist_is_refused() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import windtunnel
 from windtunnel.assessments.attacks.assess import assess
 from windtunnel.assessments.attacks.preflight import preflight
 from windtunnel.assessments.attacks.transformations.search import ParameterSearch, gradient
@@ -19,6 +20,7 @@ from windtunnel.core.transformations import transformation_of
 from windtunnel.core.transformed import parameter_distances, transform
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
+from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.result import tensors_in
 
 LINF = Budget(norm=Norm.LINF, epsilon=0.1)
@@ -140,6 +142,78 @@ def test_evolution_beats_random_points_at_equal_queries(digits_subject: Subject)
             assert float(data["backward_passes"].max()) == 0
             broken[algorithm] = int((data["verdicts"] == Verdict.ATTACK_SUCCEEDED).sum())
         assert broken["evolution"] > broken["random"], (budget, broken)
+
+
+UNIVERSAL = {"library": "transformations", "algorithm": "universal", "samples": {"n": 60, "selection": "random"}}
+
+
+def _universal(digits_subject: Subject, **entry: object) -> Artifacts:
+    data = digits_subject.dataset
+    attacks = {"u": {**UNIVERSAL, **entry}}
+    model = digits_subject.classifier.module
+    return windtunnel.assess(
+        model, data.inputs, data.targets, budget={"patch": 3}, attacks=attacks, verify=None, sanity=None
+    )["u"]
+
+
+def test_a_universal_patch_is_evaluated_on_other_samples_than_those_it_is_fitted_on(digits_subject: Subject) -> None:
+    result = _universal(digits_subject, params={"places": 10, "starts": 2, "steps": 20})
+    patch, row, column = (
+        result.tensor("universal_patch"),
+        *(
+            int(tensors_in(result.data, "transformation_parameters")[f"patch_{name}"].max())
+            for name in ("row", "column")
+        ),
+    )
+    clean, attacked = result.tensor("clean_inputs"), result.tensor("attacked")
+    assert len(clean) == 60
+    expected = clean.clone()
+    expected[attacked, :, row : row + 3, column : column + 3] = patch
+    assert torch.equal(result.tensor("perturbed_inputs"), expected)
+    fitted_on = result.metadata.kwargs.model_dump()["fitted_on"]
+    assert fitted_on["n"] == len(fitted_on["samples"]) == 128
+    assert not {*fitted_on["samples"]} & {*result.sample_names}
+    assert fitted_on["n_broken"] > 0
+
+    def broken_by(content: torch.Tensor) -> float:
+        images = clean[attacked].clone()
+        images[:, :, row : row + 3, column : column + 3] = content
+        targets = result.tensor("targets")[attacked]
+        return float((digits_subject.classifier.predict(images, targets) != targets).double().mean())
+
+    generator = torch.Generator().manual_seed(0)
+    random = [broken_by(torch.randint(2, (1, 3, 3), generator=generator).float()) for _ in range(20)]
+    assert broken_by(patch) == pytest.approx(float(result.metrics["attack_success_rate"]))
+    assert broken_by(patch) > max(random)
+    passes = result.tensor("forward_passes")[attacked]
+    assert float(passes.sum()) == pytest.approx(
+        128 * (10 + 2 * 21 + 1), rel=1e-4
+    )  # of the fit, which the samples share
+
+
+def test_a_universal_patch_is_one_patch_whatever_the_batches_and_another_under_another_number(
+    digits_subject: Subject,
+) -> None:
+    params = {"steps": 10, "starts": 1, "places": 4}
+    whole, parts = (_universal(digits_subject, params=params, batch_size=size) for size in (128, 7))
+    assert torch.equal(whole.tensor("perturbed_inputs"), parts.tensor("perturbed_inputs"))
+    few = _universal(digits_subject, params={**params, "fit_samples": 9})
+    assert few.metadata.kwargs.model_dump()["fitted_on"]["n"] == 9
+    assert not torch.equal(few.tensor("universal_patch"), whole.tensor("universal_patch"))
+
+
+@pytest.mark.parametrize(("entry", "reason"), [
+    ({"samples": {}}, "outside of its draw, which has all 200"),
+    ({"restarts": 2}, "universal fits one patch"),
+    ({"budget": {"rotation": 5}}, "universal fits a patch"),
+    ({"params": {"fit_samples": 0}}, "fit_samples"),
+    ({"params": {"places": 0}}, "places"),
+])  # fmt: skip
+def test_a_universal_patch_that_cannot_be_is_refused(
+    digits_subject: Subject, entry: dict[str, object], reason: str
+) -> None:
+    with pytest.raises((UserError, IncompatibleError), match=reason):
+        _universal(digits_subject, **entry)
 
 
 @pytest.mark.parametrize("algorithm", ["gradient", "random"])

@@ -21,6 +21,7 @@ register_figures()
 NAMED = {
     "ImagePairVisualiser": AssessmentKind.EMPIRICAL_ATTACK,
     "PerturbationHeatmapVisualiser": AssessmentKind.EMPIRICAL_ATTACK,
+    "SquarePlacesVisualiser": AssessmentKind.EMPIRICAL_ATTACK,
     "CorruptionAccuracyVisualiser": AssessmentKind.STATISTICAL_SAMPLING,
     "VerdictSummaryVisualiser": AssessmentKind.FORMAL_VERIFICATION,
     "OutputBoundsCohortVisualiser": AssessmentKind.FORMAL_VERIFICATION,
@@ -60,7 +61,8 @@ def test_what_draws_a_family_is_named_where_another_familys_figure_is_refused():
     raw = {"data": {}, "model": {}, "budget": {"epsilon": 0.1}}
     pgd = {"library": "torchattacks", "algorithm": "PGD", "visualisers": ["GeneratorSheetVisualiser"]}
     with pytest.raises(
-        UserError, match=r"results of attacks, but of latent\. Those that do: ImagePair.*, Perturbation\w+$"
+        UserError,
+        match=r"results of attacks, but of latent\. Those that do: ImagePair.*, Perturbation.*, SquarePlaces\w+$",
     ):
         validate({**raw, "attacks": {"pgd": pgd}})
 

@@ -4,10 +4,13 @@ One attack, an attack with restarts and an ensemble are the same thing: runs one
 that those before it did not break.
 """
 
+from __future__ import annotations
+
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,7 +23,7 @@ from windtunnel.assessments.attacks.fresh_draws import fresh_caveats, fresh_metr
 from windtunnel.assessments.attacks.gradients import adapted, averaged, searched_in, surrogate_of
 from windtunnel.assessments.attacks.metrics import attack_metrics, transfer_metrics
 from windtunnel.assessments.attacks.plan import PlannedAttack, plan_of
-from windtunnel.assessments.attacks.rows import Invoker
+from windtunnel.assessments.attacks.rows import FIT_SAMPLES, Invoker
 from windtunnel.assessments.attacks.state import AttackSetup, BestResults
 from windtunnel.assessments.attacks.survivors import Prior, prior_of
 from windtunnel.assessments.attacks.table import row_of
@@ -34,9 +37,10 @@ from windtunnel.core.batches import Batch, batches_of, rows_of_table
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Json, Objective, PerturbationBudget, Semantics, ThreatModel, Verdict
 from windtunnel.core.distances import DISTANCE, within
-from windtunnel.core.seeds import seeded
+from windtunnel.core.errors import UserError
+from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.core.subject import Subject
-from windtunnel.core.transformations import PARAMETERS, transformation_of
+from windtunnel.core.transformations import PARAMETERS, UNIVERSAL_PATCH, transformation_of
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
 from windtunnel.records.artifacts import Artifacts, base_data, base_kwargs
@@ -45,6 +49,9 @@ from windtunnel.records.result import AssessmentResult, Tensors
 from windtunnel.records.storage import DISTANCES
 from windtunnel.registry.plugins import library_of
 from windtunnel.runtime.batch_runner import Checkpoint, each_batch
+
+if TYPE_CHECKING:
+    from windtunnel.assessments.attacks.transformations.search import SharedPatch
 
 
 def assess(
@@ -55,24 +62,29 @@ def assess(
     prior: Mapping[str, Artifacts] | None = None,
     others: Mapping[str, Classifier] | None = None,
     first: Tensors | None = None,
+    rest: Callable[[], Subject] | None = None,
 ) -> AssessmentResult:
     """Attack the samples that the model gets right; the others count as not robust without being attacked.
 
     prior: the results that `entry.on` names, as they are on disk; samples they broke within this budget are not attacked
     again, nor those they certified.
     others: the models of `entry.transfer_to`, on which the finished examples are tried. first: see `two_phase.first_phase`.
+    rest: returns the assessed samples outside of the draw, on which a universal patch is fitted.
 
     Keys of robustness_data.pt beside the contract's: `perturbed_logits` float32 (N, K); `attacked` bool (N,);
     `broken_by` int64 (N,), index into kwargs.runs, -1 for nobody, -2 for samples misclassified without perturbation;
     `forward_passes`, `backward_passes` float32 (N,), the mean over the sample's batch; `target_classes` int64 (N,) for
     a targeted attack; `transfer_predictions`, `transfer_clean_predictions` int64 (M, N) of M others. A sample that was
     not attacked keeps its clean input, at distance 0, or the example of `prior`.
-    An attack on a transformation adds `transformation_parameters`, {name: float32 (N,)}, from which the images are made.
+    An attack on a transformation adds `transformation_parameters`, {name: float32 (N,)}, from which the images are made; a
+    universal patch `universal_patch`, float32 (C, side, side), its values.
     With `entry.adapt` or `entry.eot` an attack searches on a stand-in's gradient or a mean over draws; what counts is always
     the model's own predictions on the result.
     Raises UserError where the prior results are missing, or for targets that cannot be.
     """
     attack = _attack_of(name, entry, budget, subject, prior or {})
+    if attack.row.fits:
+        attack = replace(attack, shared=attack.fitted(rest() if rest else subject.subset(torch.arange(0))))
     state = BestResults(subject, attack.aims, attack.before, attack.budget.norm)
     calls = attack.search(state)
     fresh = fresh_metrics(
@@ -82,6 +94,7 @@ def assess(
     data = {
         **_data(subject, state, attack.aims),
         **({PARAMETERS: transformation.table(state.parameters)} if transformation else {}),
+        **({UNIVERSAL_PATCH: attack.shared.values} if attack.shared else {}),
         **_without_images(subject, state, attack.before),
         **_tried_on(others or {}, subject, state),
         **(first or {}),
@@ -92,6 +105,7 @@ def assess(
         "eot": entry.eot if entry.eot > 1 else None,
         "search_precision": entry.search_precision if entry.search_precision != "float32" else None,
         "adaptive": attack.outcome[0].record() if attack.outcome else None,
+        "fitted_on": attack.shared.fitted_on if attack.shared else None,
         "transfer_to": {key: other.digest for key, other in (others or {}).items()},
         **(entry.on.digests(prior or {}) if entry.on else {}),
     }
@@ -193,6 +207,28 @@ class PreparedAttack(AttackSetup):
             )
         return margins[indices], self._first_call(run, batches)
 
+    def fitted(self, rest: Subject) -> SharedPatch:
+        """Fit the patch for all samples on those that the model gets right of `rest`. Raises UserError for none."""
+        correct = rest.clean_correct.nonzero().flatten()
+        if not len(correct):
+            raise UserError(
+                f"attacks.{self.name}: of the samples outside of its draw, on which {self.entry.algorithm} is fitted, the model gets "
+                f"none right; set attacks.{self.name}.samples: {{n: ..., selection: random}} to leave more"
+            )
+        (run,), seed = self.runs, derive_seed(self.subject.seed, f"{self.name}.fit")
+        count = int(str(run.settings.effective[FIT_SAMPLES]))
+        samples = rest.subset(correct).choose(count, "random", seed)
+        indices = torch.arange(len(samples.dataset))
+        request, counted = Request.of(run.row, run.settings, samples, None, indices, seed), CountedModel(self.model)
+        counted.passes = self.passes_to_fit
+        with seeded(seed):
+            model, criterion = averaged(counted, self.entry.eot), self.subject.classifier.criterion
+            library: Any = library_of(
+                self.entry.library, "attacks"
+            )  # no import: the other attacks do not depend on its code
+            fitted: SharedPatch = library.algorithm("SharedPatch").fit(request, samples.dataset.ids, model, criterion)
+            return fitted
+
     def _perturbed(self, run: PlannedAttack, batch: Batch) -> dict[str, Tensor]:
         """Perturb one batch with the library and count the passes; all tensors (n, ...)."""
         searched = self.model
@@ -208,14 +244,19 @@ class PreparedAttack(AttackSetup):
         with seeded(batch.seed):
             model, criterion = averaged(counted, self.entry.eot), self.subject.classifier.criterion
             request, parameters = self._request(run, batch), {}
-            if run.row.transforms:
+            if self.shared is not None:
+                perturbed = self.shared.content.expand_as(request.inputs)  # `evaluate` takes what is at the place
+                parameters["parameters"] = self.shared.place.double().expand(len(perturbed), -1)
+            elif run.row.transforms:
                 perturbed, searched_parameters = adapter(request, model, criterion)  # type: ignore[call-arg]  # of Transformed
                 parameters = {"parameters": searched_parameters.cpu()}
             else:
                 perturbed = perturb_by_label(request, model, adapter, criterion)
-        n = len(batch.indices)
-        calls = run.remedy.calls if run.remedy else 1
-        counts = {"forwards": calls * counted.passes.forwards / n, "backwards": calls * counted.passes.backwards / n}
+        n, passes = len(batch.indices), counted.passes
+        calls: float = run.remedy.calls if run.remedy else 1
+        if self.shared is not None:  # the samples share what it cost to fit
+            passes, calls = self.passes_to_fit, n / max(1, int(self.subject.clean_correct.sum()))
+        counts = {"forwards": calls * passes.forwards / n, "backwards": calls * passes.backwards / n}
         images = perturbed.detach().float().cpu()
         return {"perturbed": images, **parameters, **{key: torch.full((n,), value) for key, value in counts.items()}}
 
@@ -352,4 +393,8 @@ def run(task: Task[AttackEntry]) -> AssessmentResult:
         return before.broken, before.certified
 
     first = first_phase(task, decided) if task.entry.target_classes is None else {}
-    return assess(task.name, task.entry, task.budget, task.subject, task.earlier, others, first)
+
+    def rest() -> Subject:
+        return task.all_samples.without(task.subject.dataset.ids)
+
+    return assess(task.name, task.entry, task.budget, task.subject, task.earlier, others, first, rest)

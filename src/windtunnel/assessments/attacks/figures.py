@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Literal
 
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
 from windtunnel.core.contracts import AssessmentKind, Verdict
+from windtunnel.core.transformations import PARAMETERS, UNIVERSAL_PATCH, transformation_of
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from windtunnel.records.artifacts import Artifacts
 
 NOT_IMAGES = "Not images: nothing to draw."
@@ -114,3 +117,67 @@ class PerturbationHeatmapVisualiser(
         ]
         caption = f"{artifacts.name}: change per pixel, all on one scale of ±{scale:.3g}, {WORDS}"
         return sheets(caption, [names[i] for i in chosen], [("", cells)])
+
+
+@register
+@dataclass(frozen=True)
+class SquarePlacesVisualiser(
+    Visualiser,
+    kinds=_ATTACKS,
+    families=frozenset({"attacks"}),
+    needs=(PARAMETERS, "No parameters of a transformation: this attack moves no square."),
+    title="Places of patches that break",
+):
+    """Heat map of the places at which a patch or an occlusion broke samples, and the content of patches."""
+
+    max_patches: int = 7
+    cmap: str = "inferno"
+
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """Return the map, and beside it the universal patch, or the patches of some samples."""
+        import torch
+
+        from windtunnel.assessments.figures.pictures import SIDE, Picture, map_png, picture, sheets
+        from windtunnel.core.transformed import inside_square
+
+        transformation = transformation_of(artifacts.metadata.semantics.norm or "")
+        if transformation is None or not transformation.is_square:
+            raise NothingToDraw("The attack moves no square.")
+        shape, attacked = artifacts.tensor("clean_inputs").shape, artifacts.tensor("attacked")
+        broken = attacked & (artifacts.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED)
+        if not broken.any():
+            raise NothingToDraw("No square broke a sample.")
+        squares = torch.stack([artifacts.tensors(PARAMETERS)[name] for name in transformation.names], 1)
+        share = inside_square(squares[broken], *shape[2:]).float().sum(0) / attacked.sum()
+        most, n = float(share.max()), int(attacked.sum())
+        heat = Picture(
+            map_png(2 * share - most, most, 2 * SIDE, self.cmap), "where squares broke samples", f"up to {most:.1%}"
+        )
+        caption = (
+            f"{artifacts.name}: share of {n} attacked samples that were broken by a square over this pixel, from 0 (dark) to "
+            f"{most:.1%} (bright); each counts at the one place that broke it"
+        )
+        patches = [("places", heat)]
+        if UNIVERSAL_PATCH in artifacts.data:
+            patches.append(("the patch", picture(_framed(artifacts.tensor(UNIVERSAL_PATCH)), "the universal patch")))
+        elif transformation.is_patch:
+            kept, side = artifacts.pictured, int(squares[broken][0, 0])
+            rows = [
+                i
+                for i in shown_samples(kept, self.max_patches)
+                if kept.tensor("verdicts")[i] == Verdict.ATTACK_SUCCEEDED
+            ]
+            for i in rows:
+                row, column = (int(kept.tensors(PARAMETERS)[f"patch_{name}"][i]) for name in ("row", "column"))
+                values = _framed(kept.tensor("perturbed_inputs")[i, :, row : row + side, column : column + side])
+                patches.append(
+                    (kept.shown_names[i], picture(values, f"patch on {kept.shown_names[i]}", _caption(kept, i)))
+                )
+        return sheets(caption, [name for name, _ in patches], [("", [cell for _, cell in patches])])
+
+
+def _framed(patch: Tensor) -> Tensor:
+    """Return a patch (C, h, w) in a frame of grey, so that its white values end somewhere."""
+    from torch.nn.functional import pad
+
+    return pad(patch, (1, 1, 1, 1), value=0.5)

@@ -47,6 +47,11 @@ def preflight(where: str, entry: AttackEntry, budget: Budget, classifier: Classi
     classifier.require(algorithm, where)
     check_data(where, f"{entry.library} attacks images", dataset)
     _check_budget(where, entry, row, budget)
+    if row.fits and not dataset.chosen:
+        raise UserError(
+            f"{where}.samples: {algorithm.name} is fitted on samples outside of its draw, which has all {len(dataset)}; set n and "
+            f"selection: {where}.samples: {{n: {max(1, len(dataset) // 2)}, selection: random}}"
+        )
     effective = entry.budget.over(budget)
     check_image(where, effective.norm, effective.epsilon or 0.0, dataset.inputs.shape[1:])
     if row.invoker is Invoker.FUNCTION:
@@ -174,6 +179,14 @@ def _check_search(where: str, entry: AttackEntry, budget: PerturbationBudget) ->
         least, most = int(key != "refine"), {"points": MOST_POINTS, "starts": MOST_STARTS}.get(key, MAX_COUNT)
         if isinstance(count, int | float) and not least <= count <= most:
             raise UserError(f"{where}.params.{key}: {count}; from {least} to {most}")
+    if name == "universal" and not transformation.is_patch:
+        raise IncompatibleError(
+            f"{where}: universal fits a patch, the budget is {transformation.words()}; use algorithm: gradient"
+        )
+    if name == "universal" and entry.restarts > 1:
+        raise UserError(
+            f"{where}.restarts: universal fits one patch; its params.starts are the places that it starts from"
+        )
     if name in ("gradient", "evolution") and transformation.kinds[0].name == "occlusion":
         raise IncompatibleError(f"{where}: an occlusion has no {name}; algorithm: grid tries every place")
     if name == "evolution":

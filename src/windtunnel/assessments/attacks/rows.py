@@ -34,6 +34,7 @@ class Invoker(StrEnum):
 
 # Where a foolbox attack takes its epsilon: at the call, not at the constructor.
 AT_CALL = "(call)"
+FIT_SAMPLES = "fit_samples"  # parameter of an attack that `fits`: on how many samples at most
 # What a function of the user's is called with, in this order.
 FUNCTION_ARGUMENTS = ("model", "inputs", "labels", "budget", "seed")
 
@@ -49,7 +50,8 @@ class AttackRow:
     parameters for which the library has none. fixed_by: parameters, with values under which the attack draws nothing at
     random. keeps_clean: it returns the clean input, and not where it stood, for a sample that it did not break. counted: it asks
     for no gradients and is offered by `queries` too, an image at a time with every evaluation of the model counted. transforms: it
-    searches the parameters of a transformation, and its adapter returns them beside the images. seconds: about
+    searches the parameters of a transformation, and its adapter returns them beside the images. fits: it is fitted on samples outside
+    of the draw. seconds: about
     what one sample of 3x32x32 takes on one processor, of attacks slow enough to announce; they grow with the number of inputs to
     the power of `growth`.
     """
@@ -70,6 +72,7 @@ class AttackRow:
     keeps_clean: bool = False
     counted: bool = False
     transforms: bool = False
+    fits: bool = False
     fixed_by: tuple[tuple[str, bool | float], ...] = ()
     seconds: float = 0.0
     growth: int = 1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from windtunnel.assessments.attacks.adapters import Passes
 from windtunnel.assessments.attacks.calls import Invoke
 from windtunnel.assessments.attacks.evaluate import Evaluation
 from windtunnel.assessments.attacks.plan import PlannedAttack
@@ -22,6 +23,7 @@ from windtunnel.params.attacks import AttackEntry
 
 if TYPE_CHECKING:
     from windtunnel.assessments.attacks.adaptive.search import Outcome
+    from windtunnel.assessments.attacks.transformations.search import SharedPatch
 
 NOT_BROKEN, MISCLASSIFIED_CLEAN = -1, -2  # codes of `broken_by` beside the index of a run
 
@@ -43,6 +45,8 @@ class AttackSetup:
     row: AttackRow
     outcome: list[Outcome] = field(default_factory=list)
     students: list[nn.Module] = field(default_factory=list)
+    shared: SharedPatch | None = None
+    passes_to_fit: Passes = field(default_factory=Passes)
 
 
 class BestResults:

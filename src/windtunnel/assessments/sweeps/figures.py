@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from windtunnel.assessments.figures.base import Drawing, Visualiser, register
 from windtunnel.assessments.figures.plots import HALF, Bar, Series, bars, binned, columns, lines, measured, plain
 from windtunnel.core.contracts import AssessmentKind
-from windtunnel.core.transformations import budget_text, transformation_of
+from windtunnel.core.transformations import epsilon_axis
 from windtunnel.records.metadata import number, numbers
 from windtunnel.records.tables import Share, table
 
@@ -36,15 +36,15 @@ class DegradationCurveVisualiser(_SweepVisualiser, title="Degradation curve"):
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Accuracy against epsilon."""
-        m = artifacts.metrics
+        norm = artifacts.metadata.semantics.norm or ""
+        axis, unit = epsilon_axis(norm)
+        m = {**artifacts.metrics, "epsilons": [unit * x for x in numbers(artifacts.metrics, "epsilons")]}
         x, y, raw = (numbers(m, key) for key in ("epsilons", "accuracy_curve", "accuracy_curve_raw"))
         drawn = [measured(m, "epsilons", "accuracy_curve", "broken here or before, 95 % band", "broken")]
         if raw != y:
             drawn.append(Series("at this epsilon alone", "soft", tuple(zip(x, raw, strict=True)), dashed=True))
         alt = f"Accuracy against epsilon: {number(m, 'clean_accuracy'):.1%} clean, {y[-1]:.1%} at {plain(x[-1])}."
-        median = [(number(m, "median_epsilon"), "median epsilon")]
-        norm = artifacts.metadata.semantics.norm or ""
-        axis = "epsilon" if transformation_of(norm) is None else f"share of the range {budget_text(norm, 1.0)}"
+        median = [(unit * number(m, "median_epsilon"), "median epsilon" if unit == 1 else "median")]
         return [lines(drawn, axis, "top-1 accuracy", alt, (0, x[-1]), (0, 1.0), vertical=median)]
 
 

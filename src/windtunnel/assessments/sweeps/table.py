@@ -14,10 +14,12 @@ FGSM = algorithm(
 
 
 def _can_sweep(attack: AttackRow) -> bool:
-    """Return False for an attack that takes no epsilon or needs a target class, and for our own ensembles."""
+    """Return False for an attack that takes no epsilon, needs a target class or is fitted on others, and for our own ensembles."""
     row = attack.algorithm
     has_epsilon = attack.epsilon is not None and (attack.transforms or row.norm in {Norm.LINF, Norm.L2, Norm.L1})
-    return has_epsilon and attack.targeting is not Targeting.REQUIRED and row.library != "windtunnel"
+    return (
+        has_epsilon and not attack.fits and attack.targeting is not Targeting.REQUIRED and row.library != "windtunnel"
+    )
 
 
 def measure_of(algorithm: Algorithm, entry: SweepEntry) -> Norm:

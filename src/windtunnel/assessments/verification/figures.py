@@ -25,6 +25,7 @@ from windtunnel.assessments.figures.plots import (
 from windtunnel.assessments.figures.scene import ramp
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.core.statistics import median
+from windtunnel.core.transformations import epsilon_axis, transformation_of
 from windtunnel.records.metadata import limits, number, numbers
 from windtunnel.records.run_times import RUN_TIMES
 from windtunnel.records.tables import table
@@ -266,7 +267,12 @@ class CertifiedCurveVisualiser(_FormalVisualiser, title="Certified curve"):
         m = artifacts.metrics
         if "certified_curve" not in m:
             raise NothingToDraw("No certified radii: the entry has no `radius: {max: ..., tolerance: ...}`.")
-        x = numbers(m, "curve_epsilons")
+        region = artifacts.metadata.semantics.perturbation
+        if (transformation := transformation_of(region.norm or "")) and transformation.is_square:
+            raise NothingToDraw("A square at every place has no range: it is there or not.")
+        axis, unit = epsilon_axis(region.norm or "")
+        x = [unit * epsilon for epsilon in numbers(m, "curve_epsilons")]
+        m = {**m, "curve_epsilons": x}
         # What ran out of time is no finding about the model: the curve is what was verified until then.
         bounded = [artifacts.tensor(key) for key in ("timed_out", "radius_unfinished") if key in artifacts.data]
         late = len({i for ended in bounded for i in ended.nonzero().flatten().tolist()})
@@ -279,6 +285,6 @@ class CertifiedCurveVisualiser(_FormalVisualiser, title="Certified curve"):
         name = "average_certified_radius"
         mean = f"{number(m, name):.4g}" if name in m else f"at least {number(m, f'{name}_at_least'):.4g}"
         alt = f"Certified accuracy against epsilon; mean certified radius {mean}."
-        region = artifacts.metadata.semantics.perturbation
-        budget = [(region.epsilon, "budget")] if region.epsilon is not None and region.epsilon <= x[-1] else []
-        return [lines(drawn, f"epsilon ({region.norm})", "accuracy", alt, (0, x[-1]), vertical=budget)]
+        is_inside = region.epsilon is not None and transformation is None and region.epsilon <= x[-1]
+        budget = [(region.epsilon, "budget")] if region.epsilon is not None and is_inside else []
+        return [lines(drawn, axis, "accuracy", alt, (0, x[-1]), vertical=budget)]

@@ -139,7 +139,8 @@ def rerun_attack(evidence: Evidence, assessment: Assessment, indices: Tensor, **
     )
     subject = replace(evidence.subject.subset(indices), seed=seed)
     name = f"sanity.{assessment.name}.{derive_seed(seed, str(changed))}"
-    return assess(name, changed, evidence.params.budget, subject).data
+    drawn = assessment.artifacts.sample_names
+    return assess(name, changed, evidence.params.budget, subject, rest=lambda: evidence.subject.without(drawn)).data
 
 
 def uniform_in_ball(inputs: Tensor, epsilon: float, generator: torch.Generator) -> Tensor:

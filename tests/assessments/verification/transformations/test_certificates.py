@@ -138,6 +138,11 @@ def test_a_falsified_sample_has_the_parameters_of_its_counterexample() -> None:
     again = transform(_region("rotation=90"), x[broken], angles)
     assert torch.equal(again, proof.data["perturbed_inputs"][broken])
     assert (model(again).argmax(1) != y[broken]).all()
+    assert torch.allclose(proof.data["broken_radius"][broken].double(), angles[:, 0].abs() / 90)
+    assert proof.data["broken_radius"][~broken].isinf().all()
+    certified, survived = (proof.metrics[f"{curve}_curve"] for curve in ("certified", "empirical"))
+    assert all(low <= high for low, high in zip(certified, survived, strict=True))
+    assert survived[-1] < 1
 
 
 def test_the_worst_angle_of_a_linear_model_is_exact() -> None:

@@ -8,7 +8,7 @@ arXiv 2006.12834. The functions named as algorithms improve a `ParameterSearch`;
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.adapters import Request
+from windtunnel.assessments.attacks.rows import FIT_SAMPLES
 from windtunnel.core.classifier import forward_samples
+from windtunnel.core.contracts import Json
 from windtunnel.core.criterion import Criterion
 from windtunnel.core.transformations import Transformation, transformation_of
 from windtunnel.core.transformed import transform, unit_tensors
@@ -24,6 +26,7 @@ from windtunnel.registry.plugins import library_of
 
 _FIRST_STEP, _LAST_STEP = 0.4, 0.01  # of a gradient search, in half ranges
 _FIRST_CHANGE, _LAST_CHANGE = 0.5, 0.05  # of a patch's values
+_SURE = 1.0  # a margin of logits beyond which a shared patch gains nothing by a sample
 _LEAST_LOSS = 1e-30  # of a point that breaks its sample
 _WEIGHT, _CROSSED = 0.7, 0.9  # of differences, share of the parameters that change: of differential evolution
 _EXPLORED = 0.4  # of the queries of an evolving patch: at random places, with random content
@@ -147,11 +150,11 @@ class ParameterSearch:
             images = transform(self.transformation, self.inputs[rows], units, content)
             losses, gradient = _with_gradient(lambda images: self.margins(rows, images), images)
             self.note(rows, units, losses, content)
-            content = (content + change * gradient.sign()).clamp(0, 1)
+            content = (content + change * self.pooled(gradient).sign()).clamp(0, 1)
             if reach:
                 is_near = (places[:, 1:] - units[:, None, 1:]).abs().amax(2) <= reach
-                gains = self.gains(rows, gradient, content).masked_fill(~is_near, -torch.inf)
-                units = places[gains.argmax(1)]
+                gains = self.pooled(self.gains(rows, gradient, content))
+                units = places[gains.masked_fill(~is_near, -torch.inf).argmax(1)]
         self.evaluate(rows, units[:, None], content)
 
     def gains(self, rows: Tensor, gradient: Tensor, content: Tensor) -> Tensor:
@@ -165,9 +168,80 @@ class ParameterSearch:
         )
         return nn.functional.avg_pool2d(rise, side, 1).flatten(1) * side**2
 
+    def pooled(self, values: Tensor) -> Tensor:
+        """Return the values (m, ...) by which each of m samples decides where its patch goes next."""
+        return values
+
+    def starts(self, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Return `count` places, (m, count, 3), half of them by the gradient, and the content (m, C, H, W) of one step along it."""
+        slopes, places = self.slopes(rows), self.places
+        extreme = (self.pooled(slopes) > 0).to(slopes)
+        gains = self.pooled(self.gains(rows, slopes, extreme))
+        ranked = gains.topk(min(count // 2, len(places)), 1).indices
+        grid = _spread(places, count - count // 2).expand(len(rows), -1, -1)
+        return torch.cat([places[ranked], grid], 1), extreme
+
     def slopes(self, rows: Tensor) -> Tensor:
         """Gradient of the loss at the clean samples `rows`, (m, C, H, W)."""
         return _with_gradient(lambda inputs: self.margins(rows, inputs), self.inputs[rows])[1]
+
+
+class SharedPatchSearch(ParameterSearch):
+    """Samples that share one patch at one place: it is kept where it breaks more of them, or as many with larger losses."""
+
+    def margins(self, rows: Tensor, images: Tensor) -> Tensor:
+        """Return the losses (m,), up to where a sample counts as surely broken, so that the others decide."""
+        return super().margins(rows, images).clamp(max=_SURE)
+
+    def note(self, rows: Tensor, units: Tensor, losses: Tensor, content: Tensor | None = None) -> None:
+        """Store the patch where all the samples `rows` together are worse off."""
+        assert content is not None
+        if _of_all(losses) > _of_all(self.best):
+            self.best, self.units, self.content = losses, units, content
+
+    def pooled(self, values: Tensor) -> Tensor:
+        """Return the mean of the values for each sample."""
+        return values.mean(0, keepdim=True).expand_as(values)
+
+
+def _of_all(losses: Tensor) -> tuple[int, float]:
+    """Return (number broken, mean loss) of a shared patch: more is worse for the model."""
+    return int((losses > 0).sum()), float(losses.mean())
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPatch:
+    """A patch for all samples. content: (1, C, H, W), its values at its place. place: (1, 3), side, row and column.
+
+    fitted_on: the samples that it was fitted on, and how many of them it breaks.
+    """
+
+    content: Tensor
+    place: Tensor
+    fitted_on: dict[str, Json]
+
+    @classmethod
+    def fit(cls, request: Request, ids: Sequence[str], model: nn.Module, criterion: Criterion) -> SharedPatch:
+        """Fit a patch to the samples `ids` of a request, by `universal`."""
+        problem = SharedPatchSearch.of(request, model, criterion)
+        universal(problem, **{k: v for k, v in request.arguments.items() if k != FIT_SAMPLES})  # type: ignore[arg-type]
+        fitted_on: dict[str, Json] = {"n": len(ids), "n_broken": _of_all(problem.best)[0], "samples": list(ids)}
+        return cls(problem.content[:1].cpu(), problem.units[:1].cpu(), fitted_on)
+
+    @property
+    def values(self) -> Tensor:
+        """The values of the patch, (C, side, side)."""
+        side, row, column = self.place[0].int().tolist()
+        return self.content[0, :, row : row + side, column : column + side].clone()
+
+
+def universal(problem: SharedPatchSearch, places: int = 40, starts: int = 4, steps: int = 60) -> None:
+    """Fit one patch, its content and its place, to all samples: `steps` gradient steps from the `starts` best of `places` places."""
+    rows = torch.arange(len(problem.inputs), device=problem.inputs.device)
+    candidates, extreme = problem.starts(rows, places)
+    tried = [_of_all(problem.evaluate(rows, candidates[:, k, None], extreme)[:, 0]) for k in range(places)]
+    for k in sorted(range(places), key=lambda k: tried[k], reverse=True)[:starts]:
+        problem.paint(rows, candidates[:, k], extreme, steps, moving=True)
 
 
 def _with_gradient(function: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Tensor, Tensor]:
@@ -346,12 +420,7 @@ def _spread(places: Tensor, most: int) -> Tensor:
 
 def _patch_by_places(problem: ParameterSearch, rows: Tensor, count: int, starts: int, steps: int) -> None:
     """Search a patch from the `starts` of `count` places at which one step along the clean gradient does most."""
-    slopes = problem.slopes(rows)
-    extreme = (slopes > 0).to(slopes)
-    all_places = problem.places
-    ranked = problem.gains(rows, slopes, extreme).topk(min(count // 2, len(all_places)), 1).indices
-    grid = _spread(all_places, count - count // 2).expand(len(rows), -1, -1)
-    places = torch.cat([all_places[ranked], grid], 1)
+    places, extreme = problem.starts(rows, count)
     order = _try_all(problem, rows, places, extreme).topk(min(starts, places.shape[1]), 1).indices
     for number in range(order.shape[1]):
         alive = (problem.best[rows] <= 0).nonzero().flatten()

@@ -58,7 +58,8 @@ def assess_transformation(name: str, entry: VerificationEntry, budget: Budget, s
     FALSIFIED by a transformed image that the model misclassifies, VERIFIED where every part of the region is bounded, UNKNOWN where
     `params.domains` or `timeout` ended the search. An occlusion has finitely many images, which the model itself decides.
     Extra keys of robustness_data.pt: `transformation_parameters` {name: float32 (N,)} of the counterexamples, NaN for none;
-    `certified_radius` float32 (N,), the verified part of the region, from the identity outwards, in half ranges; `lower_margins`,
+    `certified_radius` float32 (N,), the verified part of the region, from the identity outwards, in half ranges; `broken_radius`
+    float32 (N,), the distance of the counterexample, inf for none; `lower_margins`,
     `decided_by`, `timed_out`, `subdomains` as other verifications have them.
     """
     region, params = entry.budget.over(budget), ParameterSplits.model_validate(entry.params)
@@ -108,6 +109,7 @@ def _data(subject: Subject, transformation: Transformation, results: dict[str, T
         "timed_out": results["timed_out"],
         "subdomains": results["domains"],
         "certified_radius": results["radius"].float(),
+        "broken_radius": parameter_distances(transformation, table).nan_to_num(torch.inf),
     }
 
 
