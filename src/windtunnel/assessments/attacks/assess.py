@@ -83,7 +83,7 @@ def assess(
     Raises UserError where the prior results are missing, or for targets that cannot be.
     """
     attack = _attack_of(name, entry, budget, subject, prior or {})
-    if attack.row.fits:
+    if attack.row.fits and subject.clean_correct.any():
         attack = replace(attack, shared=attack.fitted(rest() if rest else subject.subset(torch.arange(0))))
     state = BestResults(subject, attack.aims, attack.before, attack.budget.norm)
     calls = attack.search(state)
