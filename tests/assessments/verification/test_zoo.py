@@ -17,7 +17,7 @@ from windtunnel.core.errors import IncompatibleError
 NAMES_IT = re.compile(r"has no bound for \w+|does not read \w+|chooses by the values")
 REMEDY = re.compile(r"; (use|it reads|write it)")
 # Of these nothing here has a bound.
-REFUSED = {"transformer", "attention by hand", "layer norm", "group norm", "branching"}
+REFUSED = {"branching"}
 SECONDS = 2.0
 
 

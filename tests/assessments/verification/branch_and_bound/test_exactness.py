@@ -167,11 +167,15 @@ def test_random_points_of_a_region_lie_within_the_bounds_of_every_layer(name, no
 
 
 def test_what_has_no_linear_bounds_is_named():
-    class Product(nn.Module):
+    class Quotient(nn.Module):
         def forward(self, x):
-            return (x * x.sigmoid()).flatten(1)
+            return (x / x.sigmoid()).flatten(1)
 
-    for module, says in ((Product(), "mul"), (nn.Sequential(nn.LayerNorm(4), nn.Flatten()), "layer_norm")):
+    class Cube(nn.Module):
+        def forward(self, x):
+            return x.pow(3).flatten(1)
+
+    for module, says in ((Quotient(), "div"), (Cube(), "pow with the exponent 3")):
         with pytest.raises(IncompatibleError, match=says):
             Network(module, (1, 4, 4), CPU)
 

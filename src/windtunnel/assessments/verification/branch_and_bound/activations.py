@@ -1,7 +1,8 @@
 """The activations that linear bounds are known for, these bounds, and how torch's other operators are written with them.
 
 A piecewise-linear activation is max(z, c z) with c < 1: ReLU has c = 0, leaky ReLU its negative slope. Max pooling, clamps,
-absolute values and maxima are sums of such kinks and affine maps: max(a, b) = a + relu(b - a).
+absolute values and maxima are sums of such kinks and affine maps: max(a, b) = a + relu(b - a). Products of two results are
+differences of squares, softmax is exp and softplus, layer normalisation squares, an inverse root and products.
 
 What is raised as NotImplementedError names a use of an operator that has no bounds; `Network` says it in one line.
 
@@ -9,7 +10,7 @@ Sources of the bounds: CROWN (Zhang et al. 2018, arXiv 1811.00866), alpha-CROWN 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,20 @@ class Smooth:
 
 
 @dataclass(frozen=True, slots=True)
+class Convex(Smooth):
+    """A convex activation, bounded by its chord and its tangents.
+
+    Attributes:
+        derivative: Its derivative.
+        domain: The least and the largest number that its input can be, whatever the bounds of the input say.
+
+    """
+
+    derivative: Callable[[Tensor], Tensor]
+    domain: tuple[float, float] = (-math.inf, math.inf)
+
+
+@dataclass(frozen=True, slots=True)
 class Staircase(Smooth):
     """floor(z + offset), bounded and split like a smooth activation, or replaced by a sum of jumps, see `Network.with_jumps`."""
 
@@ -92,8 +107,10 @@ TANH = Smooth("tanh", torch.tanh, 0.7699)
 GELU = Smooth("gelu", F.gelu, 0.7979)
 GELU_TANH = Smooth("gelu, tanh approximation", gelu_tanh, 0.82)
 SILU = Smooth("silu", F.silu, 0.5001)
-SOFTPLUS = Smooth("softplus", F.softplus, 0.2501)
+SOFTPLUS = Smooth("softplus", lambda z: torch.logaddexp(z, torch.zeros_like(z)), 0.2501)
 ELU = Smooth("elu", F.elu, 1.0)
+SQUARE = Convex("square", torch.square, math.inf, lambda z: 2 * z)
+EXP_TO_ONE = Convex("exp of at most 0", torch.exp, math.inf, torch.exp, (-math.inf, 0.0))
 ROUND, FLOOR = Staircase("round", torch.round, math.inf, 0.5), Staircase("floor", torch.floor, math.inf, 0.0)
 
 
@@ -116,8 +133,8 @@ def _clamp(apply: Apply, z: Tensor, min: float | None = None, max: float | None 
     return z if max is None else max - apply(RELU, max - z)
 
 
-def _maximum(apply: Apply, a: Tensor, b: Tensor, kink: Kink = RELU) -> Tensor:
-    return a + apply(kink, b - a)
+def _maximum(apply: Apply, a: Tensor, b: Tensor, activation: Kink | Smooth = RELU) -> Tensor:
+    return a + apply(activation, b - a)
 
 
 def _max(apply: Apply, a: Tensor, *others: object, **more: object) -> Tensor:
@@ -136,10 +153,11 @@ def _amax(apply: Apply, z: Tensor, dim: int | tuple[int, ...] = (), keepdim: boo
     return result
 
 
-def _knockout(apply: Apply, values: Tensor, dim: int = -1) -> Tensor:
-    """Return the largest of dimension `dim`, counted from the end, by rounds of pairs."""
+def _knockout(apply: Apply, values: Tensor, dim: int = -1, activation: Kink | Smooth = RELU) -> Tensor:
+    """Return the largest of dimension `dim`, counted from the end, by rounds of pairs; with softplus the log-sum-exp."""
     while (n := values.shape[dim]) > 1:
-        winners = _maximum(apply, *_first(values, dim, n - n % 2).unflatten(dim, (-1, 2)).unbind(dim))
+        first, second = _first(values, dim, n - n % 2).unflatten(dim, (-1, 2)).unbind(dim)
+        winners = _maximum(apply, first, second, activation)
         values = torch.cat([winners, values.narrow(dim, n - 1, 1)], dim) if n % 2 else winners
     return values.squeeze(dim)
 
@@ -276,7 +294,92 @@ def _softplus(apply: Apply, z: Tensor, beta: float = 1.0, threshold: float = 20.
     return apply(SOFTPLUS, z)
 
 
-# By torch's name of the function, without the underscore of those that work in place.
+def _product(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
+    """Return a b, elementwise, as a difference of squares."""
+    return apply(SQUARE, (a + b) / 2) - apply(SQUARE, (a - b) / 2)
+
+
+def _matmul(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
+    if min(a.ndim, b.ndim) < 3:
+        raise NotImplementedError("matmul of two results that vary with the input, one of which is a vector")
+    return _product(apply, a.unsqueeze(-1), b.unsqueeze(-3)).sum(-2)
+
+
+def _softmax(apply: Apply, z: Tensor, dim: int = -1, *_: object, **__: object) -> Tensor:
+    """Return softmax as exp(z - log-sum-exp), the latter by rounds of pairs: log(e^a + e^b) = a + softplus(b - a)."""
+    return apply(EXP_TO_ONE, _log_softmax(apply, z, dim))
+
+
+def _log_softmax(apply: Apply, z: Tensor, dim: int = -1, *_: object, **__: object) -> Tensor:
+    largest = _knockout(apply, z.movedim(dim, -1), activation=SOFTPLUS)
+    return z - largest.unsqueeze(dim)
+
+
+def _attention(
+    apply: Apply,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    if attn_mask is not None or dropout_p or is_causal or enable_gqa:
+        raise NotImplementedError("scaled_dot_product_attention with a mask, dropout or grouped queries")
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    return _matmul(apply, _softmax(apply, _matmul(apply, query * scale, key.transpose(-2, -1))), value)
+
+
+def _standardised(apply: Apply, z: Tensor, count: int, eps: float) -> Tensor:
+    """Return z less its mean, over its standard deviation, both over the last `count` dimensions."""
+    dims, least = tuple(range(-count, 0)), eps
+    inverse_root = Convex("rsqrt", torch.rsqrt, math.inf, lambda v: -(v**-1.5) / 2, (least, math.inf))
+    centred = z - z.mean(dims, keepdim=True)
+    variance = apply(SQUARE, centred).mean(dims, keepdim=True)
+    return _product(apply, centred, apply(inverse_root, variance + eps))
+
+
+def _layer_norm(
+    apply: Apply,
+    z: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *_: object,
+) -> Tensor:
+    z = _standardised(apply, z, len(normalized_shape), eps)
+    z = z if weight is None else z * weight
+    return z if bias is None else z + bias
+
+
+def _group_norm(
+    apply: Apply,
+    z: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *_: object,
+) -> Tensor:
+    result = _standardised(apply, z.unflatten(1, (num_groups, -1)), z.ndim - 1, eps).view(z.shape)
+    of_channels = (-1, *[1] * (z.ndim - 2))
+    result = result if weight is None else result * weight.view(of_channels)
+    return result if bias is None else result + bias.view(of_channels)
+
+
+def _pow(apply: Apply, z: Tensor, exponent: object) -> Tensor:
+    if exponent not in (2, 2.0):
+        raise NotImplementedError(f"pow with the exponent {exponent}")
+    return apply(SQUARE, z)
+
+
+# By torch's name of the function, without the underscore of those that work in place. Those of PRODUCTS are affine where only one
+# of their arguments varies with the input.
+PRODUCTS = frozenset({"mul", "matmul", "bmm"})
 REWRITES: dict[str, Callable[..., Tensor]] = {
     "relu": lambda apply, z, inplace=False: apply(RELU, z),
     "leaky_relu": lambda apply, z, negative_slope=0.01, inplace=False: _kink(
@@ -314,6 +417,16 @@ REWRITES: dict[str, Callable[..., Tensor]] = {
     "gelu": lambda apply, z, *, approximate="none": apply(GELU if approximate == "none" else GELU_TANH, z),
     "softplus": _softplus,
     "elu": _elu,
+    "mul": _product,
+    "matmul": _matmul,
+    "bmm": _matmul,
+    "square": _smooth(SQUARE),
+    "pow": _pow,
+    "softmax": _softmax,
+    "log_softmax": _log_softmax,
+    "scaled_dot_product_attention": _attention,
+    "layer_norm": _layer_norm,
+    "group_norm": _group_norm,
 }
 
 
@@ -413,7 +526,8 @@ def smooth_lines(smooth: Smooth, low: Tensor, up: Tensor, error: Tensor | float 
         up: float64, upper ends.
         error: By how much the input may be off beyond its interval, at least 0; of a shape that fits `low`.
     """
-    slopes_of = _slopes_of_staircase if isinstance(smooth, Staircase) else _slopes_of_curve
+    kinds = {Staircase: _slopes_of_staircase, Convex: _slopes_of_convex}
+    slopes_of = kinds.get(type(smooth), _slopes_of_curve)
     ends = ((low - error).flatten().split(_PART), (up + error).flatten().split(_PART))
     parts = [_tightest(least, most, *slopes_of(smooth, least, most)) for least, most in zip(*ends, strict=True)]
     lower_slope, lower, upper_slope, upper = (torch.cat(line).view(low.shape) for line in zip(*parts, strict=True))
@@ -437,6 +551,22 @@ def _slopes_of_staircase(stairs: Smooth, low: Tensor, up: Tensor) -> tuple[Tenso
             torch.where(has_jump, torch.minimum(least, above - 1), least),
             torch.where(has_jump, torch.maximum(most, above), most),
         )
+    return slopes, least, most
+
+
+def _slopes_of_convex(smooth: Smooth, low: Tensor, up: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return `_slopes_of_curve` of a convex activation: the largest of f(z) - s z is at an end, the least where s touches."""
+    assert isinstance(smooth, Convex)
+    middle, step = (low + up) / 2, (up - low) / 4
+    points = torch.stack([middle, low, middle - step, middle + step, up])
+    tangents, chord = smooth.derivative(points), (smooth(up) - smooth(low)) / (up - low).clamp(min=1e-12)
+    is_wide = up - low > 1e-6
+    slopes = torch.cat([tangents, torch.where(is_wide, chord, tangents[0])[None]])
+    touched = torch.cat([points, middle[None]])
+    rounding = 1e-12 * (1 + smooth(low).abs() + smooth(up).abs() + slopes.abs() * (1 + low.abs() + up.abs()))
+    least = smooth(touched) - slopes * touched - rounding
+    least[-1] = torch.where(is_wide, -math.inf, least[-1])  # the chord touches at a point that is not known
+    most = torch.maximum(smooth(low) - slopes * low, smooth(up) - slopes * up) + rounding
     return slopes, least, most
 
 
@@ -487,21 +617,33 @@ def cells(low: Tensor, up: Tensor, code: Tensor) -> tuple[Tensor, Tensor]:
     return low * (1 - start) + up * start, low * (1 - end) + up * end
 
 
-def with_smooth(relaxed: Kinks, lines: Lines, at: slice, code: Tensor) -> Kinks:
-    """Return `relaxed`, (m, C), with the lines of a smooth layer, (m, U), at its columns; code: int8 (m, U), their cells."""
+def with_smooth(relaxed: Kinks, layers: Sequence[tuple[slice, Lines, Tensor]]) -> Kinks:
+    """Return `relaxed`, (m, C), with the lines of smooth layers at their columns.
+
+    Args:
+        relaxed: The bounds of all columns.
+        layers: Of each smooth layer its columns, its lines (m, U) or (1, U), and the cells of its neurons, int8 (m, U).
+
+    """
     jumps = relaxed.jumps
     low_offset = torch.zeros_like(relaxed.up) if jumps is None else jumps.low_offset
-    rows = (torch.broadcast_shapes(relaxed.up.shape[:1], lines.up.shape[:1])[0], -1)
+    rows = (torch.broadcast_shapes(relaxed.up.shape[:1], *(lines.up.shape[:1] for _, lines, _ in layers))[0], -1)
     up, offset, base, rise, open_, low_offset = (
         t.expand(rows).clone()
         for t in (relaxed.up, relaxed.offset, relaxed.base, relaxed.rise, relaxed.open, low_offset)
     )
-    up[:, at], offset[:, at], base[:, at], low_offset[:, at] = lines.up, lines.up_offset, lines.low, lines.low_offset
-    rise[:, at] = 0.0
-    open_[:, at] = (code < LAST_SPLIT).to(open_) if len(open_) == len(code) else 1.0
-    open_[:, at] *= (lines.low != lines.up) | (lines.low_offset != lines.up_offset)  # a tread is exact
     no_column = torch.zeros_like(up[:1], dtype=torch.bool)
     smooth = no_column.clone() if jumps is None else jumps.smooth.clone()
-    smooth[:, at] = True
+    for at, lines, code in layers:
+        up[:, at], offset[:, at], base[:, at], low_offset[:, at] = (
+            lines.up,
+            lines.up_offset,
+            lines.low,
+            lines.low_offset,
+        )
+        rise[:, at] = 0.0
+        open_[:, at] = (code < LAST_SPLIT).to(open_) if len(open_) == len(code) else 1.0
+        open_[:, at] *= (lines.low != lines.up) | (lines.low_offset != lines.up_offset)  # a tread is exact
+        smooth[:, at] = True
     error, which = (up[:1] * 0, no_column) if jumps is None else (jumps.error, jumps.which)
     return Kinks(up, offset, base, rise, open_, Jumps(low_offset, error, which, smooth))

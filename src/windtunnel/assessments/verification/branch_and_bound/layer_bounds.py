@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.verification.branch_and_bound.activations import (
+    Convex,
     Jump,
     Kink,
     Lines,
@@ -53,7 +54,9 @@ class LayerBounds:
     def _with_room(self, j: int, low: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
         """Bounds with a little room for the rounding that made them, and before a jump for that of the network itself."""
         slack = 1e-9 * (1 + torch.maximum(low.abs(), up.abs())) + self._errors.get(j, 0.0)
-        return low - slack, up + slack
+        activation = self.network.layers[j].activation
+        least, most = activation.domain if isinstance(activation, Convex) else (-torch.inf, torch.inf)
+        return (low - slack).clamp(least, most), (up + slack).clamp(least, most)
 
     def _refresh(self) -> None:
         self._fixed.clear()

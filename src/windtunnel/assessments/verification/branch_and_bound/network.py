@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -28,9 +28,11 @@ from windtunnel.assessments.verification.bound_propagation.convolution import co
 from windtunnel.assessments.verification.branch_and_bound.activations import (
     LAST_OF_WINDOW,
     OF_LARGEST,
+    PRODUCTS,
     REWRITES,
     Activation,
     Apply,
+    Convex,
     Jump,
     Kink,
     Smooth,
@@ -41,8 +43,8 @@ from windtunnel.assessments.verification.branch_and_bound.activations import (
 )
 from windtunnel.core.errors import IncompatibleError
 
-# The ReLUs that are left out, and the poolings that stand for both; calls are known by their number among those of functions that are
-# rewritten.
+# The calls that are left out (ReLUs, and a softmax at the end, which changes no order), and the poolings that stand for a ReLU too;
+# calls are known by their number among those of functions that are rewritten.
 Joined = tuple[frozenset[int], frozenset[int]]
 NOTHING: Joined = (frozenset(), frozenset())
 
@@ -51,13 +53,17 @@ SKIPPED = {"_assert_tensor_metadata", "_assert"}
 
 
 @torch.no_grad()
-def fused_calls(module: nn.Module, x: Tensor) -> Joined:
-    """Return which ReLUs and poolings of a module are fused, by a run on x (m, *input_shape)."""
+def fused_calls(module: nn.Module, x: Tensor) -> tuple[Joined, Callable[[Tensor], Tensor]]:
+    """Return which calls of a module are fused or left out, by a run on x (m, *input_shape), and the function of a softmax at its end."""
     mode = _Looking()
     with mode:
-        calls = module(x)
-    mode.take(calls, -1)
-    return mode.joined()
+        out = module(x)
+    mode.take(out, -1)
+    left, poolings = mode.joined()
+    call, last, softmax = mode.softmax or (-1, None, None)
+    if softmax is None or last is not out:
+        return (left, poolings), lambda logits: logits
+    return (left | {call}, poolings), softmax
 
 
 def name_of(func: Any) -> str:
@@ -74,6 +80,9 @@ class _Looking(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
+        self.softmax: tuple[int, Tensor, Callable[[Tensor], Tensor]] | None = (
+            None  # the last: its call, result and function
+        )
         self._calls = 0
         self._made: dict[int, Tensor] = {}  # what each ReLU and each pooling gave; kept, so that its identity is
         self._relus = set[int]()
@@ -92,6 +101,8 @@ class _Looking(TorchFunctionMode):
             self._made[call], self._users[call] = result, []
             if name == "relu":
                 self._relus.add(call)
+        if name in _FINAL:
+            self.softmax = self._calls - 1, result, lambda logits: func(logits, *args[1:], **kwargs)
         return result
 
     def take(self, values: Any, call: int) -> None:
@@ -174,6 +185,7 @@ def _terms(name: str, args: tuple[Any, ...], result: Tensor) -> int:
 
 _LIPSCHITZ = 1.13  # of the smooth activations, the steepest of which is GELU
 _KEPT = 2 * 8 * 256  # rows that are kept recorded, times the bytes of a number
+_TRIED = 13  # points at which a network is tried for being affine: a number that no other dimension is likely to have
 _FINAL = {"softmax", "log_softmax"}  # at the end of a network they change no order: the logits before them are bounded
 
 
@@ -260,6 +272,10 @@ class _Climbing:
         return self._apply(activation, z)
 
 
+def _requires_grad(value: object) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
+
+
 class _Replacing(TorchFunctionMode):
     """Activations are answered by `apply`; everything else runs as it is, and `watch` may look at it.
 
@@ -280,40 +296,30 @@ class _Replacing(TorchFunctionMode):
         self._apply = _Climbing(apply, stairs) if stairs else apply
         self._watch, (self._left, self._taken) = watch, joined
         self._varies, self._first, self._calls = varies, not varies, 0
-        self._before_softmax: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # torch's own types
         kwargs = kwargs or {}
         name = name_of(func)
         if name in SKIPPED:
             return None
-        if name in REWRITES and self._depends(args):
+        if name in REWRITES and self._depends(args, all if name in PRODUCTS else any):
             if isinstance(func, torch._ops.OpOverload) and len(func._schema.returns) != 1:
                 raise NotImplementedError(f"{name} with its indices")
             if self._calls - 1 in self._left:
                 return args[0]
             rewrite = relu_of_largest if self._calls - 1 in self._taken else REWRITES[name]
             return rewrite(self._apply, *args, **kwargs)
-        recorded = name == "conv2d" and torch.is_grad_enabled() and self._requires_grad(args[:1])
+        recorded = name == "conv2d" and torch.is_grad_enabled() and any(map(_requires_grad, args[:1]))
         result = conv2d(*args, **kwargs) if recorded else func(*args, **kwargs)
-        if name in _FINAL and isinstance(result, Tensor):
-            self._before_softmax[id(result)] = (result, args[0])
-        elif self._watch is not None:
-            self._watch("softmax inside the network" if self._before_softmax else name, result)
+        if self._watch is not None:
+            self._watch(name, result)
         return result
 
-    def _depends(self, args: tuple[object, ...]) -> bool:
+    def _depends(self, args: tuple[object, ...], which: Callable[[Iterable[bool]], bool]) -> bool:
         if self._first:
-            self._varies.append(self._requires_grad(args))
+            self._varies.append(which(map(_requires_grad, args)))
         self._calls += 1
         return self._varies[self._calls - 1]
-
-    @staticmethod
-    def _requires_grad(args: tuple[object, ...]) -> bool:
-        return any(isinstance(value, Tensor) and value.requires_grad for value in args)
-
-    def logits(self, out: Tensor) -> Tensor:
-        return self._before_softmax.get(id(out), (out, out))[1].flatten(1)
 
 
 class Network:
@@ -332,7 +338,7 @@ class Network:
         self.fields: dict[int, tuple[Tensor, list[Tensor]]] = {}
         self._joined, self._stairs = NOTHING, list[Stairs | None]()
         try:
-            self._joined = fused_calls(self._modules[torch.float64], self._zeros(2, torch.float64))
+            self._joined, self._ending = fused_calls(self._modules[torch.float64], self._zeros(2, torch.float64))
             tape = self._record(2, torch.float64, first=True)
             self._refuse_what_is_not_affine()
             self._refuse_another_function()
@@ -443,7 +449,8 @@ class Network:
                 out = self._modules[x.dtype](x)
         except _Reached:
             return None
-        return mode.logits(out)
+        logits: Tensor = out.flatten(1)
+        return logits
 
     def logits(self, x: Tensor) -> Tensor:
         """Return the logits of x (m, *input_shape), in its dtype; a softmax at the end is left out."""
@@ -465,9 +472,15 @@ class Network:
                 errors[index - 1] = jump_error(z)
                 largest_value = torch.ones_like(z[0]) if isinstance(activation, Jump) else z[0] + 1
                 return torch.stack([largest_value, *torch.zeros_like(z[1:])])
+            if isinstance(activation, Convex):
+                ends = torch.stack([-z[0] - z[1], z[0] + z[1]]).clamp(*activation.domain)
+                steepest = activation.derivative(ends).abs().amax(0)
+                return torch.stack([activation(ends).abs().amax(0), steepest * z[1], torch.zeros_like(z[0])])
             if isinstance(activation, Kink):
                 return z * activation.slope.to(z).abs().clamp(min=1)
-            return z * _LIPSCHITZ
+            at_zero = torch.zeros_like(z)
+            at_zero[0] = activation(at_zero[0]).abs()
+            return at_zero + z * _LIPSCHITZ
 
         x = largest.new_zeros(3, len(largest))
         x[0] = largest
@@ -493,7 +506,7 @@ class Network:
         mode = _Replacing(cut, self._varies, self._joined, stairs=self._stairs)
         with torch.enable_grad(), mode:
             out = self._modules[dtype](x)
-        return Tape(leaves, pre, mode.logits(out))
+        return Tape(leaves, pre, out.flatten(1))
 
     @staticmethod
     def _leaves_of(tape: Tape, index: int) -> list[int]:
@@ -507,7 +520,8 @@ class Network:
         with torch.no_grad():
             expected = module(x)
             with _Replacing(lambda activation, z: activation(z), self._varies, self._joined):
-                actual = module(x)
+                logits = module(x)
+            actual = self._ending(logits)
         if not torch.allclose(actual, expected, rtol=1e-6, atol=1e-6 * float(expected.abs().amax())):
             raise NotImplementedError("an activation that changes its argument in place, where that is used again")
 
@@ -521,16 +535,16 @@ class Network:
 
         def points(shape: tuple[int, ...]) -> Tensor:
             ends = torch.randn(2, *shape, generator=generator, dtype=torch.float64)
-            return torch.cat([ends, ends.mean(0, keepdim=True)]).to(self.device)
+            return torch.cat([ends, ends.mean(0, keepdim=True).expand(_TRIED - 2, *shape)]).to(self.device)
 
         def watch(name: str, value: object) -> None:
-            if isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 1 and len(value) == 3:
+            if isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 1 and len(value) == _TRIED:
                 straight = value[:2].mean(0)
                 scale = 1 + float(value.abs().amax()) if value.numel() else 1.0
                 if not float((value[2] - straight).abs().amax() if value.numel() else 0.0) <= 1e-8 * scale:
                     raise NotImplementedError(f"{name}: it is not affine in what varies with the input")
 
-        tape, outputs, inputs = self._record(3, torch.float64), list[Tensor](), list[Tensor]()
+        tape, outputs, inputs = self._record(_TRIED, torch.float64), list[Tensor](), list[Tensor]()
 
         def replace(_: Activation, z: Tensor) -> Tensor:
             inputs.append(z.clone())
@@ -541,7 +555,7 @@ class Network:
         x = points(self.input_shape)
         with torch.no_grad(), mode:
             out = self._modules[torch.float64](x)
-        for index, value in enumerate([*inputs, mode.logits(out)]):
+        for index, value in enumerate([*inputs, out.flatten(1)]):
             weights = torch.randn(value.shape, generator=generator, dtype=torch.float64).to(self.device)
             explained = (weights * tape.node(index)).flatten(1).sum(1).detach()
             for gradient, point in zip(tape.gradients(index, weights), [x, *outputs], strict=False):

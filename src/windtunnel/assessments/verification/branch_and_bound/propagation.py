@@ -316,17 +316,18 @@ class Bounded(LayerBounds):
         for windows in self.windows_below(rows.start):
             windows.apply_maxpool_bounds(relaxed, rows.signs, None if is_single else rows.sample)
         sides, thresholds = rows.signs.to(dtype), None
+        smooth = list[tuple[slice, Lines, Tensor]]()
         for j, layer in enumerate(self.network.layers[: rows.start]):
             if isinstance(layer.activation, Smooth):
                 at, code = self.slices[j], rows.signs[:, self.slices[j]]
                 lines, ends = self._smooth(j, layer.activation, rows.sample, code, dtype)
-                relaxed = with_smooth(relaxed, lines, at, code)
+                smooth.append((at, lines, code))
                 if ends is not None:
                     thresholds = torch.zeros_like(sides) if thresholds is None else thresholds
                     is_upper = code % 2 == 1
                     sides[:, at] = torch.where(code == 0, 0.0, torch.where(is_upper, 1.0, -1.0)).to(dtype)
                     thresholds[:, at] = torch.where(is_upper, *ends).to(dtype)
-        return Relaxation(fixed, relaxed, split, sides, thresholds)
+        return Relaxation(fixed, with_smooth(relaxed, smooth) if smooth else relaxed, split, sides, thresholds)
 
     def _smooth(
         self, j: int, activation: Smooth, sample: Tensor, code: Tensor, dtype: torch.dtype
