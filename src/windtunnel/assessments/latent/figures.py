@@ -18,18 +18,7 @@ if TYPE_CHECKING:
     from windtunnel.records.artifacts import Artifacts
 
 _SIDES = {"reconstruction": "clean", "generation": "corrupted"}  # the colour of each
-_MODELS = (
-    "clean",
-    "broken",
-    "certified",
-    "corrupted",
-    "attack-3",
-    "certificate-3",
-    "attack-4",
-    "certificate-4",
-    "attack-5",
-    "ink",
-)
+_MODELS = tuple("clean broken certified corrupted attack-3 certificate-3 attack-4 certificate-4 attack-5 ink".split())
 
 
 @register

@@ -135,17 +135,7 @@ def clean_section(clean: Artifacts, inputs: ReportInputs, options: Report) -> Se
 
 REPRODUCE = "How can I reproduce them?"
 _OF_DATA = ("source", "n", "shape", "class_names", "labelled", "value_range_of_source", "samples")
-_OF_MODEL = (
-    "source",
-    "architecture",
-    "factory",
-    "function",
-    "original",
-    "input_shape",
-    "num_classes",
-    "recipe",
-    "sha256",
-)
+_OF_MODEL = tuple("source architecture factory function original input_shape num_classes recipe sha256".split())
 _ORIGIN = ("seed", "device", "python", "threads_deterministic", "model_source", "dataset_digest", "model_digest")
 _RANDOMNESS = {
     "deterministic": "deterministic: no seed",
