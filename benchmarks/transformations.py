@@ -1,7 +1,9 @@
 """Soundness, strength and cost of the certificates of transformations.
 
     python benchmarks/transformations.py --networks 200          # random networks against dense grids of parameters
-    python benchmarks/transformations.py --strength --samples 20  # attacked against certified on two LeNet5, and the seconds
+    python benchmarks/transformations.py --strength --samples 20  # attacked against certified on three networks, and the seconds
+    python benchmarks/transformations.py --angles --samples 20    # what 10,000 angles break of what the attack left
+    python benchmarks/transformations.py --patches --samples 100  # the seconds of an attack by patches of 5x5 on CIFAR-10
 
 Soundness: of each region, random networks of random architectures and images certify two samples each; then a grid of `--points`
 parameters, half of it drawn at random, must not break what is certified, nor leave the verified part of a range. Of a patch as many
@@ -9,17 +11,21 @@ random places with random, black and white contents. Wanted: no contradiction, a
 
 Strength: the share of the samples that the attacks leave, the share that is certified, and the seconds for each sample on one core.
 Wanted at the ranges of the suite `camera`: at most 5 points between the two, 10 for patches; 0.2 s to attack a rotation, 6 s to
-certify it. MNIST and two LeNet5 of WINDTUNNEL_SHARED (../shared).
+certify it. MNIST and two LeNet5 of WINDTUNNEL_SHARED (../shared), and a network that is trained on its 5,000 JPEG images of CIFAR-10
+(--networks-of cifar). All seconds are of the processor.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import tarfile
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.assess import assess as attack
@@ -48,7 +54,7 @@ SETTINGS: tuple[dict[str, float], ...] = (
     {"rotation": 10}, {"rotation": 30}, {"translation": 1}, {"scale": 0.1}, {"shear": 0.1}, {"blur": 1}, {"brightness": 0.1},
     {"contrast": 0.3}, {"gamma": 0.3}, {"rotation": 5, "brightness": 0.05}, {"translation": 2},
     {"rotation": 5, "scale": 0.05, "contrast": 0.05, "brightness": 0.01}, {"rotation": 2, "scale": 0.02, "shear": 0.02,
-    "contrast": 0.02, "brightness": 0.001}, {"occlusion": 5}, {"patch": 2}, {"patch": 3},
+    "contrast": 0.02, "brightness": 0.001}, {"occlusion": 5}, {"patch": 2}, {"patch": 3}, {"patch": 4},
 )  # fmt: skip
 _PROOF = {"library": "transformations", "algorithm": "branch-and-bound"}
 _PARTS = 10**6  # of the region of a sample: the timeout ends the search
@@ -146,9 +152,11 @@ def contradictions(text: str, it: Subject, points: int, domains: int = 60) -> tu
     return certified, broken
 
 
-def soundness(networks: int, points: int) -> None:
-    """Print a row for each region."""
+def soundness(networks: int, points: int, only: str) -> None:
+    """Print a row for each region whose kinds contain `only`."""
     for text, channels in REGIONS.items():
+        if only not in text:
+            continue
         start, certified, broken, total = time.process_time(), 0, 0, 0
         for seed in range(networks):
             it = random_subject(seed, channels, 2)
@@ -173,12 +181,60 @@ def reference(name: str, samples: int) -> Subject:
     return subject_of(Classifier(module, 10, (1, 28, 28), frozenset(Capability), module_digest(module), name), data)
 
 
-def strength(samples: int, only: str, timeout: float) -> None:
-    """Print a row for each network and setting."""
-    for name in ("cln", "adv"):
-        it = reference(name, samples)
+def colour_images(split: str, count: int | None = None) -> tuple[Tensor, Tensor]:
+    """Images (n, 3, 32, 32) and labels of the JPEG files of CIFAR-10 in ../shared, in an order drawn from seed 0."""
+    images, labels, classes = [], [], list[str]()
+    with tarfile.open(SHARED / f"data/colour/cifar10/jpeg_{split}.tar") as archive:
+        for member in sorted((m for m in archive.getmembers() if m.isfile()), key=lambda m: m.name):
+            name = member.name.split("/")[-2]
+            classes += [] if name in classes else [name]
+            pixels = np.array(Image.open(archive.extractfile(member)).convert("RGB"))  # type: ignore[arg-type]
+            images.append(torch.from_numpy(pixels).permute(2, 0, 1).float() / 255)
+            labels.append(classes.index(name))
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[:count]
+    return torch.stack(images)[order], torch.tensor(labels)[order]
+
+
+def colour_network(samples: int, epochs: int = 12, seed: int = 0) -> Subject:
+    """Train a small convolutional network on 5,000 images of CIFAR-10; return it with the first `samples` test images."""
+    torch.manual_seed(seed)
+    module = nn.Sequential(
+        nn.Conv2d(3, 16, 4, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 4, 2, 1), nn.ReLU(), nn.Flatten(),
+        nn.Linear(2048, 64), nn.ReLU(), nn.Linear(64, 10),
+    )  # fmt: skip
+    inputs, labels = colour_images("train")
+    optimiser = torch.optim.Adam(module.parameters(), 2e-3, weight_decay=1e-4)
+    for _ in range(epochs):
+        for batch in torch.randperm(len(inputs)).split(50):
+            images = inputs[batch]
+            flipped = torch.where(torch.rand(len(batch), 1, 1, 1) < 0.5, images.flip(3), images)
+            loss = nn.functional.cross_entropy(module(flipped), labels[batch])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+    module.eval().requires_grad_(False)
+    inputs, labels = colour_images("test")
+    accuracy = (module(inputs).argmax(1) == labels).float().mean()
+    print(
+        f"cifar: {accuracy:.1%} of {len(inputs)} test images are right; {time.process_time():.0f} s to train",
+        flush=True,
+    )
+    classifier = Classifier(module, 10, (3, 32, 32), frozenset(Capability), module_digest(module), "cifar")
+    ids = tuple(str(i) for i in range(samples))
+    return subject_of(classifier, Dataset(inputs[:samples], labels[:samples], ids, tuple("0123456789")))
+
+
+def subject_named(name: str, samples: int) -> Subject:
+    """`cln` and `adv` of MNIST, or `cifar`."""
+    return colour_network(samples) if name == "cifar" else reference(name, samples)
+
+
+def strength(names: list[str], samples: int, only: str, timeout: float) -> None:
+    """Print a row for each network and setting whose kinds contain `only`."""
+    for name in names:
+        it = subject_named(name, samples)
         for ranges in SETTINGS:
-            if only not in ",".join(ranges):
+            if only not in ",".join(f"{kind}={size}" for kind, size in ranges.items()):
                 continue
             block = Budget.model_validate(ranges)
             exact = len(transformation_of(block.norm).names) <= 2 and "patch" not in ranges  # type: ignore[union-attr]
@@ -197,21 +253,63 @@ def strength(samples: int, only: str, timeout: float) -> None:
             )  # fmt: skip
 
 
+def angles(names: list[str], samples: int, degrees: float = 10.0) -> None:
+    """Print how many samples that the attack left one of 10,000 angles breaks."""
+    region = region_of(f"rotation={degrees}")
+    block = Budget.model_validate({"rotation": degrees})
+    for name in names:
+        it, start = subject_named(name, samples), time.process_time()
+        entry = AttackEntry.model_validate({"library": "transformations", "algorithm": "grid"})
+        attacked = attack("it", entry, block, it).data["verdicts"]
+        middle = time.process_time()
+        missed, survivors = 0, (attacked == Verdict.ATTACK_FAILED).nonzero().flatten().tolist()
+        for i in survivors:
+            image, label = it.dataset.inputs[i], it.dataset.targets[i]
+            is_broken = False
+            for part in torch.linspace(-degrees, degrees, 10_000, dtype=torch.float64)[:, None].split(_MANY // 4):
+                images = transform(region, image.expand(len(part), -1, -1, -1), part)
+                is_broken |= bool((it.classifier.predict(images, label.expand(len(part))) != label).any())
+            missed += is_broken
+        print(
+            f"{name} rotation {degrees:g}: {samples} samples attacked in {middle - start:.1f} s, {len(survivors)} left; 10,000 angles "
+            f"break {missed} of these, {time.process_time() - middle:.1f} s", flush=True,
+        )  # fmt: skip
+
+
+def patches(samples: int, side: int = 5) -> None:
+    """Print the seconds of the attack by patches on images of CIFAR-10."""
+    it, start = colour_network(samples), time.process_time()
+    entry = AttackEntry.model_validate({"library": "transformations", "algorithm": "gradient"})
+    attacked = attack("it", entry, Budget.model_validate({"patch": side}), it).data["verdicts"]
+    left = (attacked == Verdict.ATTACK_FAILED).float().mean()
+    print(
+        f"cifar patch {side}x{side}: {samples} samples in {time.process_time() - start:.1f} s, {left:.1%} left",
+        flush=True,
+    )
+
+
 def main() -> None:
     """Measure what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", type=int, default=20)
     parser.add_argument("--points", type=int, default=10_000)
     parser.add_argument("--strength", action="store_true")
+    parser.add_argument("--angles", action="store_true")
+    parser.add_argument("--patches", action="store_true")
+    parser.add_argument("--networks-of", nargs="+", choices=["cln", "adv", "cifar"], default=["cln", "adv", "cifar"])
     parser.add_argument("--samples", type=int, default=20)
     parser.add_argument("--only", default="", help="settings whose kinds contain this")
     parser.add_argument("--timeout", type=float, default=20.0)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.strength:
-        strength(arguments.samples, arguments.only, arguments.timeout)
+        strength(arguments.networks_of, arguments.samples, arguments.only, arguments.timeout)
+    elif arguments.angles:
+        angles(arguments.networks_of, arguments.samples)
+    elif arguments.patches:
+        patches(arguments.samples)
     else:
-        soundness(arguments.networks, arguments.points)
+        soundness(arguments.networks, arguments.points, arguments.only)
 
 
 if __name__ == "__main__":

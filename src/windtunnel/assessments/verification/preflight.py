@@ -16,7 +16,7 @@ from windtunnel.assessments.verification.cascade.step import Trial, library_of_s
 from windtunnel.assessments.verification.cascade.steps import options_read, radius_steps, steps_of
 from windtunnel.assessments.verification.rows import VerifierRow
 from windtunnel.assessments.verification.table import ROWS
-from windtunnel.assessments.verification.transformations.affine_forms import FormNetwork
+from windtunnel.assessments.verification.transformations.form_network import FormNetwork
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.dataset import Dataset

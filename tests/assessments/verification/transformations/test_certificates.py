@@ -9,8 +9,10 @@ from torch import Tensor, nn
 import windtunnel
 from benchmarks.transformations import REGIONS, contradictions, random_network, random_subject
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
-from windtunnel.assessments.verification.transformations.affine_forms import AffineForm, FormNetwork
+from windtunnel.assessments.verification.transformations import convex_block
+from windtunnel.assessments.verification.transformations.affine_forms import AffineForm
 from windtunnel.assessments.verification.transformations.envelopes import envelope
+from windtunnel.assessments.verification.transformations.form_network import FormNetwork
 from windtunnel.assessments.verification.transformations.patches import PatchParts
 from windtunnel.core.contracts import Norm, Verdict
 from windtunnel.core.errors import IncompatibleError, UserError
@@ -220,10 +222,50 @@ def test_a_window_has_the_bounds_of_the_whole_image(seed: int) -> None:
     form, window = parts.form(image)
     for threshold in (-torch.inf, torch.inf):  # forwards alone, and backwards too
         bounds, _ = network.margins(form, 1, threshold, window)
-        expected, _ = network.margins(form.cropped(window, window.whole, 0.0), 1, threshold)
+        expected, _ = network.margins(form.cropped(window, window.whole, 0.0), 1, threshold, window.whole)
         is_same = (bounds - expected).abs() < 1e-9
         # Rounding decides between relaxations of a pooling that are equally tight; later layers see which.
         assert is_same.all() if threshold < 0 else is_same.double().mean() > 0.98
+
+
+@pytest.mark.parametrize("most_images", [800, 40])  # all symbols at corners, or some
+@pytest.mark.parametrize("is_windowed", [True, False])
+def test_the_joint_bounds_of_convex_layers_hold_and_are_tighter(
+    most_images: int, is_windowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convex_block, "_MOST_IMAGES", most_images)
+    torch.manual_seed(2)
+    layers = (nn.Conv2d(2, 5, 3, padding=1), nn.LeakyReLU(0.1), nn.MaxPool2d(2), nn.Conv2d(5, 6, 3, padding=1))
+    network = FormNetwork(
+        torch.fx.symbolic_trace(nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(216, 3))), "it"
+    )
+    image = torch.rand(2, 12, 12, dtype=torch.float64)
+    parts = _halved_parts(image, 2)
+    form, window = parts.form(image)
+    whole = form.cropped(window, window.whole, 0.0)
+    if not is_windowed:
+        form, window = whole, window.whole
+    route, end, behind = network._route(window), network._block[-1], network._behind_block
+    assert behind is not None
+    bounds, plain = network._convex_bounds(form, route), {network._start: form}
+    for node in (*network._block, behind):
+        network._carry(node, plain, route, {})
+    joint = network._behind(behind, bounds, route)
+    most = 0.8 if most_images == 800 else 0.95
+    assert float(joint.radius.mean()) < most * float(plain[behind].radius.mean())
+    if is_windowed:
+        joint = joint.cropped(route.steps[behind].result, route.steps[behind].result.whole, 0.0)
+    for number in range(40):
+        symbols = 2 * torch.rand(parts.low.shape, dtype=torch.float64) - 1
+        symbols = symbols.sign() if number % 2 else symbols
+        values = {network._start: whole.centre + torch.einsum("bp,bp...->b...", symbols, whole.slopes)}
+        for node in (*network._block, behind):
+            values[node] = network._value(node, values)
+        errors = values[behind] - joint.centre - torch.einsum("bp,bp...->b...", symbols, joint.slopes)
+        assert (errors.abs() <= joint.radius + 1e-12).all()
+        if not is_windowed:
+            pulls = torch.randn(values[end].shape, dtype=torch.float64)
+            assert (bounds.minimum(pulls)[0] <= (pulls * values[end]).flatten(1).sum(1) + 1e-12).all()
 
 
 def test_what_a_bound_leaves_open_of_a_patch_is_split() -> None:

@@ -11,8 +11,9 @@ from windtunnel.assessments.attacks.transformations.search import ParameterSearc
 from windtunnel.assessments.verification.assess import counterexample_data, verification_metrics
 from windtunnel.assessments.verification.canonical.subject import Canonical, canonical_subject
 from windtunnel.assessments.verification.rows import TRANSFORMATIONS
-from windtunnel.assessments.verification.transformations.affine_forms import FormNetwork
+from windtunnel.assessments.verification.transformations.convex_block import images_of
 from windtunnel.assessments.verification.transformations.envelopes import envelope
+from windtunnel.assessments.verification.transformations.form_network import FormNetwork
 from windtunnel.assessments.verification.transformations.patches import MOST_SYMBOLS, PatchParts
 from windtunnel.core.batches import Batch, batches_of
 from windtunnel.core.classifier import forward_samples
@@ -32,7 +33,7 @@ _ROUNDING = 1e-5  # of the largest difference of logits: by so much the label mu
 _FIRST_PARTS = 16  # of the region, about
 _EXACT = dict.fromkeys(("brightness", "contrast", "saturation"), 0.25)  # enclosed exactly: their splits gain little
 _NARROWEST = 1e-4  # of a half range: narrower parts are not split
-_PAINTED = 10  # gradient steps at each place of a patch that a bound leaves open
+_PAINTED, _PAINTED_PLACES = 10, 4  # gradient steps at the places whose bounds are least, of those bounded together
 _VALUES = 2**23  # numbers of one tensor while forms are carried through the network
 
 
@@ -308,7 +309,9 @@ class _SampleCertifier:
         """Bound a patch at every place, attack the places that stay open, and split the values at them, level by level."""
         exact, domains, least, steps = image.double(), 0, float("inf"), _PAINTED
         parts = PatchParts.whole(self._places(image), len(image))
-        together = max(1, min(64, _VALUES // ((min(parts.low.shape[1], MOST_SYMBOLS) + 2) * self._width)))
+        symbols = min(parts.low.shape[1], MOST_SYMBOLS)
+        images = max(symbols + 2, images_of(symbols) // 4)  # corners are computed in windows alone
+        together = max(1, min(64, _VALUES // (images * self._width)))
         while len(parts):
             remaining = []
             for chosen in torch.arange(len(parts)).split(together):
@@ -320,9 +323,12 @@ class _SampleCertifier:
                 domains += len(part)
                 is_open = margins <= self._threshold
                 least = min([least, *margins[~is_open].tolist()])
-                part, slopes = part.at(is_open), slopes[is_open]
-                if (counterexample := self._broken_content(image, label, part, slopes, steps)) is not None:
-                    return _SampleOutcome(Verdict.FALSIFIED, 2, counterexample, domains=domains)
+                order = margins[is_open].argsort()
+                part, slopes = part.at(is_open).at(order), slopes[is_open][order]
+                worst = slice(0, _PAINTED_PLACES if steps else 0)
+                for some, pulls, count in ((part.at(worst), slopes[worst], steps), (part, slopes, 0)):
+                    if (counterexample := self._broken_content(image, label, some, pulls, count)) is not None:
+                        return _SampleOutcome(Verdict.FALSIFIED, 2, counterexample, domains=domains)
                 remaining.append(part.halves(slopes))
             parts, steps = PatchParts.joined(remaining), 0
         return _SampleOutcome(Verdict.VERIFIED, 2, None, self.epsilon, domains, least)

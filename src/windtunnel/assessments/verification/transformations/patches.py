@@ -37,7 +37,7 @@ class PatchParts:
     def __len__(self) -> int:
         return len(self.places)
 
-    def at(self, rows: Tensor) -> PatchParts:
+    def at(self, rows: Tensor | slice) -> PatchParts:
         """Return the parts `rows`, int64 or bool."""
         return PatchParts(self.places[rows], self.low[rows], self.high[rows])
 
