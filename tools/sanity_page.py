@@ -33,6 +33,7 @@ def _lines() -> Iterator[str]:
     yield ""
     yield "HARD: the number is not valid, and the gate says so (exit code 20). WARN: robustness may be overestimated. INFO: worth"
     yield "knowing. `not_run` and `not_applicable` are shown with their reason: silence never reads as pass."
+    yield "A check that fails to run, as on a model that raises, is a warning."
     yield ""
     for tier, meaning in _TIERS.items():
         yield f"- **{tier}**: {meaning}."

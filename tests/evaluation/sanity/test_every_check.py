@@ -625,14 +625,16 @@ def test_each_assessment_is_told_of_its_own_interval(evidence: Evidence) -> None
     assert all("points" in words for words in each.values())
 
 
-def test_a_check_that_breaks_is_not_run_and_never_a_pass() -> None:
+def test_a_check_that_breaks_is_a_warning_so_that_no_model_switches_it_off() -> None:
     def explode(*_: object) -> None:
         raise ZeroDivisionError("nothing left")
 
     row = replace(CHECKS["A1"], look=explode)
     finding = run_check(row, SimpleNamespace(partial={}), with_full())
-    assert finding.status is Status.NOT_RUN
+    assert finding.status is Status.WARN
     assert "nothing left" in finding.reason
+    hard = run_check(replace(row, severity=Severity.HARD), SimpleNamespace(partial={}), with_full())
+    assert (hard.status, hard.severity) == (Status.WARN, Severity.WARN)
 
 
 def with_full():

@@ -98,7 +98,7 @@ def before_any_assessment(params: Params, subject: Subject) -> list[FindingRecor
 
 
 def run_check(row: Check, evidence: Evidence, settings: Sanity) -> FindingRecord:
-    """One check. A check that itself breaks is `not_run` with the error, and never a pass."""
+    """One check. A check that itself breaks is a warning with the error, never a pass: a model that raises must not switch it off."""
     threshold = settings.thresholds.get(row.id, row.threshold)
 
     def finding(status: Status, reason: str, result: CheckResult = NOTHING) -> FindingRecord:
@@ -130,9 +130,11 @@ def run_check(row: Check, evidence: Evidence, settings: Sanity) -> FindingRecord
         return finding(Status.NOT_APPLICABLE, str(why))
     except (NotRun, UserError) as why:  # the latter of a model that may not be asked more
         return finding(Status.NOT_RUN, str(why))
-    except Exception as error:  # whatever a user's model or a damaged tensor raises: said, and never a pass
+    except Exception as error:  # whatever a user's model or a damaged tensor raises
         text = " ".join(str(error).split())[:200]
-        return finding(Status.NOT_RUN, f"the check failed to run ({type(error).__name__}: {text})")
+        severity = Severity.INFO if row.severity is Severity.INFO else Severity.WARN
+        broken = CheckResult(flagged=True, severity=severity)
+        return finding(Status.WARN, f"the check failed to run ({type(error).__name__}: {text})", broken)
     partial_note = "; ".join(f"{name}: {note}, and looked at" for name, note in evidence.partial.items())
     reason = "; ".join(filter(None, (outcome.reason if outcome.flagged else "", outcome.note, partial_note)))
     if not outcome.flagged:
