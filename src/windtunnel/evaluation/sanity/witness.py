@@ -200,7 +200,7 @@ def _testimonies(evidence: Evidence) -> list[Testimony]:
             in_full = max(FEWEST_SAMPLES, share // PASSES_FOR_A_SAMPLE)
             is_wide = gradients and not random_model and not claim.region.transformation
             shortly = min(share // PASSES_OF_SHORT_SEARCH, MOST_SHORTLY) if is_wide else 0
-            indices = _drawn(claim, max(in_full, shortly), seed)
+            indices = _drawn(claim, in_full, shortly, seed)
             bounds = 1 if len(indices) <= in_full else 2
             inputs, labels = evidence.data.inputs[indices], evidence.data.targets[indices]
             seeds = [derive_seed(seed, "witness", claim.words, name) for name in evidence.named(indices)]
@@ -218,17 +218,21 @@ def _testimonies(evidence: Evidence) -> list[Testimony]:
     return testimonies_found
 
 
-def _drawn(claim: Claim, n: int, seed: int) -> Tensor:
-    """Draw n of the survivors and the certified samples at random, in proportion and at least one of each; int64 (n,)."""
+def _drawn(claim: Claim, in_full: int, more: int, seed: int) -> Tensor:
+    """Draw samples at random, `in_full` at the front and up to `more` in all; int64.
+
+    The front and the rest each take survivors and certified samples in proportion, the front at least one of each.
+    """
     generator = torch.Generator().manual_seed(derive_seed(seed, "witness", claim.words))
     pools = [mask.nonzero().flatten() for mask in (claim.survived, claim.certified)]
     total = sum(map(len, pools))
-    counts = [max(1, round(n * len(pool) / total)) for pool in pools]
-    chosen = [
-        pool[torch.randperm(len(pool), generator=generator)[:count]] for pool, count in zip(pools, counts, strict=True)
+    orders = [pool[torch.randperm(len(pool), generator=generator)] for pool in pools]
+    ends = [[max(1, round(n * len(pool) / total)) for pool in pools] for n in (in_full, max(in_full, more))]
+    parts = [
+        torch.cat([order[start:end] for order, start, end in zip(orders, *limits, strict=True)])
+        for limits in ([[0, 0], ends[0]], ends)
     ]
-    together = torch.cat(chosen)
-    return together[torch.randperm(len(together), generator=generator)]
+    return torch.cat([part[torch.randperm(len(part), generator=generator)] for part in parts])
 
 
 def _known(evidence: Evidence) -> tuple[Tensor, Tensor]:
