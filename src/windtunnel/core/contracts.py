@@ -75,6 +75,10 @@ class Norm(StrEnum):
         cls._value2member_map_[transformation.text] = member
         return member
 
+    def __reduce_ex__(self, protocol: object) -> tuple[type[Norm], tuple[str]]:
+        """Pickle by value: Python 3.11.0 to 3.11.3 pickle by name, by which a region is not found."""
+        return Norm, (self.value,)
+
 
 class Randomness(StrEnum):
     """Source of an algorithm's randomness: it decides whether a seed reproduces the result."""
