@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tools.recompute import differences, of_entry
+from windtunnel.assessments.corrupted import on_corrupted_images
 from windtunnel.assessments.run import earlier_result, result_of, take_back, task_on
 from windtunnel.assessments.task import Task
 from windtunnel.core.contracts import Norm, Verdict
@@ -257,6 +258,42 @@ def test_survivors_and_certificates_around_corrupted_images_share_their_centre(s
     assert torch.equal(certificates.data["clean_inputs"], result.data["clean_inputs"])
     assert certified.any()
     assert torch.equal(result.data["attacked"], right & ~certified)
+
+
+def test_the_order_of_the_corruptions_that_an_entry_names_changes_no_image(subject: Subject) -> None:
+    names = [f"dots/sparkles-{severity}" for severity in (1, 5)]
+    blocks = {"one": on_sparkles(*names), "other": on_sparkles(*names[::-1])}
+    of_run = tasks(subject, attacks=blocks, corruptions={"dots": SPARKLES})
+    one, other = (result_of(families()["attacks"], of_run[name]) for name in blocks)
+    assert torch.equal(one.data["clean_inputs"], other.data["clean_inputs"])
+    assert torch.equal(one.data["corrupted_by"], other.data["corrupted_by"])
+
+
+def test_a_result_on_images_of_a_changed_suite_is_computed_again(subject: Subject) -> None:
+    dots = {"corrupted_by": ["dots"]}
+    rest = {**PGD, **SMALL, "on": {**dots, "uncertified_by": ["crown"]}}
+    blocks = {"attacks": {"rest": rest}, "verification": {"crown": {**CROWN_SMALL, "on": dots}}}
+    before = tasks(subject, **blocks, corruptions={"dots": SPARKLES})
+    certificates = result_of(families()["verification"], before["crown"])
+    of_the_run = replace(before["crown"].subject, resolved="before")
+    write_artifacts(certificates, HERE.robustness / "crown", of_the_run, started=0.0)
+    of_now = tasks(subject, **blocks, corruptions={"dots": {**SPARKLES, "severities": [2, 4]}})
+    of_now["crown"].resolved.model_copy(update={"digest": "now"}).write()  # `resolve` covers what the suite is
+    now = of_now["rest"]
+    reference = next(r for r in now.entry.references() if r.name == "crown")
+    again = earlier_result(now, reference)
+    assert not torch.equal(again.tensor("clean_inputs"), certificates.data["clean_inputs"])
+
+
+def test_a_draw_that_the_suite_had_already_stays_the_draw_of_the_entry(subject: Subject) -> None:
+    samples = {"n": 10, "selection": "random"}
+    entry = on_sparkles("dots", samples=samples)
+    task = tasks(subject, attacks={"it": entry}, corruptions={"dots": {**SPARKLES, "samples": samples}})["it"]
+    result = result_of(families()["attacks"], task)
+    assert len(result.data["verdicts"]) == 10
+    earlier = {"dots": earlier_result(task, next(task.entry.references()))}
+    on_images, _ = on_corrupted_images(replace(task, earlier=earlier))
+    assert on_images.subject.dataset.chosen == task.subject.dataset.chosen != {}
 
 
 def test_the_suite_takes_back_the_images_that_an_attack_has_computed_first(subject: Subject) -> None:

@@ -19,7 +19,7 @@ from windtunnel.records.metadata import corruption_pairs
 from windtunnel.records.regions import without_attack
 from windtunnel.records.result import AssessmentResult
 
-DRAWN = (
+CORRUPTED_BY_INDEX = (
     "corrupted_by"  # key of robustness_data.pt: int64 (N,), which of kwargs.corrupted_by each sample was corrupted by
 )
 
@@ -51,10 +51,10 @@ class CorruptedImages:
         return replace(
             result,
             semantics=replace(result.semantics, perturbation=around),
-            data={**result.data, DRAWN: self.drawn},
+            data={**result.data, CORRUPTED_BY_INDEX: self.drawn},
             metrics=without_attack(result.metrics),
             caveats=(Caveat("on_corrupted_images", text), *result.caveats),
-            kwargs={**result.kwargs, DRAWN: digests},
+            kwargs={**result.kwargs, CORRUPTED_BY_INDEX: digests},
         )
 
 
@@ -77,6 +77,7 @@ def on_corrupted_images(task: Task[Entry]) -> tuple[Task[Entry], CorruptedImages
                 parts[f"{reference.name}/{name}"] = read_artifacts(suite.directory / name)
         if not names:
             raise UserError(f"{task.where}.{CORRUPTED_BY}: corruptions.{reference.name} failed and left no images")
+    parts = dict(sorted(parts.items()))  # entries that name the same images in another order have the same images
     shared = set.intersection(*(set(part.sample_names) for part in parts.values()))
     ids = task.all_samples.dataset.ids
     every = task.all_samples.subset(torch.tensor([i for i, name in enumerate(ids) if name in shared]))
@@ -93,6 +94,8 @@ def on_corrupted_images(task: Task[Entry]) -> tuple[Task[Entry], CorruptedImages
         every, dataset=replace(every.dataset, inputs=inputs), clean_logits=logits, clean_predictions=predictions
     )
     subject = task.chosen_of(corrupted)
+    if len(subject.dataset) == len(corrupted.dataset):  # the suite had the same samples: these are the entry's already
+        subject = replace(subject, dataset=replace(subject.dataset, chosen=task.subject.dataset.chosen))
     place = {name: i for i, name in enumerate(names_of_samples)}
     of_subject = drawn[torch.tensor([place[name] for name in subject.dataset.ids], dtype=torch.int64)]
     suites = {reference.name for reference in references}

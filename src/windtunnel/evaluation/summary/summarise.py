@@ -236,7 +236,8 @@ def _caveats(first: RegionEvidence, failures: Sequence[str], assessments: Sequen
         missing = int((~first.examined).sum())
         text = f"{missing} of {n} samples were not sent to a verifier and count as not certified."
         yield Caveat("partly_verified", text)
-    if not any(a.kind == AssessmentKind.FORMAL_VERIFICATION and not of_a_smoothed_model(a) for a in assessments):
+    proofs = [a for a in assessments if a.kind == AssessmentKind.FORMAL_VERIFICATION and not of_a_smoothed_model(a)]
+    if all(a.metadata.semantics.perturbation.is_around_corrupted for a in proofs):
         yield Caveat("nothing_verified", "No formal verification ran: nothing here is verified.")
 
 
