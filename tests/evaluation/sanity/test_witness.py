@@ -19,9 +19,10 @@ from windtunnel.evaluation.sanity.assess import result_of
 from windtunnel.evaluation.sanity.check import Severity, Status
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.run import registry, run_check
-from windtunnel.evaluation.sanity.witness import attack_passes, fewest_breakable
+from windtunnel.evaluation.sanity.witness import Claim, _drawn, attack_passes, fewest_breakable
 from windtunnel.operations.stages.sanity import announced_cost
 from windtunnel.records.findings import FindingRecord
+from windtunnel.records.regions import PerturbationBall
 
 NORMS = {"Linf": 0.12, "L2": 0.8, "L1": 4.0}
 ALGORITHM = {"Linf": "LinfPGD", "L2": "L2PGD", "L1": "SparseL1DescentAttack"}
@@ -130,6 +131,17 @@ def test_the_lower_bound_is_exact_where_every_survivor_was_tried(
     broken: int, tried: int, survivors: int, at_least: int
 ) -> None:
     assert fewest_breakable(broken, tried, survivors) == at_least
+
+
+@pytest.mark.parametrize("more", [0, 90])
+def test_the_front_of_the_draw_has_survivors_and_certified_samples(more: int) -> None:
+    survived = torch.arange(500) > 0
+    claim = Claim(PerturbationBall(Norm.LINF, 0.1), survived, ~survived, 500, ("pgd",), True)
+    indices, front = _drawn(claim, 20, more, 0)
+    assert (indices[:front] == 0).sum() == 1
+    assert front == 21
+    assert max(front, more) <= len(indices) <= max(front, more + 1)
+    assert len(indices.unique()) == len(indices)
 
 
 def test_the_lower_bound_holds_in_nineteen_of_twenty_draws() -> None:

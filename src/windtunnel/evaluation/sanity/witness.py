@@ -200,8 +200,8 @@ def _testimonies(evidence: Evidence) -> list[Testimony]:
             in_full = max(FEWEST_SAMPLES, share // PASSES_FOR_A_SAMPLE)
             is_wide = gradients and not random_model and not claim.region.transformation
             shortly = min(share // PASSES_OF_SHORT_SEARCH, MOST_SHORTLY) if is_wide else 0
-            indices = _drawn(claim, in_full, shortly, seed)
-            bounds = 1 if len(indices) <= in_full else 2
+            indices, in_full = _drawn(claim, in_full, shortly, seed)
+            bounds = 1 if len(indices) == in_full else 2
             inputs, labels = evidence.data.inputs[indices], evidence.data.targets[indices]
             seeds = [derive_seed(seed, "witness", claim.words, name) for name in evidence.named(indices)]
             if transformation := claim.region.transformation:
@@ -218,8 +218,8 @@ def _testimonies(evidence: Evidence) -> list[Testimony]:
     return testimonies_found
 
 
-def _drawn(claim: Claim, in_full: int, more: int, seed: int) -> Tensor:
-    """Draw samples at random, `in_full` at the front and up to `more` in all; int64.
+def _drawn(claim: Claim, in_full: int, more: int, seed: int) -> tuple[Tensor, int]:
+    """Draw samples at random, about `in_full` at the front and `more` in all; int64 (n,), and how many are the front.
 
     The front and the rest each take survivors and certified samples in proportion, the front at least one of each.
     """
@@ -232,7 +232,7 @@ def _drawn(claim: Claim, in_full: int, more: int, seed: int) -> Tensor:
         torch.cat([order[start:end] for order, start, end in zip(orders, *limits, strict=True)])
         for limits in ([[0, 0], ends[0]], ends)
     ]
-    return torch.cat([part[torch.randperm(len(part), generator=generator)] for part in parts])
+    return torch.cat([part[torch.randperm(len(part), generator=generator)] for part in parts]), len(parts[0])
 
 
 def _known(evidence: Evidence) -> tuple[Tensor, Tensor]:
