@@ -36,6 +36,13 @@ def subject_with(module: nn.Module, inputs: torch.Tensor, k: int, targets: torch
     return subject_of(classifier, Dataset(inputs, labels, names, tuple("abcdefghij"[:k])))
 
 
+class Sine(nn.Module):
+    """An activation that auto-LiRPA bounds and branch and bound does not."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sin()
+
+
 def analytic_radius(subject: Subject, norm: Norm) -> torch.Tensor:
     """Of a linear model: min over other classes of margin / ||w_target - w_other||_dual."""
     weight, bias = subject.classifier.module[1].weight.detach(), subject.classifier.module[1].bias.detach()

@@ -10,6 +10,7 @@ from windtunnel.assessments.verification.branch_and_bound.intermediate import bo
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.contracts import Norm
+from windtunnel.core.errors import IncompatibleError
 
 CPU = torch.device("cpu")
 
@@ -101,6 +102,26 @@ def test_a_softmax_at_the_end_is_left_out_and_one_in_the_middle_is_not():
     x = torch.rand(5, 1, 2, 2, dtype=torch.float64)
     assert not net.layers
     assert torch.allclose(net.logits(x), logits.double()(x))
+
+
+class Named(nn.Module):
+    """A product with a constant that is given by its name."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.mul(x.flatten(1).relu(), other=2.0)
+
+
+class OwnPower(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) ** x.flatten(1)
+
+
+def test_a_product_with_a_constant_by_name_is_affine_and_other_uses_are_named():
+    assert len(Network(Named(), (1, 2, 2), CPU).layers) == 1
+    implicit = nn.Sequential(nn.Flatten(), nn.Softmax(), nn.Linear(4, 3))
+    for module, says in ((OwnPower(), "pow with the exponent"), (implicit, "softmax without a dimension")):
+        with pytest.raises(IncompatibleError, match=says):
+            Network(module, (1, 2, 2), CPU)
 
 
 RSQRT = Convex("rsqrt", torch.rsqrt, torch.inf, lambda v: -(v**-1.5) / 2, (1e-5, torch.inf))

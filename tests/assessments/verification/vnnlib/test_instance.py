@@ -94,7 +94,7 @@ def test_seconds_that_are_given_are_the_only_limit(column, tmp_path, monkeypatch
         "windtunnel.assessments.verification.vnnlib.decide_instance",
         lambda *given, deadline: asked.append((given[2], deadline - time.monotonic())) or InstanceResult("unknown"),
     )
-    monkeypatch.setattr("windtunnel.cli.verify.run_watched", lambda work: work())  # in this process
+    monkeypatch.setattr("windtunnel.cli.verify.run_watched", lambda work, *args: work(*args))  # in this process
     monkeypatch.setattr("windtunnel.cli.verify._process_start", lambda: time.monotonic() - 10)
     given = ["--vnnlib", str(specification(tmp_path, 0.6, 2.0)), "--onnx", str(column)]
     for more in ([], ["--timeout", "300"]):

@@ -305,12 +305,14 @@ def _matmul(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
     return _product(apply, a.unsqueeze(-1), b.unsqueeze(-3)).sum(-2)
 
 
-def _softmax(apply: Apply, z: Tensor, dim: int = -1, *_: object, **__: object) -> Tensor:
+def _softmax(apply: Apply, z: Tensor, dim: int | None = None, *_: object, **__: object) -> Tensor:
     """Return softmax as exp(z - log-sum-exp), the latter by rounds of pairs: log(e^a + e^b) = a + softplus(b - a)."""
     return apply(EXP_TO_ONE, _log_softmax(apply, z, dim))
 
 
-def _log_softmax(apply: Apply, z: Tensor, dim: int = -1, *_: object, **__: object) -> Tensor:
+def _log_softmax(apply: Apply, z: Tensor, dim: int | None = None, *_: object, **__: object) -> Tensor:
+    if dim is None:
+        raise NotImplementedError("softmax without a dimension")
     largest = _knockout(apply, z.movedim(dim, -1), activation=SOFTPLUS)
     return z - largest.unsqueeze(dim)
 
@@ -330,7 +332,7 @@ def _attention(
     if attn_mask is not None or dropout_p or is_causal or enable_gqa:
         raise NotImplementedError("scaled_dot_product_attention with a mask, dropout or grouped queries")
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    return _matmul(apply, _softmax(apply, _matmul(apply, query * scale, key.transpose(-2, -1))), value)
+    return _matmul(apply, _softmax(apply, _matmul(apply, query * scale, key.transpose(-2, -1)), -1), value)
 
 
 def _standardised(apply: Apply, z: Tensor, count: int, eps: float) -> Tensor:
@@ -372,8 +374,9 @@ def _group_norm(
 
 
 def _pow(apply: Apply, z: Tensor, exponent: object) -> Tensor:
-    if exponent not in (2, 2.0):
-        raise NotImplementedError(f"pow with the exponent {exponent}")
+    if not isinstance(exponent, int | float) or exponent != 2:
+        named = exponent if isinstance(exponent, int | float) else "of another result"
+        raise NotImplementedError(f"pow with the exponent {named}")
     return apply(SQUARE, z)
 
 

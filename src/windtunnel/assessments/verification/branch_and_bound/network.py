@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -302,7 +302,7 @@ class _Replacing(TorchFunctionMode):
         name = name_of(func)
         if name in SKIPPED:
             return None
-        if name in REWRITES and self._depends(args, all if name in PRODUCTS else any):
+        if name in REWRITES and self._depends((*args, *kwargs.values()), 2 if name in PRODUCTS else 1):
             if isinstance(func, torch._ops.OpOverload) and len(func._schema.returns) != 1:
                 raise NotImplementedError(f"{name} with its indices")
             if self._calls - 1 in self._left:
@@ -315,9 +315,10 @@ class _Replacing(TorchFunctionMode):
             self._watch(name, result)
         return result
 
-    def _depends(self, args: tuple[object, ...], which: Callable[[Iterable[bool]], bool]) -> bool:
+    def _depends(self, args: tuple[object, ...], least: int) -> bool:
+        """Return whether at least so many of the arguments depend on the input."""
         if self._first:
-            self._varies.append(which(map(_requires_grad, args)))
+            self._varies.append(sum(map(_requires_grad, args)) >= least)
         self._calls += 1
         return self._varies[self._calls - 1]
 
