@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import zipfile
+from importlib import import_module
 
 import pytest
 
@@ -39,6 +41,14 @@ def test_modules_of_the_repository_are_found_from_a_folder_of_it(project):
     assert sys.path.index(str(project)) == 0
     assert sys.path[-2:] == [str(project.parent), str(project.parent / "src")]  # what is installed comes before them
     assert not [*project.parent.rglob("__pycache__")]  # and the repository stays as it is
+
+
+def test_an_archive_of_the_user_on_the_path_is_imported(project):
+    with zipfile.ZipFile(project / "parts.zip", "w") as archive:
+        archive.writestr("zipped_nets.py", "WIDTH = 5\n")
+    sys.path.insert(0, str(project / "parts.zip"))
+    resolve("plain_nets:net", "model.factory")
+    assert import_module("zipped_nets").WIDTH == 5
 
 
 def test_their_code_decides_results_and_a_folder_without_init_is_no_library(project):

@@ -1,9 +1,12 @@
 """`windtunnel verify` and `windtunnel vnnlib`: instances of VNN-LIB, and an audit of verdicts that were reached before."""
 
+from __future__ import annotations
+
 import math
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import psutil
@@ -14,6 +17,9 @@ from windtunnel.cli.output import OutputPath
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.records.files import replacing
 from windtunnel.runtime.supervised import EndedError, limited, run_watched
+
+if TYPE_CHECKING:
+    from windtunnel.params.verification import VerificationEntry
 
 _GRACE = 1.0  # seconds after the deadline in which an answer is still taken
 
@@ -65,7 +71,6 @@ def verify(
     if audit is not None:
         _audit(audit, verdicts)
         return
-    from windtunnel.assessments.verification.vnnlib import decide_instance
     from windtunnel.params.verification import VerificationEntry
 
     assert specification is not None
@@ -75,14 +80,8 @@ def verify(
     limit = {} if timeout is None else {"timeout": timeout}
     entry = VerificationEntry.model_validate({"library": "windtunnel", "algorithm": "cascade", **limit})
     deadline = math.inf if timeout is None else _process_start() + timeout
-
-    def decided() -> str:
-        left = max(0.0, deadline - time.monotonic()) + _GRACE
-        with nullcontext() if timeout is None else limited(f"{onnx}: the verifier", left, "--timeout"):
-            return decide_instance(onnx, specification, entry, deadline=deadline).text()
-
     try:  # in a process of its own: a graph can end it, and hang in C
-        answer = run_watched(decided)
+        answer = run_watched(_decided, onnx, specification, entry, deadline)
     except EndedError as error:
         raise UserError(f"{onnx}: {error}") from error
     except UserError:
@@ -93,6 +92,14 @@ def verify(
     if result is not None:
         with replacing(result) as temporary:
             temporary.write_text(f"{answer}\n", encoding="utf-8")
+
+
+def _decided(onnx: Path, specification: Path, entry: VerificationEntry, deadline: float) -> str:
+    from windtunnel.assessments.verification.vnnlib import decide_instance
+
+    left = max(0.0, deadline - time.monotonic()) + _GRACE
+    with nullcontext() if deadline == math.inf else limited(f"{onnx}: the verifier", left, "--timeout"):
+        return decide_instance(onnx, specification, entry, deadline=deadline).text()
 
 
 def _process_start() -> float:

@@ -122,7 +122,7 @@ class _UncachedLoader(SourceFileLoader):
 
 def _users_finder(folder: str) -> FileFinder:
     """Return the finder of modules in a folder of the user. Raises ImportError for other folders, which leaves them to Python."""
-    if not is_users_file(folder):
+    if not Path(folder).is_dir() or not is_users_file(folder):
         raise ImportError(folder)
     sourceless = (SourcelessFileLoader, BYTECODE_SUFFIXES)
     return FileFinder(folder, (ExtensionFileLoader, EXTENSION_SUFFIXES), (_UncachedLoader, SOURCE_SUFFIXES), sourceless)

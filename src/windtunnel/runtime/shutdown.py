@@ -40,6 +40,7 @@ KEPT = "interrupted; what is finished is kept, `dvc repro` continues"
 GRACE = 5.0
 # A terminal's Ctrl-C reaches the parent and the child of a stage, and the parent forwards it: within so many seconds it is one.
 _SAME_SIGNAL = 0.5
+_CLOCK_STEP = 60.0  # seconds by which a clock is set at most while a command runs
 _MARK = "WINDTUNNEL_STARTED_BY"  # an environment variable: daemons leave the tree of processes, not their environment
 # Of the disk or the rights on it, not of our making.
 _DISK = {
@@ -254,13 +255,18 @@ def end_left_behind(folder: Path) -> int:
     """End the daemons in `folder` whose command, `marked_environment` its own, was killed; return how many there were."""
     import psutil
 
-    left = []
+    left, own = [], {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError, ValueError):
-            if (mark := _mark_of(process)) and Path(process.cwd()).is_relative_to(folder.resolve()):
+            if (
+                process.pid not in own
+                and (mark := _mark_of(process))
+                and Path(process.cwd()).is_relative_to(folder.resolve())
+            ):
                 starter, _, since = mark.partition("-")
-                # A process younger than the mark only has the number of the starter.
-                if not psutil.pid_exists(int(starter)) or psutil.Process(int(starter)).create_time() * 1e9 > int(since):
+                # A process clearly younger than the mark only has the number of the starter; clocks are set now and then.
+                latest = int(since) / 1e9 + _CLOCK_STEP
+                if not psutil.pid_exists(int(starter)) or psutil.Process(int(starter)).create_time() > latest:
                     left.append(process)
     _end(left)
     return len(left)

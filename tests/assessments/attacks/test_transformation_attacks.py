@@ -11,7 +11,7 @@ from torch import nn
 import windtunnel
 from windtunnel.assessments.attacks.assess import assess
 from windtunnel.assessments.attacks.preflight import preflight
-from windtunnel.assessments.attacks.transformations.search import ParameterSearch, gradient
+from windtunnel.assessments.attacks.transformations.search import ParameterSearch, gradient, places_of
 from windtunnel.core.contracts import Norm, Verdict
 from windtunnel.core.criterion import Criterion
 from windtunnel.core.errors import IncompatibleError, UserError
@@ -200,6 +200,12 @@ def test_a_universal_patch_is_one_patch_whatever_the_batches_and_another_under_a
     few = _universal(digits_subject, params={**params, "fit_samples": 9})
     assert few.metadata.kwargs.model_dump()["fitted_on"]["n"] == 9
     assert not torch.equal(few.tensor("universal_patch"), whole.tensor("universal_patch"))
+
+
+def test_a_universal_patch_is_fitted_to_images_with_fewer_places_than_are_tried(digits_subject: Subject) -> None:
+    assert len(places_of(3, digits_subject.dataset.inputs)) == 36
+    result = _universal(digits_subject, params={"places": 50, "starts": 1, "steps": 1, "fit_samples": 8})
+    assert result.metadata.kwargs.model_dump()["fitted_on"]["n"] == 8
 
 
 @pytest.mark.parametrize(("entry", "reason"), [

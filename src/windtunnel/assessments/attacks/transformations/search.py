@@ -239,8 +239,9 @@ def universal(problem: SharedPatchSearch, places: int = 40, starts: int = 4, ste
     """Fit one patch, its content and its place, to all samples: `steps` gradient steps from the `starts` best of `places` places."""
     rows = torch.arange(len(problem.inputs), device=problem.inputs.device)
     candidates, extreme = problem.starts(rows, places)
-    tried = [_of_all(problem.evaluate(rows, candidates[:, k, None], extreme)[:, 0]) for k in range(places)]
-    for k in sorted(range(places), key=lambda k: tried[k], reverse=True)[:starts]:
+    ranks = range(candidates.shape[1])  # small images have fewer places
+    tried = [_of_all(problem.evaluate(rows, candidates[:, k, None], extreme)[:, 0]) for k in ranks]
+    for k in sorted(ranks, key=lambda k: tried[k], reverse=True)[:starts]:
         problem.paint(rows, candidates[:, k], extreme, steps, moving=True)
 
 

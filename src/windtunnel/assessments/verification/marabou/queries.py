@@ -14,6 +14,7 @@ from windtunnel.assessments.verification.marabou.worker import Query, Solve, Sol
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.machine import free_memory
 from windtunnel.core.subject import Subject
 from windtunnel.records.files import read_own
 from windtunnel.runtime.batch_runner import Checkpoint
@@ -24,6 +25,7 @@ from windtunnel.runtime.progress import progress_bar
 
 # Seconds after its own time-out in which a solver may still answer before it is killed.
 GRACE = 5.0
+_SOLVER_BYTES = 2**31  # free memory for which a further solver is started without being asked for
 # Marabou's tolerances are absolute: its preprocessor takes a variable for fixed whose bounds are 1e-5 apart, its simplex
 # compares with 1e-8. All values of the graph it is given are near 1 (see canonical.scale), and a certificate says that
 # no other class comes nearer to the target than this, in units of the logits.
@@ -80,7 +82,8 @@ def solve_all(
     A crash or a kill of one solver costs that sample alone, which is tried again. Samples left, or at work, at `deadline`
     (time.monotonic(), inf for none) are UNKNOWN, reason `time budget`. What is verified or falsified is kept in `checkpoint`.
     """
-    workers = executor(max(DEFAULT_WORKERS, min(share_of_processors(), MOST_WORKERS)))
+    affordable = min(share_of_processors(), MOST_WORKERS, free_memory() // _SOLVER_BYTES)
+    workers = executor(max(DEFAULT_WORKERS, affordable))
     workforce = Executor("processes", 1) if workers.kind == "here" else workers
     cached = {query.index: checkpoint.get(query.index) for query in queries} if checkpoint else {}
     answers = [_answer(index, tensors) for index, tensors in cached.items() if tensors]

@@ -321,7 +321,7 @@ class _SampleCertifier:
                 form, window = part.form(exact)
                 margins, slopes = self.network.margins(form, label, self._threshold, window)
                 domains += len(part)
-                is_open = margins <= self._threshold
+                is_open = ~(margins > self._threshold)
                 least = min([least, *margins[~is_open].tolist()])
                 order = margins[is_open].argsort()
                 part, slopes = part.at(is_open).at(order), slopes[is_open][order]
