@@ -8,6 +8,7 @@ import torch
 
 from tools.recompute import differences, of_entry
 from windtunnel.assessments.corrupted import on_corrupted_images
+from windtunnel.assessments.failures import failed_result
 from windtunnel.assessments.run import earlier_result, result_of, take_back, task_on
 from windtunnel.assessments.task import Task
 from windtunnel.core.contracts import Norm, Verdict
@@ -23,6 +24,7 @@ from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 from windtunnel.records.artifacts import read_artifacts, write_artifacts
 from windtunnel.records.layout import HERE
+from windtunnel.records.metadata import Failure
 from windtunnel.records.regions import PerturbationBall, region_of
 from windtunnel.registry.plugins import families
 
@@ -283,6 +285,14 @@ def test_a_result_on_images_of_a_changed_suite_is_computed_again(subject: Subjec
     reference = next(r for r in now.entry.references() if r.name == "crown")
     again = earlier_result(now, reference)
     assert not torch.equal(again.tensor("clean_inputs"), certificates.data["clean_inputs"])
+
+
+def test_a_failed_entry_on_corrupted_images_says_which_images(subject: Subject) -> None:
+    task = tasks(subject, attacks={"it": on_sparkles("dots")}, corruptions={"dots": SPARKLES})["it"]
+    failed = failed_result(task, "attacks", Failure(reason="no reason", is_temporary=False))
+    written = write_artifacts(failed, HERE.robustness / "it", task.subject, started=0.0)
+    assert region_of(written) is None
+    assert "around images corrupted by dots" in written.headline
 
 
 def test_a_draw_that_the_suite_had_already_stays_the_draw_of_the_entry(subject: Subject) -> None:

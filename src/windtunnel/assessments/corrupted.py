@@ -58,6 +58,11 @@ class CorruptedImages:
         )
 
 
+def names_of_images(entry: Entry) -> str:
+    """Return the suites and corruptions that `on.corrupted_by` names, in one line; empty for none."""
+    return ", ".join(f"{r.name}/{r.part}" if r.part else r.name for r in entry.corrupted_by)
+
+
 def on_corrupted_images(task: Task[Entry]) -> tuple[Task[Entry], CorruptedImages | None]:
     """Return the task on the images that `on.corrupted_by` names; the same one, and None, where it names none.
 
@@ -100,6 +105,6 @@ def on_corrupted_images(task: Task[Entry]) -> tuple[Task[Entry], CorruptedImages
     of_subject = drawn[torch.tensor([place[name] for name in subject.dataset.ids], dtype=torch.int64)]
     suites = {reference.name for reference in references}
     earlier = {name: result for name, result in task.earlier.items() if name not in suites}
-    words = ", ".join(f"{r.name}/{r.part}" if r.part else r.name for r in references)
-    images = CorruptedImages({name: part.digest() for name, part in parts.items()}, of_subject, words)
+    digests = {name: part.digest() for name, part in parts.items()}
+    images = CorruptedImages(digests, of_subject, names_of_images(task.entry))
     return replace(task, subject=subject, all_samples=corrupted, earlier=earlier), images

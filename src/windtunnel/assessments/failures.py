@@ -7,9 +7,17 @@ from collections.abc import Iterator
 import torch
 
 from windtunnel.assessments.catalogue import find_algorithm
+from windtunnel.assessments.corrupted import names_of_images
 from windtunnel.assessments.task import Task
 from windtunnel.core.batches import LOST_SAMPLES, out_of_memory
-from windtunnel.core.contracts import AssessmentKind, PerturbationBudget, PerturbationDistribution, Semantics, Verdict
+from windtunnel.core.contracts import (
+    AssessmentKind,
+    CorruptedBudget,
+    PerturbationBudget,
+    PerturbationDistribution,
+    Semantics,
+    Verdict,
+)
 from windtunnel.core.errors import InfrastructureError, PrerequisiteError, UserError
 from windtunnel.core.statistics import binomial_rate
 from windtunnel.core.subject import Subject
@@ -55,9 +63,14 @@ def failed_result(task: Task[Entry], family: str, failure: Failure) -> Assessmen
     row = find_algorithm(entry.library, entry.algorithm, task.where, family)
     epsilon = None if math.isnan(task.budget.epsilon) else task.budget.epsilon
     sampling = row.kind is AssessmentKind.STATISTICAL_SAMPLING
-    region = (
-        PerturbationDistribution(row.name) if sampling else PerturbationBudget(row.norm or task.budget.norm, epsilon)
-    )
+    norm = row.norm or task.budget.norm
+    region: PerturbationDistribution | PerturbationBudget
+    if sampling:
+        region = PerturbationDistribution(row.name)
+    elif entry.corrupted_by:
+        region = CorruptedBudget(norm, epsilon, corruption_name=names_of_images(entry))
+    else:
+        region = PerturbationBudget(norm, epsilon)
     n = len(subject.dataset)
     library = libraries(family).get(entry.library)
     return AssessmentResult(

@@ -83,9 +83,10 @@ def assess(
     Raises UserError where the prior results are missing, or for targets that cannot be.
     """
     attack = _attack_of(name, entry, budget, subject, prior or {})
-    if attack.row.fits and subject.clean_correct.any():
-        attack = replace(attack, shared=attack.fitted(rest() if rest else subject.subset(torch.arange(0))))
     state = BestResults(subject, attack.aims, attack.before, attack.budget.norm)
+    if attack.row.fits and (sharing := len(state.living)):
+        shared = attack.fitted(rest() if rest else subject.subset(torch.arange(0)))
+        attack = replace(attack, shared=shared, sharing=sharing)
     calls = attack.search(state)
     fresh = fresh_metrics(
         subject, state.perturbed, state.attacked & within(state.distances, attack.budget.epsilon or math.inf)
@@ -255,7 +256,7 @@ class PreparedAttack(AttackSetup):
         n, passes = len(batch.indices), counted.passes
         calls: float = run.remedy.calls if run.remedy else 1
         if self.shared is not None:  # the samples share what it cost to fit
-            passes, calls = self.passes_to_fit, n / max(1, int(self.subject.clean_correct.sum()))
+            passes, calls = self.passes_to_fit, n / self.sharing
         counts = {"forwards": calls * passes.forwards / n, "backwards": calls * passes.backwards / n}
         images = perturbed.detach().float().cpu()
         return {"perturbed": images, **parameters, **{key: torch.full((n,), value) for key, value in counts.items()}}

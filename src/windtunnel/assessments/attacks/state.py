@@ -47,6 +47,7 @@ class AttackSetup:
     students: list[nn.Module] = field(default_factory=list)
     shared: SharedPatch | None = None
     passes_to_fit: Passes = field(default_factory=Passes)
+    sharing: int = 1  # samples that the cost of the fit is divided among
 
 
 class BestResults:
