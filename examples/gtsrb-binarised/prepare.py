@@ -30,7 +30,9 @@ def main() -> None:
     shutil.copyfile(graph, "bnn.onnx")
     shutil.rmtree("signs", ignore_errors=True)
     with tarfile.open(archive) as content:
-        content.extractall("extracted", filter="data")
+        if hasattr(tarfile, "data_filter"):  # from Python 3.11.4 on
+            content.extraction_filter = tarfile.data_filter
+        content.extractall("extracted")
     for folder in sorted(path for path in Path("extracted/test").iterdir() if path.is_dir()):
         target = Path("signs") / folder.name
         target.mkdir(parents=True)

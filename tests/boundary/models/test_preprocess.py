@@ -1,6 +1,7 @@
 """`model.preprocess` and the layout of an ONNX graph: pixels are transposed, never reshaped into another order."""
 
 import itertools
+import shutil
 
 import numpy as np
 import onnx
@@ -219,10 +220,7 @@ def test_impossible_values_are_refused_in_params(given):
 
 @pytest.mark.slow
 def test_the_traffic_sign_network_is_as_good_as_onnxruntime_says(shared, tmp_path):
-    import tarfile
-
-    with tarfile.open(shared / "data/colour/gtsrb/test.tar") as archive:
-        archive.extractall(tmp_path, filter="data")
+    shutil.unpack_archive(shared / "data/colour/gtsrb/test.tar", tmp_path)
     data, _ = load_dataset(Data(source="folder", path=str(tmp_path / "test"), resize=48), 0)
     path = shared / "data/colour/gtsrb/bnn_48.onnx"
     found = classifier(path, data, range=[0, 255]).predict(data.inputs)
