@@ -15,7 +15,7 @@ from windtunnel.core.scratch import put_samples
 from windtunnel.core.seeds import derive_seed
 from windtunnel.params.entry import CORRUPTED_BY, Entry
 from windtunnel.records.artifacts import Artifacts, read_artifacts
-from windtunnel.records.metadata import corruption_pairs
+from windtunnel.records.metadata import corruption_pairs, part_name
 from windtunnel.records.regions import without_attack
 from windtunnel.records.result import AssessmentResult
 
@@ -28,23 +28,23 @@ CORRUPTED_BY_INDEX = (
 class CorruptedImages:
     """The corrupted images of an entry. digests: of the results they are from, by `suite/corruption-severity`.
 
-    drawn: int64 (N,), by which of these each of the entry's samples was corrupted. words: the names in the entry.
+    drawn: int64 (N,), by which of these each of the entry's samples was corrupted. corruption_name: the names in the entry.
     """
 
     digests: dict[str, str]
     drawn: Tensor
-    words: str
+    corruption_name: str
 
     def record(self, result: AssessmentResult) -> AssessmentResult:
         """Return the result with the images it is about: its region, its metrics without an attack, and a caveat say so."""
         region = result.semantics.perturbation
         assert isinstance(region, PerturbationBudget)
-        around = CorruptedBudget(region.norm, region.epsilon, region.step_size, region.steps, self.words)
-        more = (
+        around = CorruptedBudget(region.norm, region.epsilon, region.step_size, region.steps, self.corruption_name)
+        drawn_by = (
             f", each under one of {len(self.digests)} corruptions, drawn by the seed" if len(self.digests) > 1 else ""
         )
         text = (
-            f"Its images are corrupted by {self.words}{more}: correct and broken are said of these images, and nothing of "
+            f"Its images are corrupted by {self.corruption_name}{drawn_by}: correct and broken are said of these images, and nothing of "
             f"the clean samples. No budget's sandwich counts it, and no sanity check looks at it."
         )
         digests: Json = self.digests
@@ -76,7 +76,7 @@ def on_corrupted_images(task: Task[Entry]) -> tuple[Task[Entry], CorruptedImages
     parts: dict[str, Artifacts] = {}
     for reference in references:
         suite = task.earlier[reference.name]
-        names = [f"{corruption}-{severity}" for corruption, severity in corruption_pairs(suite.metadata.kwargs)]
+        names = [part_name(*pair) for pair in corruption_pairs(suite.metadata.kwargs)]
         for name in names:
             if reference.part in ("", name):
                 parts[f"{reference.name}/{name}"] = read_artifacts(suite.directory / name)
@@ -84,8 +84,7 @@ def on_corrupted_images(task: Task[Entry]) -> tuple[Task[Entry], CorruptedImages
             raise UserError(f"{task.where}.{CORRUPTED_BY}: corruptions.{reference.name} failed and left no images")
     parts = dict(sorted(parts.items()))  # entries that name the same images in another order have the same images
     shared = set.intersection(*(set(part.sample_names) for part in parts.values()))
-    ids = task.all_samples.dataset.ids
-    every = task.all_samples.subset(torch.tensor([i for i, name in enumerate(ids) if name in shared]))
+    every = task.all_samples.without({*task.all_samples.dataset.ids} - shared)
     names_of_samples = every.dataset.ids
     drawn = torch.tensor([derive_seed(every.seed, CORRUPTED_BY, name) % len(parts) for name in names_of_samples])
     inputs = scratch.copy_of(every.dataset.inputs)
@@ -101,8 +100,8 @@ def on_corrupted_images(task: Task[Entry]) -> tuple[Task[Entry], CorruptedImages
     subject = task.chosen_of(corrupted)
     if len(subject.dataset) == len(corrupted.dataset):  # the suite had the same samples: these are the entry's already
         subject = replace(subject, dataset=replace(subject.dataset, chosen=task.subject.dataset.chosen))
-    place = {name: i for i, name in enumerate(names_of_samples)}
-    of_subject = drawn[torch.tensor([place[name] for name in subject.dataset.ids], dtype=torch.int64)]
+    row_of = {name: i for i, name in enumerate(names_of_samples)}
+    of_subject = drawn[torch.tensor([row_of[name] for name in subject.dataset.ids], dtype=torch.int64)]
     suites = {reference.name for reference in references}
     earlier = {name: result for name, result in task.earlier.items() if name not in suites}
     digests = {name: part.digest() for name, part in parts.items()}

@@ -298,6 +298,11 @@ def corruption_pairs(options: Options) -> tuple[tuple[str, int], ...]:
     return fitting(_Suite, options.model_dump(), "kwargs", "the options of a suite of corruptions").corruptions
 
 
+def part_name(corruption: str, severity: int) -> str:
+    """Return the name of a part of a suite, `fog-3`: one corruption at one severity."""
+    return f"{corruption}-{severity}"
+
+
 def severities_of(options: Options) -> tuple[int, ...]:
     """Return the severities of a suite of corruptions; none if it is no suite."""
     return fitting(_Suite, options.model_dump(), "kwargs", "the options of a suite of corruptions").severities

@@ -238,8 +238,7 @@ class PreparedAttack(AttackSetup):
 
             searched = Remedied(searched, run.remedy, self.students[0] if run.remedy.student else None)
             if run.remedy.has_neighbours:
-                clean = self.subject.dataset.inputs[: self.entry.batch_size].to(self.subject.classifier.device)
-                searched = AmongNeighbours(searched, clean)
+                searched = AmongNeighbours(searched, self.clean_batch)
         counted = CountedModel(searched)
         adapter = adapter_of(run.row.algorithm.library)
         with seeded(batch.seed):
@@ -247,7 +246,7 @@ class PreparedAttack(AttackSetup):
             request, parameters = self._request(run, batch), {}
             if self.shared is not None:
                 perturbed = self.shared.content.expand_as(request.inputs)  # `evaluate` takes what is at the place
-                parameters["parameters"] = self.shared.place.double().expand(len(perturbed), -1)
+                parameters["parameters"] = self.shared.square.double().expand(len(perturbed), -1)
             elif run.row.transforms:
                 perturbed, searched_parameters = adapter(request, model, criterion)  # type: ignore[call-arg]  # of Transformed
                 parameters = {"parameters": searched_parameters.cpu()}

@@ -49,6 +49,11 @@ class AttackSetup:
     passes_to_fit: Passes = field(default_factory=Passes)
     sharing: int = 1  # samples that the cost of the fit is divided among
 
+    @property
+    def clean_batch(self) -> Tensor:
+        """One batch of clean inputs, (n, ...), on the model's device: the neighbours of a model that looks at its batch."""
+        return self.subject.dataset.inputs[: self.entry.batch_size].to(self.subject.classifier.device)
+
 
 class BestResults:
     """The best result so far of each of N samples; every run updates the samples it attacked.

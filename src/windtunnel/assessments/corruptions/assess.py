@@ -28,7 +28,7 @@ from windtunnel.core.subject import Subject
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.records.artifacts import Artifacts, base_data, base_kwargs, write_artifacts
 from windtunnel.records.layout import Layout
-from windtunnel.records.metadata import number, numbers
+from windtunnel.records.metadata import number, numbers, part_name
 from windtunnel.records.result import AssessmentResult, Tensors
 from windtunnel.records.storage import keep_images
 from windtunnel.records.tables import table, write_csv
@@ -61,7 +61,7 @@ class Corrupted:
     @property
     def name(self) -> str:
         """`fog-3`: the directory of its assessment, under the suite's."""
-        return f"{self.corruption}-{self.severity}"
+        return part_name(self.corruption, self.severity)
 
 
 def assess_suite(

@@ -11,7 +11,7 @@ from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualis
 from windtunnel.assessments.figures.plots import HALF, Bar, Series, Stack, bars, lines, matrix, plain, stacks
 from windtunnel.assessments.figures.scene import ramp
 from windtunnel.core.contracts import AssessmentKind
-from windtunnel.records.metadata import corruption_pairs, limits, number, numbers
+from windtunnel.records.metadata import corruption_pairs, limits, number, numbers, part_name
 from windtunnel.records.tables import table
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class CorruptionSheetVisualiser(_CorruptionVisualiser, essential=True, title="On
         target, names = answer(artifacts, "targets", i), artifacts.class_names
         tiles = [picture(images[row], f"{name}, clean", f"clean: {target}")]
         for corruption in [c for c, s in pairs if s == worst]:
-            file = artifacts.directory / f"{corruption}-{worst}" / DATA_FILE
+            file = artifacts.directory / part_name(corruption, worst) / DATA_FILE
             if file.is_file():
                 data = load_tensors(file, whole=False)
                 inputs, answers = (tensor_in(data, f"perturbed_{key}") for key in ("inputs", "predictions"))

@@ -13,7 +13,7 @@ from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.params.corruptions import FOLDER, CorruptionEntry
 from windtunnel.records.artifacts import Artifacts, read_artifacts, same_samples
 from windtunnel.records.files import METADATA_FILE
-from windtunnel.records.metadata import corruption_pairs
+from windtunnel.records.metadata import corruption_pairs, part_name
 
 ALEXNET = "imagenet-alexnet"
 Pair = tuple[str, int]  # corruption, severity
@@ -69,7 +69,7 @@ def check_reference(where: str, entry: CorruptionEntry, pairs: Sequence[Pair], d
         ):
             if mine != other:
                 raise UserError(_unfit(where, entry.reference, f"{what} {_brief(other)} there, {_brief(mine)} here"))
-        missing = [f"{c}-{s}" for c, s in pairs if (c, s) not in _pairs_of(suite)]
+        missing = [part_name(c, s) for c, s in pairs if (c, s) not in _pairs_of(suite)]
         if missing:
             raise UserError(_unfit(where, entry.reference, f"it has no {', '.join(missing[:6])}"))
 

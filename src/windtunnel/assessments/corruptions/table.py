@@ -16,6 +16,7 @@ from windtunnel.boundary.data.corrupted import corruption_folders
 from windtunnel.core.contracts import Algorithm
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.params.corruptions import FOLDER, FUNCTION, CorruptionEntry
+from windtunnel.records.metadata import part_name
 from windtunnel.registry.plugins import rows_of
 
 ROWS: dict[tuple[str, str], CorruptionRow] = {row.algorithm.key: row for row in rows_of("corruptions")}
@@ -80,7 +81,9 @@ def common_of(library: str, names: Iterable[str]) -> frozenset[str]:
 
 def parts(entry: CorruptionEntry, where: str = "corruptions") -> list[str]:
     """Return the names of the parts of a suite, `fog-3`: each corruption at each severity."""
-    return [f"{corruption}-{severity}" for corruption in corruptions_of(entry, where) for severity in entry.severities]
+    return [
+        part_name(corruption, severity) for corruption in corruptions_of(entry, where) for severity in entry.severities
+    ]
 
 
 def results(entry: CorruptionEntry) -> int:

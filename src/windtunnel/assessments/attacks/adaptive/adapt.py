@@ -186,8 +186,7 @@ def _judge(attack: AttackSetup, diagnosis: Diagnosis) -> Classifier:
     """Return the model as it counts: the mean of fresh draws or of batches, a fresh copy of one that keeps state."""
     classifier = attack.subject.classifier
     if diagnosis.has(ObstacleKind.BATCH):
-        clean = attack.subject.dataset.inputs[: attack.entry.batch_size].to(classifier.device)
-        return replace(classifier, module=AmongNeighbours(classifier.module, clean, DRAWS))
+        return replace(classifier, module=AmongNeighbours(classifier.module, attack.clean_batch, DRAWS))
     if diagnosis.has(ObstacleKind.RANDOM):
         return replace(classifier, module=MeanOfProbabilities(classifier.module, DRAWS))
     if diagnosis.has(ObstacleKind.STATE):

@@ -211,13 +211,13 @@ def _of_all(losses: Tensor) -> tuple[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class SharedPatch:
-    """A patch for all samples. content: (1, C, H, W), its values at its place. place: (1, 3), side, row and column.
+    """A patch for all samples. content: (1, C, H, W), its values at its place. square: (1, 3), side, row and column.
 
     fitted_on: the samples that it was fitted on, and how many of them it breaks.
     """
 
     content: Tensor
-    place: Tensor
+    square: Tensor
     fitted_on: dict[str, Json]
 
     @classmethod
@@ -231,7 +231,7 @@ class SharedPatch:
     @property
     def values(self) -> Tensor:
         """The values of the patch, (C, side, side)."""
-        side, row, column = self.place[0].int().tolist()
+        side, row, column = self.square[0].int().tolist()
         return self.content[0, :, row : row + side, column : column + side].clone()
 
 
