@@ -61,8 +61,8 @@ def one_line(what: str) -> Iterator[None]:
         from windtunnel.runtime.shutdown import as_user_error
 
         user_error = as_user_error(error)
-        if user_error is None and (place := callers_place(error)):
-            user_error = UserError(f"{what}: {place} {type(error).__name__}: {first_line(error)}")
+        if user_error is None and (location := callers_place(error)):
+            user_error = UserError(f"{what}: {location} {type(error).__name__}: {first_line(error)}")
         if user_error is None:
             raise
         raise user_error from error

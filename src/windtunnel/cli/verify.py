@@ -97,8 +97,8 @@ def verify(
 def _decided(onnx: Path, specification: Path, entry: VerificationEntry, deadline: float) -> str:
     from windtunnel.assessments.verification.vnnlib import decide_instance
 
-    left = max(0.0, deadline - time.monotonic()) + _GRACE
-    with nullcontext() if deadline == math.inf else limited(f"{onnx}: the verifier", left, "--timeout"):
+    seconds = max(0.0, deadline - time.monotonic()) + _GRACE
+    with nullcontext() if deadline == math.inf else limited(f"{onnx}: the verifier", seconds, "--timeout"):
         return decide_instance(onnx, specification, entry, deadline=deadline).text()
 
 

@@ -136,16 +136,18 @@ def _unknown_names(params: Params) -> Iterator[str]:
     references = {name: (family, [*entry.references()]) for family, name, entry in entries(params)}
     for name, (family, of_entry) in references.items():
         entry: Entry = getattr(params, family)[name]
-        for key, of, other, part in of_entry:
-            where, of_family = f"{family}.{name}.{key}", getattr(params, of)
+        for key, other_family, other, part in of_entry:
+            where, of_family = f"{family}.{name}.{key}", getattr(params, other_family)
             choices = [choice for choice in of_family if choice != name]
             if other not in choices:
-                what = f"{'another' if of == family else 'an'} entry of {of}"
+                what = f"{'another' if other_family == family else 'an'} entry of {other_family}"
                 yield unknown_word(where, other, choices, what=what)
             elif key == "on.uncertified_by" and of_family[other].algorithm == "smoothing":
                 yield f"{where}: {other} certifies a smoothed model, not this one; name another verification"
             elif key == CORRUPTED_BY:
-                yield from _unfit_images(where, f"{of}.{other}", entry, params, params.corruptions[other], part)
+                yield from _unfit_images(
+                    where, f"{other_family}.{other}", entry, params, params.corruptions[other], part
+                )
             elif {r[1:] for r in entry.corrupted_by} != {r[1:] for r in of_family[other].corrupted_by}:
                 yield f"{where}: {other} is run on other images; give both entries the same {CORRUPTED_BY}, or neither"
     try:
@@ -166,8 +168,8 @@ def _unfit_images(
         yield unknown_word(where, part, choices, what=f"a corruption and severity of {suite_name}")
     if suite.samples.n is not None and suite.samples != entry.samples:
         yield f"{where}: {suite_name} has {suite.samples.n} samples; take its samples away, or give this entry the same"
-    if (kept := (suite.storage or params.storage).inputs) != "all":
-        yield f"{where}: {suite_name} keeps the images of {kept} samples; add storage: {{inputs: all}} to it"
+    if (stored := (suite.storage or params.storage).inputs) != "all":
+        yield f"{where}: {suite_name} keeps the images of {stored} samples; add storage: {{inputs: all}} to it"
 
 
 def _mistakes(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:

@@ -255,11 +255,11 @@ def end_left_behind(folder: Path) -> int:
     """End the daemons in `folder` whose command, `marked_environment` its own, was killed; return how many there were."""
     import psutil
 
-    left, own = [], {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    orphans, ancestors = [], {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError, ValueError):
             if (
-                process.pid not in own
+                process.pid not in ancestors
                 and (mark := _mark_of(process))
                 and Path(process.cwd()).is_relative_to(folder.resolve())
             ):
@@ -267,9 +267,9 @@ def end_left_behind(folder: Path) -> int:
                 # A process clearly younger than the mark only has the number of the starter; clocks are set now and then.
                 latest = int(since) / 1e9 + _CLOCK_STEP
                 if not psutil.pid_exists(int(starter)) or psutil.Process(int(starter)).create_time() > latest:
-                    left.append(process)
-    _end(left)
-    return len(left)
+                    orphans.append(process)
+    _end(orphans)
+    return len(orphans)
 
 
 def _mark_of(process: psutil.Process) -> str:

@@ -161,17 +161,20 @@ class SquarePlacesVisualiser(
         if UNIVERSAL_PATCH in artifacts.data:
             patches.append(("the patch", picture(_framed(artifacts.tensor(UNIVERSAL_PATCH)), "the universal patch")))
         elif transformation.is_patch:
-            kept, side = artifacts.pictured, int(squares[broken][0, 0])
+            pictured, side = artifacts.pictured, int(squares[broken][0, 0])
             rows = [
                 i
-                for i in shown_samples(kept, self.max_patches)
-                if kept.tensor("verdicts")[i] == Verdict.ATTACK_SUCCEEDED
+                for i in shown_samples(pictured, self.max_patches)
+                if pictured.tensor("verdicts")[i] == Verdict.ATTACK_SUCCEEDED
             ]
             for i in rows:
-                row, column = (int(kept.tensors(PARAMETERS)[f"patch_{name}"][i]) for name in ("row", "column"))
-                values = _framed(kept.tensor("perturbed_inputs")[i, :, row : row + side, column : column + side])
+                row, column = (int(pictured.tensors(PARAMETERS)[f"patch_{name}"][i]) for name in ("row", "column"))
+                values = _framed(pictured.tensor("perturbed_inputs")[i, :, row : row + side, column : column + side])
                 patches.append(
-                    (kept.shown_names[i], picture(values, f"patch on {kept.shown_names[i]}", _caption(kept, i)))
+                    (
+                        pictured.shown_names[i],
+                        picture(values, f"patch on {pictured.shown_names[i]}", _caption(pictured, i)),
+                    )
                 )
         return sheets(caption, [name for name, _ in patches], [("", [cell for _, cell in patches])])
 

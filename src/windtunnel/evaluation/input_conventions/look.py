@@ -38,8 +38,8 @@ def rows(data: Dataset, logits: Tensor) -> list[SeenSample]:
         best = int(scores.argmax())
         label = data.class_names[int(data.targets[i])] if data.labelled else ""
         low, high = float(data.inputs[i].min()), float(data.inputs[i].max())
-        seen = {"name": data.ids[i], "label": label, "prediction": data.class_names[best]}
-        table_rows.append(SeenSample(**seen, confidence=float(scores[best]), low=low, high=high))
+        columns = {"name": data.ids[i], "label": label, "prediction": data.class_names[best]}
+        table_rows.append(SeenSample(**columns, confidence=float(scores[best]), low=low, high=high))
     return table_rows
 
 

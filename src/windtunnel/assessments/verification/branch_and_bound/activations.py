@@ -337,8 +337,8 @@ def _attention(
 
 def _standardised(apply: Apply, z: Tensor, count: int, eps: float) -> Tensor:
     """Return z less its mean, over its standard deviation, both over the last `count` dimensions."""
-    dims, least = tuple(range(-count, 0)), eps
-    inverse_root = Convex("rsqrt", torch.rsqrt, math.inf, lambda v: -(v**-1.5) / 2, (least, math.inf))
+    dims = tuple(range(-count, 0))
+    inverse_root = Convex("rsqrt", torch.rsqrt, math.inf, lambda v: -(v**-1.5) / 2, (eps, math.inf))
     centred = z - z.mean(dims, keepdim=True)
     variance = apply(SQUARE, centred).mean(dims, keepdim=True)
     return _product(apply, centred, apply(inverse_root, variance + eps))

@@ -59,11 +59,11 @@ def fused_calls(module: nn.Module, x: Tensor) -> tuple[Joined, Callable[[Tensor]
     with mode:
         out = module(x)
     mode.take(out, -1)
-    left, poolings = mode.joined()
+    left_out, poolings = mode.joined()
     call, last, softmax = mode.softmax or (-1, None, None)
     if softmax is None or last is not out:
-        return (left, poolings), lambda logits: logits
-    return (left | {call}, poolings), softmax
+        return (left_out, poolings), lambda logits: logits
+    return (left_out | {call}, poolings), softmax
 
 
 def name_of(func: Any) -> str:
@@ -80,9 +80,8 @@ class _Looking(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.softmax: tuple[int, Tensor, Callable[[Tensor], Tensor]] | None = (
-            None  # the last: its call, result and function
-        )
+        # The last softmax: its call, its result and its function.
+        self.softmax: tuple[int, Tensor, Callable[[Tensor], Tensor]] | None = None
         self._calls = 0
         self._made: dict[int, Tensor] = {}  # what each ReLU and each pooling gave; kept, so that its identity is
         self._relus = set[int]()

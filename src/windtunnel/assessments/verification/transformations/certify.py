@@ -326,8 +326,10 @@ class _SampleCertifier:
                 order = margins[is_open].argsort()
                 part, slopes = part.at(is_open).at(order), slopes[is_open][order]
                 worst = slice(0, _PAINTED_PLACES if steps else 0)
-                for some, pulls, count in ((part.at(worst), slopes[worst], steps), (part, slopes, 0)):
-                    if (counterexample := self._broken_content(image, label, some, pulls, count)) is not None:
+                for searched, their_slopes, count in ((part.at(worst), slopes[worst], steps), (part, slopes, 0)):
+                    if (
+                        counterexample := self._broken_content(image, label, searched, their_slopes, count)
+                    ) is not None:
                         return _SampleOutcome(Verdict.FALSIFIED, 2, counterexample, domains=domains)
                 remaining.append(part.halves(slopes))
             parts, steps = PatchParts.joined(remaining), 0

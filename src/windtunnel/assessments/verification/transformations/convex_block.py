@@ -79,15 +79,15 @@ class ConvexBounds:
         lower = replace(plane, centre=plane.centre[rows], slopes=plane.slopes[rows], radius=plane.radius[rows])
         return ConvexBounds(self.corners, lower, self.top[rows], self.top_slopes[rows])
 
-    def minimum(self, pulls: Tensor) -> tuple[Tensor, Tensor]:
-        """Bound <pulls, f> from below, pulls (B, F...).
+    def minimum(self, coefficients: Tensor) -> tuple[Tensor, Tensor]:
+        """Bound <coefficients, f> from below, coefficients (B, F...).
 
         Returns:
             Lower bounds (B,), and slopes (B, P) that grow with what a symbol changes, with the sign that leads to the least corner.
 
         """
         at, q = self.corners, len(self.corners.signs)
-        up, down = pulls.flatten(1).clamp(min=0), pulls.flatten(1).clamp(max=0)
+        up, down = coefficients.flatten(1).clamp(min=0), coefficients.flatten(1).clamp(max=0)
         plane = torch.einsum("bf,bpf->bp", up, self.lower.slopes.flatten(2))
         free = torch.einsum("bf,bqpf->bqp", down, self.top_slopes.flatten(3)) + plane[:, None, at.free]
         corners = torch.einsum("bf,bqf->bq", down, self.top.flatten(2)) + plane[:, at.fixed] @ at.signs.T

@@ -143,8 +143,8 @@ class FormNetwork:
                 if step := route.steps.get(node):
                     module, inner = step.module, inner.cropped(step.source, step.cropped, step.fill)
                 winner = pool_windows(inner.centre, module, OUTSIDE).argmax(2, keepdim=True)
-                one = torch.ones_like(winner.squeeze(2), dtype=inner.centre.dtype)
-                tangent[node] = FormRelaxation(one, 0 * one, 0 * one, module, winner)
+                ones = torch.ones_like(winner.squeeze(2), dtype=inner.centre.dtype)
+                tangent[node] = FormRelaxation(ones, 0 * ones, 0 * ones, module, winner)
             elif isinstance(module, nn.ReLU | nn.LeakyReLU):
                 slope = torch.where(inner.centre > 0, 1.0, getattr(module, "negative_slope", 0.0)).to(inner.centre)
                 tangent[node] = FormRelaxation(slope, 0 * slope, 0 * slope)
@@ -239,8 +239,8 @@ class FormNetwork:
                 if gradient is not None:
                     bounds[:, k] -= (gradient.abs() * error).flatten(1).sum(1)
             if convex:
-                pulls = torch.zeros_like(start) if gradients[0] is None else gradients[0]
-                least, slopes[:, :, k] = convex.minimum(pulls)
+                coefficients = torch.zeros_like(start) if gradients[0] is None else gradients[0]
+                least, slopes[:, :, k] = convex.minimum(coefficients)
                 bounds[:, k] += least
             elif gradients[0] is not None:
                 slopes[:, :, k] = (gradients[0][:, None] * form.slopes).flatten(2).sum(2)
@@ -256,11 +256,11 @@ def _convex_block(start: fx.Node, modules: dict[str, nn.Module], last: fx.Node) 
         if isinstance(module, nn.Conv2d | nn.Linear) and is_convex:
             return tuple(block)
         leak = module.negative_slope if isinstance(module, nn.LeakyReLU) else 0.0
-        is_bent = isinstance(module, nn.ReLU | nn.LeakyReLU | nn.MaxPool2d) and 0 <= leak <= 1
-        is_straight = isinstance(module, _LINEAR) and not is_convex
-        if not is_bent and not is_straight and not isinstance(module, nn.Flatten | nn.Identity):
+        is_convex_activation = isinstance(module, nn.ReLU | nn.LeakyReLU | nn.MaxPool2d) and 0 <= leak <= 1
+        is_linear = isinstance(module, _LINEAR) and not is_convex
+        if not is_convex_activation and not is_linear and not isinstance(module, nn.Flatten | nn.Identity):
             break
-        is_convex |= is_bent
+        is_convex |= is_convex_activation
         block.append(node)
     return ()
 

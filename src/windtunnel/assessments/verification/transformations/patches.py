@@ -56,15 +56,15 @@ class PatchParts:
         slopes = torch.diag_embed(half.flatten(1)).view(m, count, *shape)
         return AffineForm(centre, slopes, torch.full_like(centre, MARGIN)), window
 
-    def corners(self, image: Tensor, pulls: Tensor) -> Tensor:
-        """Return the images (m, C, H, W) whose values lie at the end that lowers the relaxed margin, whose slopes are `pulls`."""
-        values = torch.where(pulls > 0, self.low, self.high)
+    def corners(self, image: Tensor, slopes: Tensor) -> Tensor:
+        """Return the images (m, C, H, W) whose values lie at the end that lowers the relaxed margin, whose slopes are `slopes`."""
+        values = torch.where(slopes > 0, self.low, self.high)
         inside = inside_square(self.places, *image.shape[1:])[:, None].expand(-1, len(image), -1, -1)
         return image.expand(len(self), *image.shape).masked_scatter(inside, values.to(image))
 
-    def halves(self, pulls: Tensor) -> PatchParts:
-        """Return both halves of each part, cut in the value that the margin depends on most by `pulls` (m, C side^2)."""
-        influence = pulls.abs() + 1e-9 * (self.high - self.low)
+    def halves(self, slopes: Tensor) -> PatchParts:
+        """Return both halves of each part, cut in the value that the margin depends on most by `slopes` (m, C side^2)."""
+        influence = slopes.abs() + 1e-9 * (self.high - self.low)
         axis = influence.argmax(1, keepdim=True)
         middle = ((self.low + self.high) / 2).gather(1, axis)
         first = PatchParts(self.places, self.low, self.high.scatter(1, axis, middle))
