@@ -47,6 +47,11 @@ def classifier_of(module: nn.Module, num_classes: int, shape: tuple[int, ...], s
     return Classifier(module.eval(), num_classes, shape, ALL, module_digest(module), source)
 
 
+def pytest_runtest_setup() -> None:
+    """Forget the experiment of the test before: MLflow leaves its id in the environment, for processes of another store too."""
+    os.environ.pop("MLFLOW_EXPERIMENT_ID", None)
+
+
 @pytest.fixture(scope="session")
 def digits() -> tuple[Dataset, Dataset]:
     """(200 assessed samples, training split) of scikit-learn's digits."""
