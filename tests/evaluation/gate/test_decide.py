@@ -81,9 +81,9 @@ def test_a_condition_says_what_its_value_is_of():
         n_examined=0,
         draws=(DrawRecord(name="a", n=40, selection="first"),),
     )
-    refused = decide(gate, metrics, OutcomeRecord("m", tuple(map(str, range(60))), outcomes), layer=first).conditions[
-        -4
-    ]
+    refused = decide(
+        gate, metrics, OutcomeRecord("m", tuple(map(str, range(60))), outcomes), layers=[first]
+    ).conditions[-4]
     assert refused.basis == "Linf 0.06, n 40 of 60, the first samples, no unbiased estimate"
     assert "| worst_case/accuracy | Linf 0.06, n 40 of 60 | 0.4 |" in markdown(result)
     assert gate_json(result)["conditions"][-4]["basis"] == "Linf 0.06, n 40 of 60"
@@ -119,7 +119,7 @@ def layer(n_attacked: int, *selections: str) -> Layer:
     ],
 )
 def test_a_worst_case_without_an_estimate_is_refused_with_the_line_to_add(gate, known, line):
-    result = decide(gate, METRICS, record("1" * 200), None, (), known)
+    result = decide(gate, METRICS, record("1" * 200), None, (), [known])
     assert (result.decision, result.exit_code) == (Decision.UNSOUND, 20)
     assert result.conditions[-1].status is ConditionStatus.REFUSED
     assert line in result.conditions[-1].reason
@@ -130,15 +130,54 @@ def test_a_worst_case_without_an_estimate_is_refused_with_the_line_to_add(gate, 
 
 @pytest.mark.parametrize("selections", [("all",), ("random",), ("stratified",), ("first", "random")])
 def test_an_estimate_from_a_draw_that_is_not_of_the_first_is_judged(selections):
-    assert decide(Gate(minimum={WORST: 0.1}), METRICS, record("1" * 200), layer=layer(50, *selections)).exit_code == 0
+    assert (
+        decide(Gate(minimum={WORST: 0.1}), METRICS, record("1" * 200), layers=[layer(50, *selections)]).exit_code == 0
+    )
+
+
+TIGHT = "worst_case/tight/accuracy"
+
+
+def with_tight(held: str) -> OutcomeRecord:
+    return OutcomeRecord("m", record(held).samples, {WORST: Outcomes("p", "1" * len(held)), TIGHT: Outcomes("t", held)})
+
+
+@pytest.mark.parametrize(
+    ("at_tight", "line"),
+    [
+        ([], "Add attacks: {standard: {library: windtunnel, algorithm: standard, budget: tight}}"),
+        (
+            [layer(0).model_copy(update={"name": "tight", "norm": "L2"})],
+            "algorithm: PGDL2, budget: {norm: L2, epsilon: 0.1}",
+        ),
+        ([layer(5, "first").model_copy(update={"name": "tight"})], "attacks.pgd0.samples.selection: random"),
+    ],
+)
+def test_a_named_budget_without_an_estimate_is_refused_whatever_the_global_one_has(at_tight, line):
+    metrics, layers = {**METRICS, "worst_case": {"tight": {"accuracy": 0.8}}}, [layer(200, "all"), *at_tight]
+    result = decide(Gate(minimum={TIGHT: 0.1}), metrics, with_tight("1" * 5 + "-" * 195), layers=layers)
+    assert (result.exit_code, result.conditions[-1].status) == (20, ConditionStatus.REFUSED)
+    assert line in result.conditions[-1].reason
+
+
+def test_a_named_budget_has_samples_of_its_own():
+    layers = [layer(5, "first"), layer(200, "all").model_copy(update={"name": "tight"})]
+    few = OutcomeRecord(
+        "m", record("1" * 200).samples, {WORST: Outcomes("p", "1" * 5 + "-" * 195), TIGHT: Outcomes("t", "1" * 200)}
+    )
+    metrics = {"worst_case": {"tight": {"accuracy": 0.8, "accuracy_ci_low": 0.7}}}
+    gate = Gate(minimum={TIGHT: 0.1, f"{TIGHT}_ci_low": 0.1}, minimum_samples=200)
+    result = decide(gate, metrics, few, layers=layers)
+    assert result.exit_code == 0
+    assert [row.basis for row in result.conditions[2:]] == ["n 200", "n 200"]
 
 
 def test_the_number_of_samples_is_that_of_the_metric():
     few = record("1" * 5 + "-" * 195)
-    result = decide(Gate(minimum={WORST: 0.1}, minimum_samples=50), METRICS, few, layer=layer(5, "random"))
+    result = decide(Gate(minimum={WORST: 0.1}, minimum_samples=50), METRICS, few, layers=[layer(5, "random")])
     assert result.decision is Decision.FAILED
     assert result.conditions[0].reason == "worst_case/accuracy is of 5 samples, which are too few"
-    clean = decide(Gate(minimum={"clean/accuracy": 0.1}, minimum_samples=50), METRICS, few, layer=layer(5, "random"))
+    clean = decide(Gate(minimum={"clean/accuracy": 0.1}, minimum_samples=50), METRICS, few, layers=[layer(5, "random")])
     assert clean.decision is Decision.PASSED
 
 

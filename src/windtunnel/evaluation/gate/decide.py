@@ -1,9 +1,9 @@
 """The gate: does a run meet the conditions of `gate`, on its own and compared with the champion?"""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from windtunnel.core.contracts import Json
+from windtunnel.core.contracts import Json, Norm
 from windtunnel.core.errors import nearest
 from windtunnel.core.transformations import transformation_of
 from windtunnel.evaluation.gate.non_inferiority import Method, Paired, mean_interval, paired_interval, samples_needed
@@ -21,6 +21,14 @@ from windtunnel.records.gate import (
     Shares,
 )
 from windtunnel.records.sandwich import Layer
+
+# The attack that is proposed where none ran, by norm: its name, and its line.
+_ATTACKS = {
+    Norm.LINF: ("pgd", "library: torchattacks, algorithm: PGD"),
+    Norm.L2: ("pgd", "library: torchattacks, algorithm: PGDL2"),
+    Norm.L1: ("sparse", "library: foolbox, algorithm: SparseL1DescentAttack"),
+    Norm.L0: ("fmn", "library: foolbox, algorithm: L0FMNAttack"),
+}
 
 
 def flatten(metrics: Mapping[str, Json], prefix: str = "") -> dict[str, float]:
@@ -40,26 +48,27 @@ def decide(
     challenger: OutcomeRecord,
     champion: OutcomeRecord | None = None,
     hard_failures: tuple[str, ...] = (),
-    layer: Layer | None = None,
+    layers: Sequence[Layer] = (),
 ) -> GateResult:
     """Judge `challenger`. A hard failure comes first: numbers that are not sound are not compared with anything.
 
     Without a champion the conditions on the regression do not apply: the first model has nothing to be compared with. A gate
-    without any condition passes, and its result has none. layer: the sandwich at the global budget, whose draws say what
-    its rates are an estimate of; a condition on a rate without an estimate is refused, which makes the run unsound.
+    without any condition passes, and its result has none. layers: the sandwich at every budget, the global one first; the
+    draws of each say what its rates are an estimate of. A condition on a rate without an estimate is refused, which makes
+    the run unsound.
     """
     conditions = []
     if gate.no_hard_failures and (hard_failures or gate.is_set):
         why, failures = "the numbers are not valid" if hard_failures else "", float(len(hard_failures))
         conditions.append(Condition("hard failures", failures, 0.0, None, not hard_failures, "at most", why))
     flat = flatten(metrics)
-    floors = [_floor(name, threshold, flat, challenger, layer) for name, threshold in gate.minimum.items()]
+    floors = [_floor(name, threshold, flat, challenger, layers) for name, threshold in gate.minimum.items()]
     if gate.no_hard_failures and hard_failures:
         samples = _enough_samples(gate, challenger, None)
         return GateResult(Decision.UNSOUND, (*samples, *conditions, *floors), hard_failures)
     conditions = [*_enough_samples(gate, challenger, champion), *conditions, *floors]
     for name, margin in gate.maximum_regression.items():
-        conditions.append(_against_champion(gate, name, margin, challenger, champion, layer))
+        conditions.append(_against_champion(gate, name, margin, challenger, champion, layers))
     decision = Decision.PASSED if all(c.holds for c in conditions) else Decision.FAILED
     if any(c.status is ConditionStatus.REFUSED for c in conditions):
         decision = Decision.UNSOUND
@@ -86,11 +95,11 @@ def _enough_samples(gate: Gate, challenger: OutcomeRecord, champion: OutcomeReco
 
 
 def _rows(name: str, record: OutcomeRecord) -> list[Outcomes | Shares]:
-    """Return the outcomes under a metric, else those under the other metrics of its group."""
+    """Return the outcomes under a metric, else those under the other metrics of its group, else of its assessment."""
     if name in record.outcomes:
         return [record.outcomes[name]]
-    group = name.partition("/")[0]
-    return [row for key, row in record.outcomes.items() if key.partition("/")[0] == group]
+    group = name.rpartition("/")[0]
+    return [row for key, row in record.outcomes.items() if key.rpartition("/")[0] == group]
 
 
 def _size(name: str, record: OutcomeRecord) -> int:
@@ -98,53 +107,69 @@ def _size(name: str, record: OutcomeRecord) -> int:
     return min((sum(row.assessed) for row in _rows(name, record)), default=len(record.samples))
 
 
-def _basis(name: str, record: OutcomeRecord, layer: Layer | None, n: int | None = None) -> str:
+def _end_of_sandwich(name: str) -> tuple[str, str | None]:
+    """Return which end of the sandwich a metric is of (else an empty text), and the name of its budget (None: the global one)."""
+    group, _, metric = name.partition("/")
+    budget, _, rate = metric.rpartition("/")
+    if group == "slices":
+        group, budget = rate.partition("_accuracy")[0], ""
+    return (group if group in {"worst_case", "certified"} else ""), budget or None
+
+
+def _layer_of(name: str, layers: Sequence[Layer]) -> Layer | None:
+    """Return the sandwich that a metric is of; None where it is of none, or nothing ran at its budget."""
+    end, budget = _end_of_sandwich(name)
+    if not end or budget is None:
+        return layers[0] if end and layers else None
+    return next((layer for layer in layers if layer.name == budget), None)
+
+
+def _basis(name: str, record: OutcomeRecord, layers: Sequence[Layer], n: int | None = None) -> str:
     """Return the region and the samples that a metric is of; n: of a comparison, in place of its own. Empty where not known."""
     rows = _rows(name, record)
     if not rows:
         return ""
     balls = {(row.norm, row.epsilon) if isinstance(row, Outcomes) else (None, None) for row in rows}
     norm, epsilon = balls.pop() if len(balls) == 1 else (None, None)
-    size, total = _size(name, record), len(record.samples)
-    is_sandwich = name.startswith(("worst_case/", "certified/"))
-    only_first = layer is not None and layer.only_first and size < total and is_sandwich
+    size, total, layer = _size(name, record), len(record.samples), _layer_of(name, layers)
+    only_first = layer is not None and layer.only_first and size < total
     return str(Basis(norm, epsilon, size if n is None else n, total, only_first))
 
 
-def _no_estimate(name: str, layer: Layer | None) -> str:
-    """Say why a rate of the sandwich has no estimate at the global budget, and which line gives one; empty if it has one."""
-    group, _, metric = name.partition("/")
-    if group == "slices":
-        group = name.rpartition("/")[2].partition("_accuracy")[0]
-    elif "/" in metric:  # of a named budget, which has a layer of its own
+def _no_estimate(name: str, layers: Sequence[Layer]) -> str:
+    """Say why a rate of the sandwich has no estimate at its budget, and which line gives one; empty if it has one."""
+    (end, budget), layer = _end_of_sandwich(name), _layer_of(name, layers)
+    if not end or not layers or name.startswith("certified/accuracy_all"):
         return ""
-    if layer is None or group not in {"worst_case", "certified"} or metric.startswith("accuracy_all"):
-        return ""
-    if group == "worst_case" and not layer.n_attacked:
-        ranges: dict[str, object] = {"norm": layer.norm, "epsilon": f"{layer.epsilon:g}"}
-        name, attack = "pgd", "library: torchattacks, algorithm: PGD"
-        if transformation := transformation_of(layer.norm):
-            ranges = dict(transformation.block)
-            name, attack = "turn", "library: transformations, algorithm: gradient"
-        budget = ", ".join(f"{key}: {value}" for key, value in ranges.items())
-        return (
-            f"no attack ran at {layer.budget}, so there is no worst case. "
-            f"Add attacks: {{{name}: {{{attack}, budget: {{{budget}}}}}}}"
-        )
-    if layer.only_first:
+    if end == "worst_case" and (layer is None or not layer.n_attacked):
+        where = layer.budget if layer else f"the budget '{budget}'"
+        return f"no attack ran at {where}, so there is no worst case. Add attacks: {_attack_at(layer, budget)}"
+    if layer and layer.only_first:
         line = "; ".join(f"{draw.key}.samples.selection: random" for draw in layer.draws)
-        other = ", or use certified/accuracy_all" if group == "certified" else ""
+        other = ", or use certified/accuracy_all" if name == "certified/accuracy" else ""
         return f"it covers only the first {layer.n_attacked} of {layer.n} samples, which is no unbiased estimate. Add {line}{other}"
     return ""
 
 
+def _attack_at(layer: Layer | None, budget: str | None) -> str:
+    """Return an entry of params.yaml that attacks at the budget of `layer`, or at the named one where nothing ran there."""
+    if layer is None:
+        return f"{{standard: {{library: windtunnel, algorithm: standard, budget: {budget}}}}}"
+    ranges: dict[str, object] = {"norm": layer.norm, "epsilon": f"{layer.epsilon:g}"}
+    name, attack = _ATTACKS.get(layer.norm, ("turn", "library: transformations, algorithm: gradient"))
+    if transformation := transformation_of(layer.norm):
+        ranges = dict(transformation.block)
+    text = ", ".join(f"{key}: {value}" for key, value in ranges.items())
+    return f"{{{name}: {{{attack}, budget: {{{text}}}}}}}"
+
+
 def _floor(
-    name: str, threshold: float, flat: Mapping[str, float], record: OutcomeRecord, layer: Layer | None
+    name: str, threshold: float, flat: Mapping[str, float], record: OutcomeRecord, layers: Sequence[Layer]
 ) -> Condition:
     value, low, high = (flat.get(f"{name}{end}") for end in ("", "_ci_low", "_ci_high"))
     interval = (low, high) if low is not None and high is not None else None
-    basis = _basis(name, record, layer)
-    if why := _no_estimate(name, layer):
+    basis = _basis(name, record, layers)
+    if why := _no_estimate(name, layers):
         status = ConditionStatus.REFUSED
         return Condition(name, value, threshold, interval, False, reason=why, status=status, basis=basis)
     if value is None:
@@ -157,11 +182,16 @@ def _floor(
 
 
 def _against_champion(
-    gate: Gate, name: str, margin: float, challenger: OutcomeRecord, champion: OutcomeRecord | None, layer: Layer | None
+    gate: Gate,
+    name: str,
+    margin: float,
+    challenger: OutcomeRecord,
+    champion: OutcomeRecord | None,
+    layers: Sequence[Layer],
 ) -> Condition:
     title, alpha = f"{name} vs champion", gate.non_inferiority.alpha
     bound = "lower end above"
-    if why := _no_estimate(name, layer):
+    if why := _no_estimate(name, layers):
         return Condition(title, None, -margin, None, False, bound, why, ConditionStatus.REFUSED)
     if champion is None:
         why = "no champion to compare with"
@@ -175,7 +205,7 @@ def _against_champion(
         why += f": a loss of {-low:.3g} cannot be ruled out, {margin:.3g} is allowed"
         if comparison.n < (needed := samples_needed(margin, alpha)):
             why += f"; even equal outcomes need {needed} samples to show that"
-    basis, difference = _basis(name, challenger, layer, comparison.n), comparison.difference
+    basis, difference = _basis(name, challenger, layers, comparison.n), comparison.difference
     return Condition(title, difference, -margin, comparison.interval, holds, bound, why, basis=basis)
 
 

@@ -19,6 +19,6 @@ def main() -> None:
         read_record(SUMMARY / OUTCOMES_FILE),
         champion,
         read_summary(SUMMARY).hard_failures,
-        layers_of(read_metadata(SUMMARY).metrics)[0],
+        layers_of(read_metadata(SUMMARY).metrics),
     )
     write_json(gate_json(result), GATE)
