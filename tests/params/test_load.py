@@ -236,6 +236,23 @@ def test_numbers_that_no_run_can_use_are_refused(change, words):
     assert len(str(error.value)) < 250
 
 
+@pytest.mark.parametrize(
+    ("samples", "words"),
+    [
+        (
+            {"n": 5, "selection": "random", "seed": -1},
+            "samples.seed: input should be greater than or equal to 0, got -1",
+        ),
+        ({"n": 5, "seed": 4}, "seed: 4 decides nothing, since `first` draws nothing; add selection: random"),
+    ],
+)
+def test_a_seed_of_samples_that_cannot_decide_them_is_refused(samples, words):
+    entry = {"library": "torchattacks", "algorithm": "FGSM", "samples": samples}
+    for line in (refusal(data={"samples": samples}), refusal(attacks={"fgsm": entry})):
+        assert words in line
+        assert "\n" not in line
+
+
 def test_a_seed_beyond_64_bits_is_refused():
     with pytest.raises(UserError, match="seed: 1180591620717411303424 is too large"):
         validate_schema({"seed": 2**70, "data": {}, "model": {}, "budget": {"epsilon": 0.1}})

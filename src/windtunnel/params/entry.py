@@ -236,7 +236,15 @@ class Samples(Block):
 
     n: PositiveInt | None = key(None, "how many; all where absent")
     selection: Literal["first", "random", "stratified"] = "first"
-    seed: int | None = key(None, "of random and stratified; the run's seed where absent")
+    seed: int | None = key(None, "of random and stratified; the run's seed where absent", ge=0)
+
+    @model_validator(mode="after")
+    def _draw(self) -> "Samples":
+        if self.seed is not None and self.selection == "first":
+            raise ValueError(
+                f"seed: {self.seed} decides nothing, since `first` draws nothing; add selection: random or stratified"
+            )
+        return self
 
 
 def _all_or_number(value: object) -> object:
