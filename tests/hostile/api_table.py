@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import array
 import collections
+import ctypes
 import datetime
 import decimal
 import fractions
+import os
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -418,6 +421,14 @@ def models() -> Iterator[Case]:
         function="assess",
     )
     yield Case("model: a function that changes its batch", lambda: blackbox(changing_function), function="assess")
+    ends: dict[str, tuple[Callable[[Any], Any], str]] = {
+        "os._exit": (lambda x: os._exit(0), "with exit code 0"),
+        "os.abort": (lambda x: os.abort(), "by SIGABRT"),
+        "SIGKILL": (lambda x: os.kill(os.getpid(), signal.SIGKILL), "by SIGKILL"),
+        "a null pointer": (lambda x: ctypes.string_at(0), "by SIGSEGV"),
+    }
+    for name, (before, how) in ends.items():
+        yield Case(f"model: ends its process, {name}", lambda before=before: {"model": Net(before)}, ("model", how))
     refused: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         "None": (lambda: None, ("model", "None")),
         "text": (lambda: "resnet18", ("model", "str")),

@@ -11,6 +11,7 @@ import windtunnel as wt
 from tests.hostile.api_table import MODEL, Case, X, Y, cases
 from tests.hostile.harness import MEMORY, SECONDS, _forked
 from tests.hostile.selection import selected
+from windtunnel.runtime import supervised
 
 KINDS: dict[str, list[Case]] = {}  # what a name begins with: x, y, model, predict, words; or other functions
 for case in cases():
@@ -51,6 +52,8 @@ def call(case: Case) -> object:
 
 def run(case: Case) -> None:
     torch.set_num_threads(1)
+    # The tests' process is large, and shares its processors.
+    supervised._TRIAL, supervised._FORKED_MEMORY = SECONDS, 2**62
     try:
         result = call(case)
     except wt.UserError as error:

@@ -4,9 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import psutil
 import pytest
+
+from windtunnel.runtime import supervised
 
 SCRIPT = """
 import ctypes, os, signal, time
@@ -65,3 +68,17 @@ def test_a_killed_retraining_takes_what_it_started_along():
         child = psutil.Process(int(driver.stdout.readline()))
         os.kill(driver.pid, signal.SIGKILL)
     assert child.wait(timeout=10) is None or not child.is_running()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks are safe on Linux alone")
+def test_a_trial_in_a_fork_tells_how_it_ended_the_process_and_waits_no_longer_than_its_limit(monkeypatch, capfd):
+    monkeypatch.setattr(supervised, "_FORKED_MEMORY", 2**62)
+    monkeypatch.setattr(supervised, "_TRIAL", 20.0)
+    assert supervised.ending_in_fork(lambda: os._exit(7)) == "with exit code 7"
+    assert supervised.ending_in_fork(os.abort) == "by SIGABRT"
+    assert supervised.ending_in_fork(lambda: print("seen") or 1 / 0) == ""
+    monkeypatch.setattr(supervised, "_TRIAL", 0.1)
+    started = time.monotonic()
+    assert supervised.ending_in_fork(lambda: time.sleep(30)) == ""
+    assert time.monotonic() - started < 10
+    assert capfd.readouterr() == ("", "")

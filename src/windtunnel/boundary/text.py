@@ -29,9 +29,9 @@ _BRACKETS = re.compile(r"[\[\]{}]")
 _JSON_NESTING = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)  # a text, or what opens or closes a list or map
 
 
-def read_yaml(path: Path) -> object:
+def read_yaml(path: Path, *, fast: bool = False) -> object:
     """Read and parse a YAML file; see `read_text` and `parse_yaml`. Raises UserError."""
-    return parse_yaml(read_text(path), path_text(path))
+    return parse_yaml(read_text(path), path_text(path), fast=fast)
 
 
 def parse_yaml(text: str, where: str, *, fast: bool = False) -> object:

@@ -107,7 +107,8 @@ def _choose(
     from windtunnel.operations.project.choose import Choice
 
     if inputs.made:
-        click.echo(f"DVC stages here: {', '.join(dict.fromkeys(inputs.made.values()))}")
+        stages = list(dict.fromkeys(inputs.made.values()))
+        click.echo(f"DVC stages here: {', '.join(stages[:20])}{', ...' if len(stages) > 20 else ''}")
     chosen = _model(inputs, model) if model else _pick("model", inputs.weights, yes=yes)
     fitting = inputs.factories(chosen) if chosen and not factory else []
     samples = inputs.data_at(data) if data else _pick("data", inputs.data, yes=yes)

@@ -3,6 +3,7 @@
 import gzip
 import json
 import struct
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import nn
 
 from windtunnel.boundary.discovery import walk
 from windtunnel.boundary.discovery.architecture import factories
+from windtunnel.boundary.text import read_yaml
 from windtunnel.core.errors import UserError
 from windtunnel.operations.project.choose import Choice, FolderContents, params_text
 
@@ -162,6 +164,21 @@ def test_what_a_dvc_stage_makes_comes_first_even_before_it_is_there(tmp_path, fo
         ("a.pt", ""),
     ]
     assert found().data[0].made_by == "training/dvc.yaml:fit"
+
+
+def test_many_dvc_yaml_files_are_read_in_half_the_time_of_the_exact_parser(tmp_path):
+    files = [Path(f"d{i}/dvc.yaml") for i in range(100)]
+    for i, file in enumerate(files):
+        (tmp_path / file).parent.mkdir()
+        (tmp_path / file).write_text(f"stages: {{fit: {{cmd: fit {i}, deps: [a.csv], params: [lr], outs: [net.pt]}}}}")
+    times = [time.process_time()]
+    makers = walk.outputs(tmp_path, files)
+    times.append(time.process_time())
+    for file in files:
+        read_yaml(tmp_path / file)
+    times.append(time.process_time())
+    assert makers[Path("d7/net.pt")] == "d7/dvc.yaml:fit"
+    assert times[1] - times[0] < (times[2] - times[1]) / 1.5
 
 
 def test_a_dvc_yaml_that_is_none_makes_nothing(tmp_path):

@@ -150,7 +150,7 @@ def outputs(root: Path, files: Iterable[Path]) -> dict[Path, str]:
 
 
 def _outputs(root: Path, file: Path) -> list[tuple[Path, str]]:
-    content = read_yaml(root / file)
+    content = read_yaml(root / file, fast=True)  # there may be thousands
     stages = content.get("stages") if isinstance(content, Mapping) else None
     if stages is not None and not isinstance(stages, Mapping):
         raise UserError(f"stages: is a {type(stages).__name__}, no map of stages")

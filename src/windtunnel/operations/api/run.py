@@ -25,6 +25,7 @@ from windtunnel.operations.api.result import EntryResult, Result
 from windtunnel.operations.api.shorthand import Given, budget_block, entries_of, entry_of, epsilon_of
 from windtunnel.records.artifacts import read_artifacts
 from windtunnel.records.layout import Layout
+from windtunnel.runtime.supervised import ending_in_fork
 
 # Images (n, C, H, W) or (n, H, W) in [0, 1], or uint8; tabular (n, F). Labels (n,).
 Array = Tensor | np.ndarray | Sequence[Any]
@@ -201,21 +202,30 @@ def _assess(
 
 
 def _class_names(loaded: Loaded, assessed: Raw, names: object) -> object:
-    """Return the names of the classes, or how many a torch module has: a few samples need not be of all of them."""
+    """Return the names of the classes, or how many a torch module has: a few samples need not be of all of them.
+
+    Raises UserError for a module whose first forward pass ends its process, which is a fork of the caller's.
+    """
+    assert isinstance(assessed.inputs, np.ndarray)  # a caller gives no files
+    sample = torch.from_numpy(np.array(assessed.inputs[:1], dtype=np.float32)) / assessed.value_range[1]
+    module, is_function = loaded.module.cpu().eval(), isinstance(loaded.module, PredictFunction)
+
+    @torch.no_grad()
+    def logits_of_one() -> Any:
+        return module(sample[:, None] if sample.ndim == 3 else sample)
+
+    # Calls of a function may cost money, or share a connection with a fork.
+    if not is_function and (ending := ending_in_fork(logits_of_one)):
+        raise UserError(f"model: its forward pass ends the process {ending}")
     if names is not None:
         if isinstance(names, str | bytes | float):
             raise UserError(f"class_names: {shown(names)} is no list of names")
         return names if isinstance(names, int) else array_of(names, "class_names", names=True).tolist()
-    if isinstance(loaded.module, PredictFunction) or (
-        assessed.labels is not None and assessed.labels.dtype.kind == "U"
-    ):
+    if is_function or (assessed.labels is not None and assessed.labels.dtype.kind == "U"):
         return None
-    assert isinstance(assessed.inputs, np.ndarray)  # a caller gives no files
-    sample = torch.from_numpy(np.array(assessed.inputs[:1], dtype=np.float32)) / assessed.value_range[1]
-    module = loaded.module.cpu().eval()
     try:
-        with torch.no_grad(), bounded("model", NOTHING.time_limit, "nothing"):
-            logits = module(sample[:, None] if sample.ndim == 3 else sample)
+        with bounded("model", NOTHING.time_limit, "nothing"):
+            logits = logits_of_one()
         shape = getattr(logits, "logits", logits).shape
         return int(shape[1]) if len(shape) == 2 else None
     except (UserError, AttributeError):  # refused, with the reason, where it is tried on all of the samples
