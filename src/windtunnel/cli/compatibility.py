@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -27,7 +27,12 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.machine import usable_processors
 from windtunnel.core.statistics import binomial_rate
 from windtunnel.core.subject import Subject, subject_of
-from windtunnel.evaluation.input_conventions.corrections import Suspicion, invisible_channels, suspicion
+from windtunnel.evaluation.input_conventions.corrections import (
+    Suspicion,
+    invisible_channels,
+    own_size_suspicion,
+    suspicion,
+)
 from windtunnel.evaluation.input_conventions.first_layer import twice_normalised
 from windtunnel.evaluation.input_conventions.look import MEASURED, chosen, picture, rows
 from windtunnel.evaluation.sanity.check import Status
@@ -54,8 +59,10 @@ _LONG = 60.0  # seconds from which more workers are worth their start
 PICTURE = REPORTS / "check.png"
 # Where 50 samples tell nothing, more are asked about, as many as take about so long.
 _SECONDS, _MOST = 8.0, 1000
-# How many samples -> so many of the same source, None where loading them is not quick.
-Wider = Callable[[int], Dataset | None]
+_MOST_LARGER = 4  # images of their own size that have more pixels than so many times the resized ones are not tried
+# (how many samples, whether at the size that they are stored in) -> so many of the same source; None where loading them is
+# not quick, or they are given at their own size anyway.
+Reload = Callable[[int, bool], Dataset | None]
 # A line per mistake; what the model sees, None where it was asked nothing; and what the run needs.
 Checked = tuple[list[str], SeenAnswer | None, RoomAnswer | None]
 
@@ -86,11 +93,14 @@ def check_compatibility(
         read_slices(params.data.slices, assessed)
     each = (time.monotonic() - started) / max(len(assessed), 1)
 
-    def wider(n: int) -> Dataset | None:
-        if each * n > _SECONDS:
+    def reload(n: int, at_own_size: bool) -> Dataset | None:
+        has_own_transforms = view is not None and params.data.size is None and params.data.crop is None
+        if each * n > _SECONDS or (at_own_size and not (has_own_transforms and params.model.path)):
             return None
         samples = params.data.samples.model_copy(update={"n": n, "selection": "stratified"})
-        return load_dataset(params.data.model_copy(update={"samples": samples}), params.seed, view)[0]
+        channels = assessed.inputs.shape[1] if at_own_size else params.data.channels
+        data = params.data.model_copy(update={"samples": samples, "channels": channels})
+        return load_dataset(data, params.seed, None if at_own_size else view)[0]
 
     shape = "x".join(map(str, assessed.inputs.shape[1:]))
     console.print(
@@ -115,7 +125,7 @@ def check_compatibility(
     if mistakes and params.model.source == "function":
         return mistakes, None, None  # before a query that may cost money
     queries_of_run = print_queries(params, assessed, console) if params.model.source == "function" else []
-    failures, look = check_model(params, classifier, assessed, console, queries, wider)
+    failures, look = check_model(params, classifier, assessed, console, queries, reload)
     mistakes += failures
     refused, needs = needs_of(params, classifier, assessed, train, console)
     needs = needs.model_copy(update={"queries": queries_of_run})
@@ -131,7 +141,7 @@ def check_model(
     assessed: Dataset,
     console: Console,
     queries: int | None = None,
-    wider: Wider | None = None,
+    reload: Reload | None = None,
 ) -> tuple[list[str], SeenAnswer | None]:
     """Return the sanity checks of group A that need no assessment: a line per failure, and what the model sees; warnings are printed.
 
@@ -156,7 +166,7 @@ def check_model(
     if isinstance(module, PredictFunction):
         repeated = f", {module.queries_repeated} queries more in calls that failed" if module.queries_repeated else ""
         console.print(f"{OK} model: got {module.queries_asked} queries in {module.calls_made} calls{repeated}")
-    look = show_what_it_sees(subject, console, wider, params.model)
+    look = show_what_it_sees(subject, console, reload, params.model)
     flagged = [f for f in findings if f.status in (Status.FAIL, Status.WARN)]
     for finding in flagged:
         if finding.status is Status.WARN:
@@ -337,11 +347,11 @@ def _time(seconds: float) -> str:
 
 
 def show_what_it_sees(
-    subject: Subject, console: Console, wider: Wider | None = None, model: Model | None = None
+    subject: Subject, console: Console, reload: Reload | None = None, model: Model | None = None
 ) -> SeenAnswer:
     """Print the table, the accuracy and a line per suspicion, write the picture, and return all of it.
 
-    wider: further samples, for where those of `subject` are few. model: as params.yaml has it, for lines to paste.
+    reload: for further samples, and for images of their own size. model: as params.yaml has it, for lines to paste.
     A `predict` function is not called.
     """
     classifier, data = subject.classifier, subject.dataset
@@ -368,22 +378,40 @@ def show_what_it_sees(
         return look
     accuracy = binomial_rate(int(subject.clean_correct[few].sum()), len(few))
     look.clean_accuracy = accuracy.value
+    is_guess = data.num_classes > 1 and accuracy.low <= 1 / data.num_classes
     console.print(
-        f"{OK} clean accuracy {accuracy.value:.1%} \\[{accuracy.low:.1%}, {accuracy.high:.1%}] on {len(few)} samples; "
+        f"{WARN if is_guess else OK} clean accuracy {accuracy.value:.1%} \\[{accuracy.low:.1%}, {accuracy.high:.1%}] on "
+        f"{len(few)} samples{f', as by guessing among {data.num_classes} classes' if is_guess else ''}; "
         f"inputs span {low:.3g} to {high:.3g}"
     )
-    suspicion = suspicion_of(subject, wider)
+    of_size = _size_suspicion(subject, reload) if reload else None
+    suspicion = of_size or suspicion_of(subject, reload)
     lines = [suspicion.line if suspicion else ""]
     if not isinstance(classifier.module, PredictFunction):
-        lines += [twice_normalised(classifier), invisible_channels(classifier, data.subset(few), suspicion)]
+        lines.append(twice_normalised(classifier))
+        lines.append("" if of_size else invisible_channels(classifier, data.subset(few), suspicion))
     look.suspicions = [line for line in lines if line]
-    look.proposal = _proposal(suspicion, model, tuple(data.inputs.shape[1:])) if suspicion and model else []
+    if of_size:
+        look.proposal = ["data:", f"  resize: {list(of_size.size)}"]
+    elif suspicion and model:
+        look.proposal = _proposal(suspicion, model, tuple(data.inputs.shape[1:]))
     for line in look.suspicions:
         console.print(f"{WARN} {escape(line)}")
     return look
 
 
-def suspicion_of(subject: Subject, wider: Wider | None = None) -> Suspicion | None:
+def _size_suspicion(subject: Subject, reload: Reload) -> Suspicion | None:
+    """Compare images of their own size with those that the transforms of the model's library resized; None if they are not better."""
+    with suppress(UserError):  # images of several sizes
+        resized = subject.dataset.inputs[0].numel()
+        smallest = reload(1, True)
+        if smallest and smallest.inputs.numel() <= _MOST_LARGER * resized and (data := reload(MEASURED, True)):
+            scaled = reload(MEASURED, False)
+            return own_size_suspicion(subject.classifier, scaled, data) if scaled else None
+    return None
+
+
+def suspicion_of(subject: Subject, reload: Reload | None = None) -> Suspicion | None:
     """On 50 samples, and where they tell nothing on as many as are quick."""
     if isinstance(subject.classifier.module, PredictFunction):  # its answers may cost money
         return _on(subject, chosen(subject.dataset), calls_model=False)
@@ -393,7 +421,7 @@ def suspicion_of(subject: Subject, wider: Wider | None = None) -> Suspicion | No
     more = min(_MOST, int(_SECONDS / max(each, 1e-6)))
     if suspicion or more <= MEASURED:
         return suspicion
-    if wider and len(subject.dataset) < more and (data := wider(more)):
+    if reload and len(subject.dataset) < more and (data := reload(more, False)):
         subject = subject_of(subject.classifier, data, subject.seed)
     return _on(subject, chosen(subject.dataset, more), calls_model=True)
 

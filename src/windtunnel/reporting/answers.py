@@ -86,7 +86,9 @@ class SeenAnswer(BaseModel):
     clean_accuracy: float | None = Field(description="null without labels, and for a model that is not trained")
     measured_on: int = Field(description="so many samples")
     input_range: tuple[float, float]
-    suspicions: list[str] = Field(description="a sentence each: normalisations, channels, scale, order of the classes")
+    suspicions: list[str] = Field(
+        description="a sentence each: normalisations, channels, scale, size, order of the classes"
+    )
     proposal: list[str] = Field(
         default_factory=list, description="lines of params.yaml that cure the first suspicion; empty where none do"
     )

@@ -24,6 +24,7 @@ from windtunnel.evaluation.input_conventions.corrections import (
     calibrated_losses,
     corrections,
     invisible_channels,
+    own_size_suspicion,
     suspicion,
     with_channels_swapped,
 )
@@ -321,6 +322,50 @@ def test_an_order_of_channels_that_costs_nothing_is_said_to_be_invisible():
         module = Templates(templates, Preprocess()).eval()
         classifier = Classifier(module, 10, (3, 6, 6), frozenset(), "digest", "templates", torch.device("cpu"))
         assert ("as good as invisible" in invisible_channels(classifier, data, None)) is not colourful
+
+
+class Corner(nn.Module):
+    """A network that looks at the first 6 x 6 pixels: trained on images of that size, lost on larger ones."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x[..., :6, :6])
+
+
+def enlarged(data: Dataset) -> Dataset:
+    return replace(data, inputs=data.inputs.repeat_interleave(4, 2).repeat_interleave(4, 3))
+
+
+def test_images_that_the_library_resized_are_tried_at_their_own_size(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    templates, data = pictures()
+    network = Corner(Templates(templates, Preprocess())).eval()
+    classifier = Classifier(network, 10, (3, 24, 24), frozenset(), "digest", "corner", torch.device("cpu"))
+    assert own_size_suspicion(classifier, enlarged(data), data).size == (6, 6)
+    assert own_size_suspicion(classifier, data, data) is None
+    assert own_size_suspicion(classifier, data, enlarged(data)) is None
+
+    def reload(n: int, at_own_size: bool) -> Dataset:
+        few = data.subset(chosen(data, n))
+        return few if at_own_size else enlarged(few)
+
+    subject = subject_of(classifier, enlarged(data))
+    seen = show_what_it_sees(subject, Console(width=200), reload, Model(source="torchvision", path="weights.pt"))
+    assert seen.proposal == ["data:", "  resize: [6, 6]"]
+    assert "images kept their own size of 6x6" in seen.suspicions[0]
+    assert "own size" in capsys.readouterr().out
+
+
+def test_an_accuracy_that_guessing_reaches_is_a_warning(tmp_path, monkeypatch, digits_subject, capsys):
+    monkeypatch.chdir(tmp_path)
+    lost = nn.Sequential(digits_subject.classifier.module, nn.Linear(10, 10, bias=False))
+    nn.init.zeros_(lost[1].weight)
+    for module, is_guess in ((lost, True), (digits_subject.classifier.module, False)):
+        show_what_it_sees(of(digits_subject.classifier, module, digits_subject.dataset), Console(width=200))
+        assert ("as by guessing among 10 classes" in capsys.readouterr().out) is is_guess
 
 
 @pytest.mark.parametrize("second", [{"range": (-1, 1)}, {"channels": "BGR", "mean": (1, 2, 3), "std": (4, 5, 6)}])

@@ -77,6 +77,7 @@ class Suspicion:
 
     losses: the calibrated cross-entropies, in nats, of what was believed by them; None for what was believed by its accuracy.
     preprocess: what cures it; None where no preprocessing does. rivals: names and cures that are as good but for chance.
+    size: (height, width) that cures it, () where size does not.
     """
 
     words: str
@@ -86,6 +87,7 @@ class Suspicion:
     losses: tuple[float, float] | None = None
     preprocess: Preprocess | None = None
     rivals: tuple[tuple[str, Preprocess], ...] = ()
+    size: tuple[int, ...] = ()
 
     @property
     def line(self) -> str:
@@ -219,6 +221,25 @@ def suspicion(classifier: Classifier | None, data: Dataset, logits: Tensor) -> S
     losses = None if by_accuracy else (_mean(baseline.losses), _mean(best.losses))
     accuracies = (_mean(baseline.right), _mean(best.right))
     return Suspicion(best.words, *accuracies, len(data), losses, best.preprocess, tuple(rivals[:_RIVALS]))
+
+
+def own_size_suspicion(classifier: Classifier, resized: Dataset, original: Dataset) -> Suspicion | None:
+    """Return the suspicion that a model takes images in the size that they are stored in, None where that is no better.
+
+    resized, original: the same samples as the transforms of the model's library make them, and as they are stored.
+    """
+    sizes = [tuple(data.inputs.shape[2:]) for data in (resized, original)]
+    if sizes[0] == sizes[1] or resized.ids != original.ids:
+        return None
+    try:
+        right = [SOFTMAX.is_correct(classifier.logits(data.inputs), data.targets) for data in (resized, original)]
+    except Exception:  # whatever a model raises on inputs of another shape
+        return None
+    if not better(right[0], right[1], 1):
+        return None
+    to, own = ("x".join(map(str, size)) for size in sizes)
+    words = f"images kept their own size of {own}: were they not resized to {to} in training?"
+    return Suspicion(words, _mean(right[0]), _mean(right[1]), len(original), size=sizes[1])
 
 
 def _asked(classifier: Classifier, data: Dataset) -> list[_Tried]:
