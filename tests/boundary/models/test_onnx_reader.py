@@ -144,15 +144,23 @@ def test_padding_and_transpositions_leave_plain_convolutions(tmp_path):
     assert "Pad" not in {step.operator for step in OnnxNetwork(path).steps}
 
 
-@pytest.mark.parametrize("name", ["qoperator-old-int8", "qdq-mobile-int8"])
-def test_no_certificate_is_given_where_rounding_decides(tmp_path, name):
-    """At a jump of quantisation the file and float64 bounds may take different sides."""
+@pytest.mark.parametrize("name", ["qoperator-old-int8", "qdq-old-uint8"])
+def test_a_quantised_graph_is_certified_where_no_sampled_point_breaks_it(tmp_path, name):
+    """At a jump the file and float64 bounds may take different sides, so that a bound covers both."""
     path = tmp_path / "m.onnx"
     GRAPHS[name](path)
-    x = torch.rand(3, 3, 12, 12, generator=torch.Generator().manual_seed(0))
+    x, epsilon = torch.rand(3, 3, 12, 12, generator=torch.Generator().manual_seed(0)), 1e-5
     data = Dataset(x, torch.zeros(3, dtype=torch.int64), tuple("abc"), tuple("abcde"))
     classifier = preview_classifier(Model(source="onnx", path=str(path)), data, None, "cpu")
     data = Dataset(x, classifier.predict(x), data.ids, data.class_names)
-    entry = VerificationEntry(library="windtunnel", algorithm="cascade", steps=("crown", "branch-and-bound"), timeout=5)
-    result = assess("v", entry, Budget(norm=Norm.LINF, epsilon=1e-5), subject_of(classifier, data))
-    assert int(Verdict.VERIFIED) not in result.data["verdicts"].tolist()
+    entry = VerificationEntry(library="windtunnel", algorithm="cascade", steps=("branch-and-bound",), timeout=5)
+    result = assess("v", entry, Budget(norm=Norm.LINF, epsilon=epsilon), subject_of(classifier, data))
+    certified = (result.data["verdicts"] == int(Verdict.VERIFIED)).nonzero().flatten()
+    assert len(certified)
+    points = x.repeat_interleave(100, 0)
+    points = (points + epsilon * torch.randn(points.shape, generator=torch.Generator().manual_seed(1)).sign()).clamp(
+        0, 1
+    )
+    for is_optimised in (False, True):
+        predictions = onnxruntime_logits(path, points, is_optimised).argmax(1).view(3, -1)
+        assert (predictions == data.targets[:, None])[certified].all()

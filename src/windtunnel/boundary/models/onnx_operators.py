@@ -154,8 +154,7 @@ def _jump(x: Tensor, *, operator: str) -> Tensor:
         "Ceil": torch.ceil,
         "Binarise": lambda z: torch.where(z >= 0, torch.ones_like(z), -torch.ones_like(z)),
     }
-    result = functions[operator](x)
-    return _straight_through(result, x) if x.requires_grad and not has_torch_function((x,)) else result
+    return _straight_through(functions[operator](x), x)
 
 
 @_row("Min", "Max", "Sum", "Mean")
@@ -544,8 +543,8 @@ def _reduce(
 
 
 def _straight_through(rounded: Tensor, x: Tensor) -> Tensor:
-    """Return `rounded`, exactly, with the gradient of `x`."""
-    return rounded.detach() + (x - x.detach())
+    """Return `rounded`, exactly, with the gradient of `x` for an attack; verifiers, which run under a mode, bound the jump."""
+    return rounded.detach() + (x - x.detach()) if x.requires_grad and not has_torch_function((x,)) else rounded
 
 
 def _along(value: Tensor, x: Tensor, axis: int) -> Tensor:

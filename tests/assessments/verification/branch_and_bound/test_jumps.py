@@ -1,12 +1,17 @@
 """Sign, comparisons and roundings are split into their values; within the error of float32 an input takes both of them."""
 
+import numpy as np
+import onnx
 import pytest
 import torch
 from exact import network
+from onnx import helper, numpy_helper
 from test_exactness import verdict
 from torch import nn
 
 from windtunnel.assessments.verification.branch_and_bound.network import Network, RoundingErrors
+from windtunnel.boundary.models.backends import OnnxModule
+from windtunnel.boundary.models.onnx_network import OnnxNetwork
 
 CPU = torch.device("cpu")
 
@@ -69,3 +74,53 @@ def test_what_cancels_counts_as_large():
     with RoundingErrors():
         rows = (torch.tensor([[1.0], [0.0], [0.0]]) + 1e4) - 1e4
     assert float(rows[1]) > 1e-3
+
+
+def quantised_graph(path, form, seed):
+    """Save 4 pixels in steps of 1/255, 6 hidden neurons in bytes, 3 logits, as one of the forms of onnxruntime's quantisation."""
+    generator = np.random.default_rng(seed)
+    constants = {
+        "pixel": np.float32(1 / 255), "zero": np.uint8(0), "step": np.float32(0.02), "middle": np.uint8(100),
+        "w": generator.integers(-60, 60, (4, 6)).astype(np.int8), "scale": np.float32(0.03), "none": np.int8(0),
+        "v": generator.normal(size=(6, 3)).astype(np.float32), "flat": np.array([-1, 4]),
+    }  # fmt: skip
+    hidden = {
+        "QDQ": (
+            ("DequantizeLinear", "q pixel zero", "a"), ("DequantizeLinear", "w scale none", "b"),
+            ("MatMul", "a b", "c"), ("QuantizeLinear", "c step middle", "r"),
+        ),
+        "QOperator": (("QLinearMatMul", "q pixel zero w scale none step middle", "r"),),
+    }  # fmt: skip
+    rows = (
+        ("Reshape", "x flat", "z"), ("QuantizeLinear", "z pixel zero", "q"), *hidden[form],
+        ("DequantizeLinear", "r step middle", "h"), ("Relu", "h", "p"), ("MatMul", "p v", "y"),
+    )  # fmt: skip
+    nodes = [helper.make_node(operator, inputs.split(), [output]) for operator, inputs, output in rows]
+    taken = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 1, 2, 2])
+    given = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", 3])
+    graph = helper.make_graph(
+        nodes, form, [taken], [given], [numpy_helper.from_array(np.asarray(v), name) for name, v in constants.items()]
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), str(path))
+
+
+@pytest.mark.parametrize("form", ["QDQ", "QOperator"])
+def test_a_quantised_graph_is_decided_as_onnxruntime_runs_every_step_of_its_input(form, tmp_path):
+    decided, path = [], tmp_path / "q.onnx"
+    for seed in (0, 1, 3):
+        quantised_graph(path, form, seed)
+        module, file, epsilon = OnnxNetwork(path).eval(), OnnxModule(path), (0.5 + 2 * (seed % 4)) / 255
+        inputs = torch.rand(50, 1, 2, 2, generator=torch.Generator().manual_seed(seed))
+        first, second = file(inputs).topk(2).values.T
+        x = inputs[(first - second).argmin() if seed % 2 else 0]
+        target = int(file(x[None]).argmax())
+        low, high = (x.double() - epsilon).clamp(0, 1).flatten(), (x.double() + epsilon).clamp(0, 1).flatten()
+        ends = zip((255 * low).round().int().tolist(), (255 * high).round().int().tolist(), strict=True)
+        points = torch.cartesian_prod(*(torch.arange(first, last + 1) for first, last in ends)) / 255.0
+        logits = file(points.double().maximum(low).minimum(high).float().view(-1, 1, 2, 2))
+        verified, point = verdict(module, x, target, epsilon)
+        assert verified in {bool((logits.argmax(1) == target).all()), None}, seed
+        assert point is None or int(file(point.view(1, 1, 2, 2).float()).argmax()) != target
+        decided.append(verified)
+    assert {True, False} <= set(decided)
+    assert decided.count(None) <= 1
