@@ -187,6 +187,7 @@ def test_an_empty_gate_passes_and_says_that_no_condition_is_set():
     assert sentence(result) == "passed: no condition is set"
     assert [case.result for case in cases_of_gate(result)] == ["skipped"]
     assert (gate_line(result).severity, "no condition is set" in gate_line(result).text.lower()) == ("none", True)
+    assert "passed" not in gate_line(result).text
     assert evaluated(Gate(), failures=("unsound",)).exit_code == 20
 
 

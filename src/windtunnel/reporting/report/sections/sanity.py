@@ -109,6 +109,7 @@ def gate_line(gate: GateResult | None) -> Highlight:
     if gate is None:
         return Highlight("warning", "Gate: not decided yet.")
     severity, sentence = _decision(gate)
+    verdict = () if severity == "none" else (f"{gate.decision}.",)
     named: dict[ConditionStatus | None, list[str]] = {}
     for row in gate.conditions:
         named.setdefault(row.status, []).append(row.name)
@@ -123,15 +124,15 @@ def gate_line(gate: GateResult | None) -> Highlight:
     ]
     if ConditionStatus.HOLDS in named and not {ConditionStatus.REFUSED, ConditionStatus.FAILS} & named.keys():
         parts.insert(0, f"{len(named[ConditionStatus.HOLDS])} conditions hold.")
-    return Highlight(severity, " ".join((f"Gate: {gate.decision}.", sentence, *parts)))
+    return Highlight(severity, " ".join(("Gate:", *verdict, sentence, *parts)))
 
 
 def _decision(gate: GateResult) -> tuple[Severity, str]:
     """Return the colour and the sentence of a decision; grey where no condition is set or none applies."""
     if gate.is_empty:
-        return "none", f"{NO_CONDITION.capitalize()}: the gate does not judge the model."
+        return "none", f"{NO_CONDITION}, so it does not judge the model."
     if all(row.status is ConditionStatus.NOT_APPLICABLE for row in gate.conditions):
-        return "none", "No condition applies: the gate does not judge the model."
+        return "none", "no condition applies, so it does not judge the model."
     if gate.decision is Decision.UNSOUND and not gate.hard_failures:
         return "invalid", "The run has no unbiased estimate of a metric that a condition uses."
     if (
