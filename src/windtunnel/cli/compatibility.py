@@ -28,13 +28,14 @@ from windtunnel.core.machine import usable_processors
 from windtunnel.core.statistics import binomial_rate
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.input_conventions.corrections import (
+    MEASURED,
     Suspicion,
     invisible_channels,
     own_size_suspicion,
     suspicion,
 )
 from windtunnel.evaluation.input_conventions.first_layer import twice_normalised
-from windtunnel.evaluation.input_conventions.look import MEASURED, chosen, picture, rows
+from windtunnel.evaluation.input_conventions.look import chosen, picture, rows
 from windtunnel.evaluation.sanity.check import Status
 from windtunnel.evaluation.sanity.run import affordable, before_any_assessment, queries_before_any_assessment
 from windtunnel.operations import estimate as estimation

@@ -119,6 +119,44 @@ def test_a_class_left_out_of_a_small_task_is_a_warning_and_of_a_large_one_a_note
     assert finding("A25", tmp_path / "c", data).status is Status.PASS
 
 
+def fitted_to_digits() -> nn.Module:
+    """A linear model fitted to 900 digits by ridge regression."""
+    train = digits(900, 200)
+    inputs = torch.cat([train.inputs.flatten(1), torch.ones(900, 1)], 1)
+    answers = nn.functional.one_hot(train.targets, 10).float()
+    weights = torch.linalg.solve(inputs.T @ inputs + 0.1 * torch.eye(65), inputs.T @ answers)
+    layer = nn.Linear(64, 10)
+    with torch.no_grad():
+        layer.weight.copy_(weights[:-1].T)
+        layer.bias.copy_(weights[-1])
+    return nn.Sequential(nn.Flatten(), layer)
+
+
+SWAPPED = torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 9, 8])
+AS_TRAINED = {
+    "two classes swapped": (lambda data: replace(data, targets=SWAPPED[data.targets]), "another order (8 is 9, 9 is 8"),
+    "labels from 1": (lambda data: replace(data, targets=(data.targets + 1) % 10), "labels"),
+    "black for white": (lambda data: replace(data, inputs=1 - data.inputs), "black and white changed places"),
+    "transposed": (lambda data: replace(data, inputs=data.inputs.transpose(2, 3)), "rows and columns changed places"),
+}
+
+
+@pytest.mark.parametrize("mistake", AS_TRAINED)
+def test_labels_and_inputs_of_another_convention_are_a_warning(tmp_path: Path, mistake: str) -> None:
+    change, words = AS_TRAINED[mistake]
+    subject = subject_with(fitted_to_digits(), change(digits(200)))
+    evidence = run_in(tmp_path, subject, params_of({"attacks": {}}))
+    said = run_check(registry()["A8"], evidence, evidence.params.sanity)
+    assert (said.status, said.severity) == (Status.WARN, Severity.WARN)
+    assert words in said.reason
+
+
+def test_digits_as_in_training_are_no_other_convention(tmp_path: Path) -> None:
+    subject = subject_with(fitted_to_digits(), digits(200))
+    evidence = run_in(tmp_path, subject, params_of({"attacks": {}}))
+    assert run_check(registry()["A8"], evidence, evidence.params.sanity).status is Status.PASS
+
+
 def test_a_class_answered_by_a_constant_is_named(tmp_path: Path) -> None:
     data = digits(100)
     logits = torch.randn(100, 10, generator=torch.Generator().manual_seed(0))

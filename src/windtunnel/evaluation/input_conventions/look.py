@@ -9,8 +9,9 @@ from torch import Tensor
 
 from windtunnel.assessments.figures.pictures import pixels_of
 from windtunnel.core.dataset import Dataset, select
+from windtunnel.evaluation.input_conventions.corrections import MEASURED
 
-SHOWN, MEASURED = 5, 50
+SHOWN = 5
 _SIDE, _TEXT, _GAP = 224, 76, 12  # pixels
 
 

@@ -91,7 +91,8 @@ def before_any_assessment(params: Params, subject: Subject) -> list[FindingRecor
             f"model: {subject.classifier.source} gives NaN for sample {first}; a model without finite outputs "
             f"cannot be assessed"
         )
-    check_ids = [*BEFORE_ANY_ASSESSMENT, *(["A8"] if params.model.source != "train" else [])]
+    is_trained, is_expected = params.model.source != "train", params.sanity.expected_clean_accuracy is not None
+    check_ids = [*BEFORE_ANY_ASSESSMENT, *(["A8"] if is_trained and is_expected else [])]
     no_result = AssessmentResult("clean", Semantics(IDENTITY, PerturbationDistribution("identity", 0)), {}, {})
     empty = Artifacts("clean", Path(), {}, metadata_of(no_result, subject))
     return run_checks(Evidence(subject, empty, params, ()), params.sanity, check_ids)
