@@ -136,6 +136,28 @@ def test_a_model_without_a_derivative_is_searched_without_it() -> None:
     assert int(searched(target_of(Cut(), ball), inputs).broken.sum()) >= 3
 
 
+class DeadAtTheEnds(nn.Module):
+    """A linear model that reads pixels near black and white as black and white: there it has no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = linear()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(((x - 0.05) / 0.9).clamp(0, 1))
+
+
+def test_the_first_search_leaves_a_dead_zone_at_the_ends_of_the_range() -> None:
+    ends = samples().round() * 0.96 + 0.02 * samples(seed=1)  # in the dead zone, every pixel of them
+    module, ball = DeadAtTheEnds(), Ball(Norm.LINF, 0.1)
+    result = searched(target_of(module, ball), ends)
+    moved = (ends - 0.5).sign() * -0.05  # as far as the dead zone takes
+    can_be = can_be_broken(module.layers, Ball(Norm.LINF, 0.02 / 0.9), ((ends + moved - 0.05) / 0.9).clamp(0, 1))
+    assert can_be.any()
+    by_gradient = torch.tensor([method == "gradient of the margin" for method in result.methods])
+    assert (by_gradient & can_be).sum() >= 0.9 * can_be.sum()
+
+
 def test_logits_that_are_not_finite_break_a_sample() -> None:
     class Overflowing(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

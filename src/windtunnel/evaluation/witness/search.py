@@ -34,6 +34,7 @@ SURROGATE_STEPS = 20
 INNER_LOOKS = 2  # points of an ascent through the inner network that the model itself is asked about
 NEIGHBOURS = 3  # samples of other classes that each sample is moved towards
 _MOMENTUM = 0.75
+_TINY = 1e-30  # of the gradient: a direction where the model has none
 _REPEATS = 9  # passes that confirm an example of a random model
 SHORT_STEPS = 5  # of the gradient search of samples on which no other method is tried
 SHORT_PASSES = 2 * SHORT_STEPS + 2  # of it, with the confirmation of an example
@@ -357,6 +358,8 @@ def ascend(
         slope = gradient.float().cpu()[alive].nan_to_num(0.0, 0.0, 0.0)
         scale = slope.flatten(1).abs().mean(1).clamp(min=1e-38).view(-1, *[1] * (slope.ndim - 1))
         velocity = _MOMENTUM * velocity + slope / scale
+        if step == 0 and ball.norm is Norm.LINF:  # inwards, out of a dead zone at an end of the range
+            velocity = velocity.where(velocity != 0, _TINY * ((ball.low + ball.high) / 2 - clean[rows]))
         corner = ball.maximise(velocity, clean[rows])
         points = corner if ball.norm is Norm.L0 else points + _step_length(step, steps) * (corner - points)
 
