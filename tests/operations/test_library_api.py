@@ -13,10 +13,12 @@ import torch
 
 import windtunnel as wt
 from windtunnel.boundary import door
+from windtunnel.boundary.callables import CallersFunctions
 from windtunnel.core.errors import UserError
 from windtunnel.core.sample_states import SampleState
 from windtunnel.core.subject import Subject
 from windtunnel.operations.api.result import in_arguments
+from windtunnel.operations.api.shorthand import budget_block, entry_of
 from windtunnel.operations.stages.run import run_stage
 
 BUDGET = "Linf 0.06"
@@ -38,6 +40,28 @@ def few(digits_subject: Subject) -> tuple[torch.nn.Module, torch.Tensor, torch.T
 def result(few) -> wt.Result:
     model, x, y = few
     return wt.assess(model, x, y, budget=BUDGET, **ENTRIES)
+
+
+@pytest.mark.parametrize(
+    ("family", "word", "budget", "algorithm"),
+    [
+        ("attacks", "pgd", "Linf 0.06", ("torchattacks", "PGD")),
+        ("attacks", "pgd", "L2 0.5", ("torchattacks", "PGDL2")),
+        ("attacks", "pgd", "L1 2", ("foolbox", "L1PGD")),
+        ("attacks", "fgsm", "L2 0.5", ("torchattacks", "FGSM")),
+        ("attacks", "gradient", "rotation 10", ("transformations", "gradient")),
+        ("verification", "crown", "L2 0.5", ("auto-LiRPA", "crown-l2")),
+        ("verification", "crown_l2", "L2 0.5", ("auto-LiRPA", "crown-l2")),
+        ("verification", "branch-and-bound", "rotation 10", ("transformations", "branch-and-bound")),
+        ("verification", "branch and bound", "Linf 0.06", ("windtunnel", "branch-and-bound")),
+        ("verification", "marabou", "Linf 0.06", ("Marabou", "linf-box")),
+    ],
+)
+def test_a_word_names_the_algorithm_that_works_in_the_budget(family, word, budget, algorithm):
+    """FGSM has no form under L2: it is kept, and refused with what it works under."""
+    with CallersFunctions() as functions:
+        entry = entry_of(family, word, budget_block(budget), functions)[1]
+    assert (entry["library"], entry["algorithm"]) == algorithm
 
 
 @pytest.mark.slow

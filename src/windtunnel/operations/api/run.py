@@ -22,7 +22,7 @@ from windtunnel.core.subject import subject_of
 from windtunnel.evaluation.validate import validate
 from windtunnel.operations.api.pipeline import GIVEN, assess_subject
 from windtunnel.operations.api.result import EntryResult, Result
-from windtunnel.operations.api.shorthand import Given, budget_block, entries_of, entry_of, epsilon_of
+from windtunnel.operations.api.shorthand import Given, budget_block, entries_of, entry_of
 from windtunnel.records.artifacts import read_artifacts
 from windtunnel.records.layout import Layout
 from windtunnel.runtime.supervised import ending_in_fork
@@ -150,7 +150,7 @@ def _one(
 ) -> EntryResult:
     block = budget_block(budget)
     with CallersFunctions() as functions:
-        name, entry = entry_of(family, algorithm, epsilon_of(block), functions, more)
+        name, entry = entry_of(family, algorithm, block, functions, more)
         result = _assess(model, x, y, block, {family: {name: entry}}, None, is_alone=True)[name]
     if result.metadata.failure:
         raise UserError(f"{family}.{name}: {result.metadata.failure.reason}")
@@ -178,9 +178,7 @@ def _assess(
     loaded = model_of(model)
     assessed, split = _raw(x, y, "x"), _split(train)
     with CallersFunctions() as functions:
-        entries = {
-            family: entries_of(family, items, epsilon_of(budget), functions) for family, items in shorthand.items()
-        }
+        entries = {family: entries_of(family, items, budget, functions) for family, items in shorthand.items()}
         names = _class_names(loaded, assessed, class_names)
         profile = plain_value(sanity, "sanity") if isinstance(sanity, Mapping) else {"profile": sanity or "stored"}
         raw = {

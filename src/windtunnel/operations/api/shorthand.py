@@ -14,6 +14,7 @@ from windtunnel.boundary.arrays import plain_value
 from windtunnel.boundary.callables import CallersFunctions, name_of
 from windtunnel.core.contracts import Algorithm
 from windtunnel.core.errors import UserError, shown, unknown_word
+from windtunnel.core.transformations import KINDS
 from windtunnel.params.entry import parse_number
 from windtunnel.registry.plugins import families, libraries
 
@@ -25,14 +26,14 @@ Given: TypeAlias = "str | Callable[..., object] | Mapping[str, object] | Iterabl
 
 
 def budget_block(budget: object) -> dict[str, object]:
-    """Return `budget` of params.yaml from "Linf 8/255" or a block of its keys. Raises UserError for anything else."""
+    """Return `budget` of params.yaml from "Linf 8/255", "rotation 10" or its keys. Raises UserError for anything else."""
     if isinstance(budget, Mapping):
         block = plain_value(budget, "budget")
         assert isinstance(block, dict)
         return block
     parts = budget.split() if isinstance(budget, str) else []
     if len(parts) == 2:
-        return {"norm": parts[0], "epsilon": parts[1]}
+        return {parts[0]: parts[1]} if parts[0] in KINDS else {"norm": parts[0], "epsilon": parts[1]}
     example = '"Linf 8/255" or "L2 0.5"'
     pair = budget if isinstance(budget, tuple | list) and len(budget) == 2 else ("Linf", budget)
     with suppress(ValueError, TypeError):
@@ -50,7 +51,9 @@ def epsilon_of(block: Mapping[str, object]) -> float | None:
         return None
 
 
-def entries_of(family: str, requested: Given, epsilon: float | None, functions: CallersFunctions) -> dict[str, object]:
+def entries_of(
+    family: str, requested: Given, budget: Mapping[str, object], functions: CallersFunctions
+) -> dict[str, object]:
     """Return the map of a family in params.yaml. Raises UserError, with the nearest match, for an unknown algorithm.
 
     An attack of torchattacks that is given by its name alone takes 40 steps of epsilon / 16 (2.5 epsilon in all, as Madry et al.
@@ -69,13 +72,13 @@ def entries_of(family: str, requested: Given, epsilon: float | None, functions: 
             elif isinstance(item, Mapping):
                 entries[name] = plain_value(item, f"{family}.{name}")
             else:
-                entries[name] = entry_of(family, item, epsilon, functions, name=name)[1]
+                entries[name] = entry_of(family, item, budget, functions, name=name)[1]
         return entries
     several = [requested] if isinstance(requested, str | bytes) or callable(requested) else requested
     if not isinstance(several, Iterable):
         raise UserError(f"{family}: {shown(requested)} is neither an algorithm's name nor entries by name")
     for item in islice(several, _MOST):
-        name, entry = entry_of(family, item, epsilon, functions)
+        name, entry = entry_of(family, item, budget, functions)
         if name in entries:
             raise UserError(
                 f"{family}: {name} is there twice; give each a name of its own: {{'first': ..., 'second': ...}}"
@@ -87,7 +90,7 @@ def entries_of(family: str, requested: Given, epsilon: float | None, functions: 
 def entry_of(
     family: str,
     item: object,
-    epsilon: float | None,
+    budget: Mapping[str, object],
     functions: CallersFunctions,
     written: Mapping[str, object] | None = None,
     name: str | None = None,
@@ -97,7 +100,7 @@ def entry_of(
     Args:
         family: its key in params.yaml.
         item: an algorithm's name in any case, or a function that attacks.
-        epsilon: of the budget, for the default step size.
+        budget: its norm chooses among attacks of one name, PGDL2 for "pgd" under L2; its epsilon is for the default step size.
         functions: where a function without a module of its own is kept.
         written: further keys of the entry, which a default never contradicts.
         name: of the entry; the item's own where it is None.
@@ -105,7 +108,7 @@ def entry_of(
     where = f"{family}.{name}" if name else family
     written = written or {}
     if family == "attacks" and "loss" in written and isinstance(item, str):
-        written = _with_loss(_algorithm(family, item), written, functions)
+        written = _with_loss(_algorithm(family, item, budget=budget), written, functions)
     extra = plain_value(written, where)
     assert isinstance(extra, dict)
     if callable(item) and "function" in libraries(family) and not isinstance(item, type):
@@ -114,11 +117,12 @@ def entry_of(
     if not isinstance(item, str):
         what = "an algorithm's name or a function" if "function" in libraries(family) else "an algorithm's name"
         raise UserError(f"{where}: {shown(item)} is not {what}")
-    algorithm = _algorithm(family, item)
+    algorithm = _algorithm(family, item, budget=budget)
     _check_keys(family, algorithm, extra)
     entry: dict[str, object] = {"library": algorithm.library, "algorithm": algorithm.name}
-    if family == "attacks" and epsilon and (budget := _default_search(algorithm, epsilon, extra.get("params"))):
-        entry["budget"] = budget
+    epsilon = epsilon_of(budget)
+    if family == "attacks" and epsilon and (search := _default_search(algorithm, epsilon, extra.get("params"))):
+        entry["budget"] = search
     return name or _plain(item), {**entry, **extra}
 
 
@@ -165,19 +169,34 @@ def _check_keys(family: str, algorithm: Algorithm, extra: Mapping[str, object]) 
             )
 
 
-def _algorithm(family: str, word: str, library: str = "") -> Algorithm:
+def _algorithm(family: str, word: str, library: str = "", budget: Mapping[str, object] | None = None) -> Algorithm:
     """Return the algorithm of this name, however its letters are cased, of several libraries' the first in their order.
 
-    Or the one algorithm of a library of this name, as of Marabou. `library`: of which alone; empty for any.
+    Or the one algorithm of a library of this name, as of Marabou. `library`: of which alone; empty for any. `budget`: one that
+    works in it comes first, and may have the norm in its name: PGDL2 for "pgd", crown-l2 for "crown".
     """
     available = [row for row in algorithms(family) if library in ("", row.library)]
-    for row in available:
-        if _plain(row.name) == _plain(word):
-            return row
-    of_library = [row for row in available if _plain(row.library) == _plain(word)]
+    norm, plain = str((budget or {}).get("norm", "")), _compact(word)
+    names = {plain, plain + norm.lower(), norm.lower() + plain}
+    if first := next((row for row in available if _compact(row.name) == plain), None):
+        named = (row for row in available if _compact(row.name) in names and _works_in(family, row, budget or {}))
+        return min(named, key=lambda row: (_compact(row.name) != plain, row.library != first.library), default=first)
+    of_library = [row for row in available if _compact(row.library) == plain]
     if len(of_library) == 1:
         return of_library[0]
     raise UserError(unknown_word(family, word, [row.name for row in available], what=f"an algorithm of {family}"))
+
+
+def _works_in(family: str, row: Algorithm, budget: Mapping[str, object]) -> bool:
+    """Return True if an algorithm works in the norm of a budget, or in transformations where it is one."""
+    if budget.keys() & KINDS.keys():
+        return row.library == "transformations"
+    norms: Iterable[object] = ROWS[row.key].allowed_norms if family == "attacks" else (row.norm,)
+    return budget.get("norm") in norms
+
+
+def _compact(word: str) -> str:
+    return _plain(word).replace("-", "")
 
 
 def _plain(word: str) -> str:
