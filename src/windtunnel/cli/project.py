@@ -116,7 +116,7 @@ def _choose(
         click.echo(f"MLflow: mlflow.db is here; the assessment keeps a store of its own unless --store {inputs.store}")
         if not yes and click.confirm("Log to it?", default=False):
             store = inputs.store
-    size = (chosen.side, chosen.side) if chosen and chosen.side else inputs.resize
+    size = (chosen and chosen.side) or inputs.resize
     by_library = chosen is not None and chosen.of_library  # which resizes itself
     resized = samples is not None and samples.source == "folder" and samples.side != size and not by_library
     if chosen and fitting:

@@ -60,13 +60,25 @@ def test_a_torch_export_program_is_told_by_its_content(tmp_path, found):
     assert [one.source for one in found().weights] == ["export"]
 
 
-def test_an_onnx_graph_says_the_shape_of_its_inputs(tmp_path, found):
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 1, 28, 28])
+@pytest.mark.parametrize(
+    ("shape", "channels", "side"),
+    [
+        (["N", 1, 28, 28], 1, (28, 28)),
+        (["N", 48, 40, 3], 3, (48, 40)),
+        (["N", 3, 3, 3], 3, (3, 3)),
+        (["N", 3, "H", "W"], 3, None),
+        (["N", "H", "W", 3], 3, None),
+        (["N", 16, 8, 8], None, (8, 8)),
+        (["N", 784], None, None),
+    ],
+)
+def test_an_onnx_graph_says_the_shape_of_its_inputs(tmp_path, found, shape, channels, side):
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 10])
     graph = helper.make_graph([helper.make_node("Flatten", ["x"], ["y"])], "g", [x], [y])
     onnx.save(helper.make_model(graph), str(tmp_path / "net.onnx"))
     (one,) = found().weights
-    assert (one.source, one.channels, one.side, one.classes) == ("onnx", 1, 28, 10)
+    assert (one.source, one.channels, one.side, one.classes) == ("onnx", channels, side, 10)
 
 
 def test_an_image_classifier_of_hugging_face_is_a_folder(tmp_path, found):

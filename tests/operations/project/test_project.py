@@ -29,7 +29,7 @@ from windtunnel.runtime.placement import LOCAL_FILE
 
 ROOT = Path(__file__).parents[3]
 STATE = Weights(Path("net.pt"), "state_dict", size=1000, channels=1, classes=10)
-GRAPH = Weights(Path("net.onnx"), "onnx", size=10**8, channels=3, side=224)
+GRAPH = Weights(Path("net.onnx"), "onnx", size=10**8, channels=3, side=(224, 224))
 DIGITS = SampleFiles(Path("data/test"), "folder", "", Path("data/train"), None, 10, (28, 28), 1)
 PHOTOS = SampleFiles(Path("/photos"), "folder", classes=1000, channels=3)
 IDX = SampleFiles(Path("t10k"), "idx", "", Path("train"), (Path("labels"), Path("train-labels")), channels=1)

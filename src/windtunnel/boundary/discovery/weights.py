@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,8 +26,8 @@ class Weights:
     """One candidate. source: as `model.source`. made_by: the DVC stage that makes it; empty for none.
 
     path: a file, or for huggingface a folder; where a library brings the weights too, what it calls them.
-    parts: the names of the module's children, for a state dict. channels, side: of its inputs; classes: of its outputs; None
-    where that is not known. size: how many numbers it has.
+    parts: the names of the module's children, for a state dict. channels, side: of its inputs, side is (height, width); classes:
+    of its outputs; None where that is not known. size: how many numbers it has.
     """
 
     path: Path
@@ -36,7 +36,7 @@ class Weights:
     parts: frozenset[str] = frozenset()
     channels: int | None = None
     classes: int | None = None
-    side: int | None = None
+    side: tuple[int, int] | None = None
     size: int = 0
     is_folder: bool = False
     # of the library's architecture that a file of weights fits; empty elsewhere
@@ -123,8 +123,16 @@ def _graph(file: Path, path: Path, made_by: str) -> Weights | None:
     )
     size = sum(math.prod(tensor.dims) for tensor in graph.initializer)
     classes = out[-1] if out else 0
-    channels, side = shape[1:3] if len(shape) == 4 else (0, 0)
-    return Weights(path, "onnx", made_by, frozenset(), channels or None, classes or None, side or None, size)
+    channels, *side = _channels_first(shape) if len(shape) == 4 else (0, 0, 0)
+    known_side = (side[0], side[1]) if all(side) else None
+    known_channels = channels if channels in {1, 3} else None
+    return Weights(path, "onnx", made_by, frozenset(), known_channels, classes or None, known_side, size)
+
+
+def _channels_first(shape: Sequence[int]) -> Sequence[int]:
+    """Return (C, H, W) of an input shape (n, C, H, W) or (n, H, W, C), which a graph of Keras or TensorFlow has."""
+    is_last = shape[3] in {1, 3} and shape[1] not in {1, 3}
+    return (shape[3], *shape[1:3]) if is_last else shape[1:]
 
 
 def _tensors(file: Path, path: Path, made_by: str) -> Weights | None:

@@ -374,7 +374,8 @@ def _explained(classifier: Classifier, x: Tensor, norm: Norm, method: str, error
     reason = " ".join(str(error).split(". Please help")[0].split())[:160] or type(error).__name__
     return (
         f"auto-LiRPA {method} has {what} ({reason}); use ReLU, tanh or sigmoid, convolutions, linear layers, batch "
-        f"normalisation and pooling without overlap there, or windtunnel's smoothing, which needs forward passes alone"
+        f"normalisation and pooling without overlap there, windtunnel's branch-and-bound, which bounds more operators, or its smoothing, "
+        f"which needs forward passes alone"
     )
 
 
