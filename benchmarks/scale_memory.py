@@ -6,8 +6,8 @@
 
 MNIST-sized samples (the real ones where ../shared is, each repetition with noise of its own): `--time` through clean, FGSM, PGD-10 and
 CROWN-IBP, `--memory` through sanity, summary, report, track besides; `--images`: 3x224x224 through FGSM, three corruptions. A line per
-stage: seconds, the load before it, and the most memory that was its own (anonymous and shared; mapped files, which the system
-drops and reads again as it likes, are not counted).
+stage: seconds, the load before it, and the most memory that was its own and its workers' (anonymous and shared, what processes share
+counted once; mapped files, which the system drops and reads again as it likes, are not counted).
 Wanted: at most 1 GiB at every size, at most 4 GiB for the large images, and ten times the samples in ten times the time, within 10 %.
 A stage costs seconds that no sample has a share in (what it imports): the second ratio leaves them out, being of what each further
 sample costs between one size and the next. Growth is that of the processor's time, which others on the machine hardly touch.
@@ -17,6 +17,7 @@ Another version of the code needs another folder, or none of the old one.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -28,11 +29,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from windtunnel.boundary.data.sources import read_idx
 
 SHARED = Path(os.environ.get("WINDTUNNEL_SHARED", "../shared"))
-POLL = 0.01  # seconds between looks at a process
+POLL = 0.02  # seconds between looks at a process and those below it
 NOTE_EVERY = 5.0  # seconds after which what is known of a stage at work is kept
 TIMED = ("prepare", "train", "clean", "attack fgsm", "attack pgd", "verify crown_ibp")
 WHOLE = (*TIMED, "sanity", "summary", "report", "gate", "track")
@@ -200,9 +202,10 @@ def _measured(place: Path, stage: str, before: Measured | None) -> Measured:
             stderr=log,
             env=environment,
         )
+        watched = psutil.Process(process.pid)
         try:
             while process.poll() is None:
-                most = max(most, sum(_own(Path(f"/proc/{process.pid}/status"))))
+                most = max(most, _own_of_all(watched))
                 time.sleep(POLL)
                 if (now := time.perf_counter()) - noted > NOTE_EVERY:
                     noted = now
@@ -222,14 +225,22 @@ def _children_used() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _own(status: Path) -> Iterator[int]:
-    """Bytes of memory that are in no file."""
+def _own_of_all(root: psutil.Process) -> int:
+    """Bytes of memory that are in no file, of a process and all below it; what they share is counted once."""
+    processes = [root]
+    with contextlib.suppress(psutil.Error):
+        processes += root.children(recursive=True)
+    return sum(sum(_own(Path(f"/proc/{process.pid}/smaps_rollup"))) for process in processes)
+
+
+def _own(rollup: Path) -> Iterator[int]:
+    """Bytes of memory of a process that are in no file; its share of what several processes hold."""
     try:
-        lines = status.read_text().splitlines()
+        lines = rollup.read_text().splitlines()
     except (OSError, ProcessLookupError):
         return
     for line in lines:
-        if line.startswith(("RssAnon", "RssShmem")):
+        if line.startswith(("Pss_Anon", "Pss_Shmem")):
             yield int(line.split()[1]) * 1024
 
 
