@@ -237,6 +237,26 @@ def test_numbers_that_no_run_can_use_are_refused(change, words):
 
 
 @pytest.mark.parametrize(
+    ("member", "words"),
+    [
+        (
+            {"algorithm": "PGD", "params": {"steps": 20}},
+            "is no name with its parameters; write {PGD: {steps: 20}}, or PGD alone",
+        ),
+        ({"PGD": None}, "write {PGD: {steps: 20}}"),
+        ({"PGD": {"steps": {"a": 1}}}, "{'a': 1} is no number, text, true or false"),
+        (["PGD"], "['PGD'] is no number, text, true or false"),
+    ],
+)
+def test_a_member_of_a_list_written_otherwise_is_one_clear_line(member, words):
+    entry = {"library": "torchattacks", "algorithm": "MultiAttack", "params": {"attacks": ["FGSM", member]}}
+    line = refusal(attacks={"many": entry})
+    assert line.startswith("params: attacks.many.params.attacks.1: ")
+    assert words in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
     ("samples", "words"),
     [
         (

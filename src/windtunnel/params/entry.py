@@ -29,10 +29,27 @@ from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.errors import nearest, shown
 from windtunnel.core.transformations import KINDS, ZEROS, Transformation, transformation_of
 
+Scalar = bool | int | float | str | None
+
+
+def _named_parameters(value: object) -> object:
+    """Refuse in one line what is neither a value nor names with parameters of their own."""
+    parameters = [*value.values()] if isinstance(value, Mapping) else [value]
+    if isinstance(value, Mapping) and not all(isinstance(of_name, Mapping) for of_name in parameters):
+        name = value.get("algorithm", next(iter(value)))
+        raise ValueError(
+            f"{shown(value)} is no name with its parameters; write {{{name}: {{steps: 20}}}}, or {name} alone"
+        )
+    scalars = [v for of_name in parameters for v in (of_name.values() if isinstance(of_name, Mapping) else [of_name])]
+    if bad := [v for v in scalars if not isinstance(v, Scalar)]:
+        raise ValueError(f"{shown(bad[0])} is no number, text, true or false")
+    return value
+
+
 # A free value inside `params:` or a visualiser's options; numbers may be written as text (8/255). A list may hold names with
 # parameters of their own: [FGSM, {PGD: {steps: 20}}].
-Scalar = bool | int | float | str | None
-Value = Scalar | list[Scalar | dict[str, dict[str, Scalar]]] | dict[str, Scalar]
+Named = Annotated[dict[str, dict[str, Scalar]], BeforeValidator(_named_parameters)]
+Value = Scalar | list[Scalar | Named] | dict[str, Scalar]
 MAX_INTEGER = 2**63 - 1
 MAX_COUNT = 10**9  # of whatever a run repeats or holds: more would never end
 _NO_COUNTS = {"seed", "total_queries"}  # keys of integers up to MAX_INTEGER

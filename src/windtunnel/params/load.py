@@ -172,8 +172,11 @@ def _unfit_images(
         yield f"{where}: {suite_name} keeps the images of {stored} samples; add storage: {{inputs: all}} to it"
 
 
-def _mistakes(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
-    """Yield the errors without those of union branches that the user did not mean: one line per mistake."""
+def _mistakes(errors: list[ErrorDetails], start: int = 0) -> Iterator[ErrorDetails]:
+    """Yield the errors without those of union branches that the user did not mean: one line per mistake.
+
+    start: unions at places before it in the location are decided.
+    """
     by_place: dict[tuple[int | str, ...], dict[int | str, list[ErrorDetails]]] = {}
     of_named_budgets = {(e["loc"][2:], e["msg"]) for e in errors if e["loc"][:1] == ("budgets",)}
     for details in errors:
@@ -183,17 +186,18 @@ def _mistakes(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
         below = [e for e in errors if len(e["loc"]) > len(location) and e["loc"][: len(location)] == location]
         if details["type"] == "too_short" and below:
             continue  # pydantic counts what is left once the wrong items are gone
-        at = next((i for i, part in enumerate(location) if _is_union_tag(part)), len(location))
+        at = next((i for i, part in enumerate(location) if i >= start and _is_union_tag(part)), len(location))
         branches = by_place.setdefault(location[:at], {})
         branches.setdefault(location[at] if at < len(location) else "", []).append(details)
-    for branches in by_place.values():
+    for place, branches in by_place.items():
         # What is of another type than a branch wants was not meant for it.
-        meant = [
-            inside
+        meant = {
+            tag: inside
             for tag, inside in branches.items()
             if not tag or inside[0]["loc"][-1] != tag or not inside[0]["type"].endswith("_type")
-        ]
-        yield from (meant or [*branches.values()])[0]
+        } or branches
+        tag, inside = next(iter(meant.items()))
+        yield from _mistakes(inside, len(place) + 1) if tag else inside
 
 
 def _line(details: ErrorDetails, where: str) -> str:
