@@ -81,6 +81,23 @@ def test_an_onnx_graph_says_the_shape_of_its_inputs(tmp_path, found, shape, chan
     assert (one.source, one.channels, one.side, one.classes) == ("onnx", channels, side, 10)
 
 
+@pytest.mark.parametrize(
+    ("operators", "activation"),
+    [
+        (["Sigmoid", "Squeeze", "Unsqueeze"], "Sigmoid"),
+        (["Flatten", "Softmax", "Identity"], "Softmax"),
+        (["Identity"], ""),
+    ],
+)
+def test_an_onnx_graph_says_what_makes_its_outputs(tmp_path, found, operators, activation):
+    names = [f"v{i}" for i in range(len(operators) + 1)]
+    nodes = [helper.make_node(op, [names[i]], [names[i + 1]]) for i, op in enumerate(operators)]
+    ends = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 10]) for name in (names[0], names[-1]))
+    graph = helper.make_graph(nodes, "g", *([value] for value in ends))
+    onnx.save(helper.make_model(graph), str(tmp_path / "net.onnx"))
+    assert found().weights[0].activation == activation
+
+
 def test_an_image_classifier_of_hugging_face_is_a_folder(tmp_path, found):
     for name, kind in (("vit", "ViTForImageClassification"), ("bert", "BertForMaskedLM")):
         (tmp_path / name).mkdir()
@@ -135,9 +152,11 @@ def test_small_images_of_idx_and_npz_are_resized_for_corruptions(tmp_path, found
         file.write(struct.pack(">4I", 0x803, 1, 28, 28) + bytes(28 * 28))
     np.savez(tmp_path / "colour.npz", x=np.zeros((2, 3, 30, 40), np.float32))
     np.savez(tmp_path / "large.npz", x=np.zeros((2, 3, 64, 64), np.float32))
+    np.savez(tmp_path / "grey.npz", x=np.zeros((2, 8, 9), np.float32))
     by_name = {one.path.name: one for one in found().data}
     known = {name: (one.side, one.channels) for name, one in by_name.items()}
-    assert known == {name: ((28, 28), 1), "colour.npz": ((30, 40), 3), "large.npz": ((64, 64), 3)}
+    of_npz = {"colour.npz": ((30, 40), 3), "large.npz": ((64, 64), 3), "grey.npz": ((8, 9), 1)}
+    assert known == {name: ((28, 28), 1), **of_npz}
     for one in by_name.values():
         text = params_text(Choice(None, one, "", "e"), Path())
         assert ("upsample: 32" in text) == (one.path.name != "large.npz")

@@ -119,6 +119,24 @@ def test_an_onnx_graph_gets_attacks_with_gradients():
     assert "HopSkipJump" not in text
 
 
+@pytest.mark.parametrize(
+    ("classes", "activation", "head"),
+    [
+        (1, "Sigmoid", {"kind": "binary", "output": "probability"}),
+        (1, "Gemm", {"kind": "binary"}),
+        (10, "Softmax", {"output": "probability"}),
+        (10, "Sigmoid", None),
+        (10, "Gemm", None),
+    ],
+)
+def test_an_onnx_graph_of_probabilities_or_one_output_gets_its_head(classes, activation, head):
+    choice = Choice(
+        replace(GRAPH, classes=classes, activation=activation), replace(PHOTOS, classes=max(classes, 2)), "", ""
+    )
+    assert plain(params_text(choice, Path("..")))["model"].get("head") == head
+    assert not any("outputs" in line for line in notes(choice))
+
+
 def test_a_model_of_a_library_brings_its_transforms():
     choice = Choice(Weights(Path("models/vit"), "huggingface", is_folder=True), PHOTOS, "", "mine")
     text = params_text(choice, Path(".."))

@@ -115,9 +115,10 @@ def _train_beside(path: Path, files: Iterable[Path]) -> Path | None:
 
 def _array(root: Path, path: Path, makers: Mapping[Path, str]) -> SampleFiles:
     shape = _shape_of_x(root / path)
-    if len(shape) != 4:  # unknown, or no images
+    if len(shape) not in {3, 4}:  # unknown, or no images
         return SampleFiles(path, "npz", maker(path, makers))
-    return SampleFiles(path, "npz", maker(path, makers), side=(shape[2], shape[3]), channels=shape[1])
+    channels = shape[1] if len(shape) == 4 else 1
+    return SampleFiles(path, "npz", maker(path, makers), side=(shape[-2], shape[-1]), channels=channels)
 
 
 def _shape_of_x(path: Path) -> tuple[int, ...]:

@@ -15,10 +15,14 @@ from windtunnel.boundary.files import check_file
 from windtunnel.boundary.text import read_json_map
 
 if TYPE_CHECKING:
+    import onnx
     from torch import Tensor
 
 LIBRARIES = ("torchvision", "timm", "huggingface")
 _FIRST_LOOK = 12  # so many files are opened at most; more are checkpoints of one training
+
+
+_LEAVE_VALUES = {"Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,8 @@ class Weights:
 
     path: a file, or for huggingface a folder; where a library brings the weights too, what it calls them.
     parts: the names of the module's children, for a state dict. channels, side: of its inputs, side is (height, width); classes:
-    of its outputs; None where that is not known. size: how many numbers it has.
+    of its outputs; None where that is not known. size: how many numbers it has. activation: the operator of an ONNX graph that
+    makes its outputs; empty where that is not known.
     """
 
     path: Path
@@ -38,6 +43,7 @@ class Weights:
     classes: int | None = None
     side: tuple[int, int] | None = None
     size: int = 0
+    activation: str = ""
     is_folder: bool = False
     # of the library's architecture that a file of weights fits; empty elsewhere
     name: str = ""
@@ -126,7 +132,19 @@ def _graph(file: Path, path: Path, made_by: str) -> Weights | None:
     channels, *side = _channels_first(shape) if len(shape) == 4 else (0, 0, 0)
     known_side = (side[0], side[1]) if all(side) else None
     known_channels = channels if channels in {1, 3} else None
-    return Weights(path, "onnx", made_by, frozenset(), known_channels, classes or None, known_side, size)
+    activation = _activation(graph)
+    return Weights(path, "onnx", made_by, frozenset(), known_channels, classes or None, known_side, size, activation)
+
+
+def _activation(graph: onnx.GraphProto) -> str:
+    """Return the operator that makes the first output, behind those that leave its values as they are; empty for none."""
+    made_by = {name: node for node in graph.node for name in node.output}
+    node = made_by.get(graph.output[0].name) if graph.output else None
+    for _ in range(len(graph.node)):
+        if node is None or node.op_type not in _LEAVE_VALUES:
+            break
+        node = made_by.get(node.input[0])
+    return str(node.op_type) if node is not None else ""
 
 
 def _channels_first(shape: Sequence[int]) -> Sequence[int]:

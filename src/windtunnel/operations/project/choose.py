@@ -156,7 +156,7 @@ def notes(choice: Choice) -> list[str]:
         lines.append("data: no folder of images by class, idx file or .npz with `x` was found; name it under `data`")
     elif data.source == "folder" and data.side is None and choice.resize is None and not (model and model.of_library):
         lines.append("data.resize: the images differ in size, or are not there yet; say which size the model takes")
-    if model and data and model.classes and data.classes and model.classes != data.classes:
+    if model and data and model.classes and data.classes and max(model.classes, 2) != data.classes:
         lines.append(
             f"data.class_names: the model has {model.classes} outputs, {data.path} {data.classes} classes; list all of the model's"
         )
@@ -198,6 +198,10 @@ def _model(choice: Choice, up: Path) -> dict[str, object]:
     block["path"] = _below(up, model.path)
     if model.source == "state_dict":
         block["factory"] = choice.factory or f"{TO_NAME}:{TO_NAME}"
+    is_probability = model.activation == ("Sigmoid" if model.classes == 1 else "Softmax")
+    head = {"kind": "binary"} if model.classes == 1 else {}
+    if head := head | ({"output": "probability"} if is_probability else {}):
+        block["head"] = head
     return block
 
 
