@@ -95,6 +95,25 @@ def test_model_that_lies_is_caught(liar: str, few: Subject, tmp_path: Path) -> N
     assert not found & quiet, found & quiet
 
 
+class Steps(nn.Module):
+    """Probabilities in steps of 1/256, as TFLite's quantised softmax gives them."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.module(x).softmax(1) * 256).round() / 256
+
+
+def test_probabilities_of_a_quantised_softmax_are_caught(few: Subject, tmp_path: Path) -> None:
+    subject = subject_with(few, Steps(few.classifier.module))
+    assert (subject.clean_logits.sum(1) != 1).any()
+    evidence = assessed(subject, validate({**SHORT, "attacks": {}, "sweeps": {}}), tmp_path)
+    (finding,) = run_checks(evidence, evidence.params.sanity, ["A4"])
+    assert finding.status is Status.WARN
+
+
 def test_normalisation_outside_the_model_is_caught(few: Subject, tmp_path: Path) -> None:
     assert "A5" in flagged(findings_of(normalised_inputs(few), tmp_path))
 

@@ -137,6 +137,12 @@ def test_an_onnx_graph_of_probabilities_or_one_output_gets_its_head(classes, act
     assert not any("outputs" in line for line in notes(choice))
 
 
+def test_a_file_without_gradients_gets_no_bounds():
+    for source, verified in (("onnx", True), ("tflite", False), ("function", False)):
+        weights = Weights(Path("net"), source, size=1000)
+        assert bool(plain(params_text(Choice(weights, PHOTOS, "", ""), Path("..")))["verification"]) is verified
+
+
 def test_a_model_of_a_library_brings_its_transforms():
     choice = Choice(Weights(Path("models/vit"), "huggingface", is_folder=True), PHOTOS, "", "mine")
     text = params_text(choice, Path(".."))

@@ -124,15 +124,17 @@ def params_text(choice: Choice, up: Path) -> str:
     model, data = choice.model, choice.data
     grey = data is not None and data.channels == 1 and (data.side is None or max(data.side) <= _DIGITS)
     side = choice.resize or (data.side if data else None)
+    gradients = model is None or model.source not in {"function", "tflite"}
+    bounds = gradients and model is not None and 0 < model.size <= _SMALL
     return template("params.yaml").render(
         data=[(key, yaml_scalar(value)) for key, value in _data(choice, up).items()],
         model=[(key, yaml_scalar(value)) for key, value in _model(choice, up).items()],
-        gradients=model is None or model.source not in {"function", "tflite"},
+        gradients=gradients,
         n=200,
         epsilon="0.1" if grey else "8/255",
         epsilons=(_EPSILONS_OF_GREY if grey else _EPSILONS).split(),
         torchattacks=library_of("torchattacks", "attacks").is_installed,
-        bounds=model is not None and 0 < model.size <= _SMALL and library_of("auto-LiRPA", "verification").is_installed,
+        bounds=bounds and library_of("auto-LiRPA", "verification").is_installed,
         upsample=side is not None and min(side) < _SMALLEST,
         title=yaml_scalar(f"Robustness of {choice.experiment}"),
         tracking=yaml_flow({"experiment": choice.experiment, **({"uri": choice.store} if choice.store else {})}),
