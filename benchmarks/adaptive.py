@@ -1,8 +1,8 @@
 """Measure the adaptive attack on the models of the gallery, beside `standard` and an attack written by hand for each of them.
 
-    python benchmarks/adaptive.py [--n 30] [--only WORD] [--honest] [--unseen | --published] [--alone]
+    python benchmarks/adaptive.py [--n 30] [--only WORD] [--honest] [--unseen | --published | --defences] [--alone]
 
-Each row is a model (of gallery/unseen.py, of gallery/published.py): the accuracy in percent that standard, adaptive (--alone:
+Each row is a model (of gallery/unseen.py, published.py or defences.py): the accuracy in percent that standard, adaptive (--alone:
 without standard) and the attack by hand leave, the mean over 15 fresh copies with draws of their own; the share of the passes that
 adapting took; seconds; obstacles; the best configuration.
 The attack by hand follows the gradient of the network behind the defence (BPDA, EOT or noise): 60 steps, 3 restarts, 2 losses.
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gallery.case import EPSILON, subject_with
+from benchmarks.gallery.defences import defences, defences_honest
 from benchmarks.gallery.honest import digits, models, trained
 from benchmarks.gallery.liars import SIMPLE, composed
 from benchmarks.gallery.published import published, published_honest
@@ -34,7 +35,11 @@ from windtunnel.params.entry import Budget
 
 DRAWS, GRADIENT_DRAWS, STEPS, RESTARTS = 15, 20, 60, 3
 NOISE = 0.5  # of epsilon: radius over which a gradient is averaged
-COLLECTIONS = {"unseen": (unseen, unseen_honest), "published": (published, published_honest)}
+COLLECTIONS = {
+    "unseen": (unseen, unseen_honest),
+    "published": (published, published_honest),
+    "defences": (defences, defences_honest),
+}
 BUDGET = Budget(norm=Norm.LINF, epsilon=EPSILON)
 
 

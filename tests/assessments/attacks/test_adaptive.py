@@ -16,6 +16,7 @@ from ruamel.yaml import YAML
 from torch import Tensor, nn
 
 from benchmarks.gallery import masks
+from benchmarks.gallery.defences import Coded, Inference, LateSwitch, OwnGenerator
 from benchmarks.gallery.unseen import Neighbours
 from tests.conftest import classifier_of
 from windtunnel.assessments.attacks import assess as attacks
@@ -160,6 +161,7 @@ OBSTACLES: list[tuple[Make, ObstacleKind, str]] = [
     (_Descending, ObstacleKind.ITERATION, "takes gradient steps of its own"),
     (masks.BatchStatistics, ObstacleKind.BATCH, "depends on the batch"),
     (masks.CountsCalls, ObstacleKind.STATE, "keeps state between calls"),
+    (OwnGenerator, ObstacleKind.RANDOM, "draws at random: two calls differ"),
     (masks.Reseeding, ObstacleKind.RESEEDED, "seeds torch's generator"),
     (_binarised, ObstacleKind.SIGN, "layer 2 (Sign) takes the sign: zero gradient"),
     (_winners, ObstacleKind.SELECTION, "layer 2 (WinnersTakeAll) keeps the k largest"),
@@ -236,6 +238,8 @@ def test_remedies_change_the_derivative_alone(make: Make, digits_subject: Subjec
     module, x = make(digits_subject.classifier.module).eval(), digits_subject.dataset.inputs[:6]
     diagnosis = _diagnosed(module, digits_subject)
     for remedy in remedies_for(diagnosis, 0.1, may_rewrite=True):
+        if remedy.fresh_calls > 1:  # a mean over calls, as over draws
+            continue
         with torch.no_grad():
             expected = make(digits_subject.classifier.module).eval()(x)
         logits = Remedied(make(digits_subject.classifier.module).eval(), remedy)(x.clone().requires_grad_())
@@ -244,7 +248,9 @@ def test_remedies_change_the_derivative_alone(make: Make, digits_subject: Subjec
             assert torch.equal(logits, expected), remedy.name
 
 
-@pytest.mark.parametrize("make", [masks.bit_depth, masks.no_gradient, masks.clipped_gradient, masks.wrong_sign])
+@pytest.mark.parametrize(
+    "make", [masks.bit_depth, masks.no_gradient, masks.clipped_gradient, masks.wrong_sign, Inference]
+)
 def test_surrogates_give_the_gradient_of_the_network_behind(make: Make, digits_subject: Subject) -> None:
     """At inputs that the preprocessing leaves as they are, the derivative is that of the network alone."""
     inner = digits_subject.classifier.module
@@ -316,6 +322,19 @@ def test_the_choice_of_nearest_neighbours_has_a_gradient(digits_subject: Subject
         point = x.clone().requires_grad_()
         votes = model(point).gather(1, labels[:, None]).sum()
         gradients.append(torch.autograd.grad(votes, point)[0].flatten())
+    assert float(nn.functional.cosine_similarity(*gradients, dim=0)) > 0.5
+
+
+def test_rows_of_a_table_that_buckets_choose_have_a_gradient(digits_subject: Subject) -> None:
+    """It is near that of sigmoids at the edges of the buckets."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        hard = Coded(10).eval()
+    soft, gradients = copy.deepcopy(hard), []
+    soft.is_soft = True
+    for model in (soft, Remedied(hard, GradientRemedy("straight-through", operations=True))):
+        point = digits_subject.dataset.inputs[:16].clone().requires_grad_()
+        gradients.append(torch.autograd.grad(model(point)[:, 3].sum(), point)[0].flatten())
     assert float(nn.functional.cosine_similarity(*gradients, dim=0)) > 0.5
 
 
@@ -458,6 +477,32 @@ def test_examples_of_lucky_draws_are_attacked_further(digits_subject: Subject) -
     assert adaptive.metrics["adversarial_accuracy"] <= standard.metrics["adversarial_accuracy"]
     broken = adaptive.data["verdicts"] == Verdict.ATTACK_SUCCEEDED
     assert bool((adaptive.data["perturbed_predictions"][broken] != adaptive.data["targets"][broken]).all())
+
+
+@pytest.mark.usefixtures("cheap_standard")
+def test_every_example_of_a_random_model_moves(digits_subject: Subject) -> None:
+    """Attacks that return the clean input where no draw of theirs was wrong would leave samples that fresh draws break."""
+    with seeded(0):
+        hidden = _hidden(lambda inner: masks.noisy(inner, 0.15), digits_subject, 12)
+    result = _attacked(hidden, passes=500)
+    changes = (result.data["perturbed_inputs"] - result.data["clean_inputs"]).abs().flatten(1).amax(1)
+    assert bool((changes[result.data["attacked"]] > 0.05).all())
+
+
+@pytest.mark.usefixtures("cheap_standard")
+def test_state_that_standard_left_behind_hides_nothing(digits_subject: Subject) -> None:
+    """A model that answers otherwise after some calls is attacked as it was before the first."""
+    record = _attacked(_hidden(masks.CountsCalls, digits_subject, 6), passes=200).kwargs["adaptive"]
+    assert record["accuracy_after"] < record["accuracy_before"]
+    assert "a fresh copy for each call" in record["winner"]
+
+
+@pytest.mark.usefixtures("cheap_standard")
+def test_state_after_more_calls_than_the_diagnosis_makes_is_named(digits_subject: Subject) -> None:
+    """The model is compared with a copy from before the attacks of standard."""
+    late = LateSwitch(digits_subject.classifier.module, masks.argmax_inside(digits_subject.classifier.module), 14)
+    record = _attacked(_hidden(lambda _: late, digits_subject, 6), passes=50).kwargs["adaptive"]
+    assert record["obstacles"][0]["evidence"].startswith("answers change after the attacks of standard")
 
 
 @pytest.mark.usefixtures("cheap_standard")

@@ -10,7 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.adaptive import search
-from windtunnel.assessments.attacks.adaptive.obstacles import SAMPLES, Diagnosis, Obstacle, ObstacleKind, diagnose
+from windtunnel.assessments.attacks.adaptive.obstacles import (
+    CHANGED,
+    FEW,
+    SAMPLES,
+    Diagnosis,
+    ObstacleKind,
+    copied,
+    diagnose,
+)
 from windtunnel.assessments.attacks.adaptive.surrogates import (
     AmongNeighbours,
     FreshCopies,
@@ -18,7 +26,7 @@ from windtunnel.assessments.attacks.adaptive.surrogates import (
     MeanOfProbabilities,
     Remedied,
 )
-from windtunnel.assessments.attacks.fresh_draws import DRAWS
+from windtunnel.assessments.attacks.fresh_draws import DRAWS, differs
 from windtunnel.assessments.attacks.plan import PlannedAttack
 from windtunnel.assessments.attacks.settings import settle
 from windtunnel.assessments.attacks.standins import distilled
@@ -30,6 +38,7 @@ from windtunnel.core.contracts import Norm, PerturbationBudget, ThreatModel
 from windtunnel.core.seeds import seeded
 
 WEAK_SHARE = 0.1  # of the samples left by gradients, broken at random, above which gradients are weak
+JUDGED_DRAWS = 3 * DRAWS  # of a random model, among whose examples the best is kept
 STUDENT_SAMPLES, STUDENT_ABOVE = 500, 0.5  # trained where more of the compared samples than this share stand
 
 # Attacks the samples at indices (n,) by a run; returns the margin losses of the examples before a classifier, float (n,),
@@ -45,12 +54,15 @@ def adapt(attack: AttackSetup, state: BestResults, launch: Launch) -> search.Out
         state: Results so far of all samples; changed.
         launch: See `Launch`.
     """
-    diagnosis = _diagnosed(attack, state)
+    diagnosis, module = _diagnosed(attack, state), nn.ModuleList([attack.model, attack.subject.classifier.module])
+    untouched = copied(module)
     if diagnosis.is_cut:
         attack.runs[:] = [replace(run, remedy=GradientRemedy("no gradient", is_cut=True)) for run in attack.runs]
     for run in tuple(attack.runs):
         launch(run, state.living, attack.subject.classifier)
-    diagnosis = _with_weak_gradients(diagnosis, state, attack.runs)
+    diagnosis = _with_late_state(_with_weak_gradients(diagnosis, state, attack.runs), attack, untouched)
+    if untouched is not None and diagnosis.has(ObstacleKind.STATE):
+        _restore(module, untouched)
     n_standard, before, passes_before = len(attack.runs), _accuracy(attack, state), state.passes
     failed_remedies = _search(attack, diagnosis, state, launch)
     winners = state.broken_by[state.broken_by >= n_standard]
@@ -72,7 +84,8 @@ def adapted_run(where: str, configuration: search.Configuration, budget: Perturb
 
 def _search(attack: AttackSetup, diagnosis: Diagnosis, state: BestResults, launch: Launch) -> list[str]:
     """Attack with the remedies; return the reasons of those under which the model raises."""
-    judge, is_random = _judge(attack, diagnosis), diagnosis.has(*search.DRAWN)
+    judge, is_random = _judge(attack, diagnosis), diagnosis.has(*search.DRAWN) or diagnosis.calls > 1
+    deeper = search.DEEPER[attack.budget.norm] if is_random else ""
     unbroken, lucky = state.living, torch.zeros(0, dtype=torch.int64)
     if judge is not attack.subject.classifier:
         lucky = _unconfirmed(attack, state, judge)
@@ -99,24 +112,18 @@ def _search(attack: AttackSetup, diagnosis: Diagnosis, state: BestResults, launc
         return margins
 
     probe, searches = search.probe_of(unbroken), list[search.Configuration]()
-    ranked = search.halve(search.candidates_of(remedies, classes), probe, attempt)
+    ranked = search.halve(search.candidates_of(remedies, classes, deeper), probe, attempt)
     if float(is_robust[probe].double().mean()) > STUDENT_ABOVE:
         attack.students.append(_student(attack, judge))
-        ranked = (
-            search.halve([*ranked[:1], *search.candidates_of(search.STUDENTS, classes)], probe, attempt) + ranked[1:]
-        )
+        students = search.candidates_of(search.STUDENTS, classes, deeper)
+        ranked = search.halve([*ranked[:1], *students], probe, attempt) + ranked[1:]
         searches = [] if diagnosis.has(*search.CHANGING) else [search.BOUNDARY]
     if not diagnosis.has(*search.CHANGING):
         searches.insert(0, search.measured(_element_epsilon(attack), classes))
-    if is_random and ranked:
-        attempt(
-            replace(ranked[0], algorithm=search.DEEPER[attack.budget.norm], steps=search.DEEPER_STEPS, restarts=1),
-            unbroken,
-        )
 
     def attack_rest(configuration: search.Configuration) -> int:
-        """Attack what is left, if passes are; return the number of samples it breaks."""
-        rest = unbroken[is_robust[unbroken]]
+        """Attack what is left, of a random model all, if passes are; return the number of samples it breaks."""
+        rest = unbroken if is_random else unbroken[is_robust[unbroken]]
         if not len(rest) or configuration.passes > allowance / len(rest):
             return 0
         return int((attempt(configuration, rest) > 0).sum())
@@ -178,8 +185,26 @@ def _with_weak_gradients(diagnosis: Diagnosis, state: BestResults, runs: list[Pl
     if by_search < 2 or by_search <= WEAK_SHARE * surviving:
         return diagnosis
     sentence = f"random search breaks {by_search} of the {surviving} samples that gradient attacks left"
-    weak = Obstacle(ObstacleKind.WEAK_GRADIENT, sentence)
-    return replace(diagnosis, obstacles=(*diagnosis.obstacles, weak))
+    return diagnosis.including(ObstacleKind.WEAK_GRADIENT, sentence)
+
+
+def _with_late_state(diagnosis: Diagnosis, attack: AttackSetup, untouched: nn.Module | None) -> Diagnosis:
+    """Add to the diagnosis if the model answers otherwise after the attacks of standard than a copy from before them."""
+    if untouched is None or not attack.runs or diagnosis.has(*search.CHANGING):
+        return diagnosis
+    classifier, few = attack.subject.classifier, attack.subject.dataset.inputs[:FEW]
+    before = replace(classifier, module=untouched[1])  # type: ignore[index]  # of a list of two
+    if not differs(before.logits(few), classifier.logits(few), CHANGED):
+        return diagnosis
+    sentence = "answers change after the attacks of standard: the model keeps state between calls"
+    return diagnosis.including(ObstacleKind.STATE, sentence)
+
+
+def _restore(module: nn.Module, untouched: nn.Module) -> None:
+    """Give a module that keeps state the attributes of a copy of it."""
+    for part, before in zip(module.modules(), untouched.modules(), strict=False):
+        if not isinstance(part, torch.jit.ScriptModule):
+            vars(part).update({name: value for name, value in vars(before).items() if name != "_modules"})
 
 
 def _judge(attack: AttackSetup, diagnosis: Diagnosis) -> Classifier:
@@ -188,9 +213,9 @@ def _judge(attack: AttackSetup, diagnosis: Diagnosis) -> Classifier:
     if diagnosis.has(ObstacleKind.BATCH):
         return replace(classifier, module=AmongNeighbours(classifier.module, attack.clean_batch, DRAWS))
     if diagnosis.has(ObstacleKind.RANDOM):
-        return replace(classifier, module=MeanOfProbabilities(classifier.module, DRAWS))
+        return replace(classifier, module=MeanOfProbabilities(classifier.module, JUDGED_DRAWS))
     if diagnosis.has(ObstacleKind.STATE):
-        return replace(classifier, module=FreshCopies(classifier.module))
+        return replace(classifier, module=FreshCopies(classifier.module, diagnosis.calls))
     return classifier
 
 

@@ -29,6 +29,7 @@ from windtunnel.core.statistics import median
 SAMPLES = 16  # of the diagnosis
 FEW = 4  # samples of the test for state between calls
 CALLS = 12  # of the same test
+CHANGED = 1e-5  # relative difference of logits above which the state of the model changed them
 HAIR = 1e-3  # of the range: the step of numerical differences
 TINY = 1e-5  # a change that no picture shows
 PATHS, POINTS = 8, 16  # samples and points of the integrals of the gradient along random paths
@@ -88,6 +89,7 @@ class Diagnosis:
     identity_at: position of the last operation whose result is a near copy of the input. enters_at: of the last that takes
     such a copy from outside of torch's graph. logits_at: of the first whose
     result names the same classes as the output. saturated: of operations that cut most of their elements. draws: of EOT.
+    calls: after so many, the state between calls gives no new answer to the same input.
     margin: median absolute margin of the logits. passes: forward passes that the diagnosis took, of one sample each.
     """
 
@@ -97,6 +99,7 @@ class Diagnosis:
     logits_at: int | None = None
     saturated: frozenset[int] = frozenset()
     draws: int = 1
+    calls: int = 1
     margin: float = 1.0
     forwards: int = 0
     backwards: int = 0
@@ -105,6 +108,10 @@ class Diagnosis:
     def is_cut(self) -> bool:
         """True if no gradient reaches the input, so that a library's attack would raise."""
         return any(obstacle.sentence.startswith(_CUT) for obstacle in self.obstacles)
+
+    def including(self, kind: ObstacleKind, sentence: str) -> "Diagnosis":
+        """Return the diagnosis with another obstacle of the whole model."""
+        return replace(self, obstacles=(*self.obstacles, Obstacle(kind, sentence)))
 
     def has(self, *kinds: ObstacleKind) -> bool:
         """Return True if there is an obstacle of one of these kinds."""
@@ -156,6 +163,7 @@ class _Diagnosing:
         self.module = copied(module) or module  # calls may leave state behind
         self.criterion, self.inputs, self.labels, self.epsilon = criterion, inputs, labels, epsilon
         self.forwards = self.backwards = 0
+        self.calls = 1
 
     def result(self) -> Diagnosis:
         """Return the diagnosis."""
@@ -192,6 +200,7 @@ class _Diagnosing:
             logits_at,
             frozenset(o.position for o in saturated),
             draws,
+            self.calls,
             _median_margin(self.criterion, logits, self.labels),
             self.forwards,
             self.backwards,
@@ -297,10 +306,15 @@ class _Diagnosing:
         few = self.inputs[:FEW]
         other = (few + 4 * HAIR).clamp(0, 1)
         answers = [self._logits(few, used) for _ in range(CALLS)]
-        changed = next((i for i, answer in enumerate(answers) if differs(answer, answers[0], 1e-5)), None)
-        if changed is None and differs(self._logits(other, fresh), self._logits(other, used), 1e-5):
+        is_new = [all(differs(answer, earlier, CHANGED) for earlier in answers[:i]) for i, answer in enumerate(answers)]
+        changed = next((i for i, answer in enumerate(answers) if differs(answer, answers[0], CHANGED)), None)
+        if all(is_new):
+            yield Obstacle(ObstacleKind.RANDOM, "")  # by a generator of its own, which copies repeat
+            return
+        if changed is None and differs(self._logits(other, fresh), self._logits(other, used), CHANGED):
             changed = CALLS
         if changed is not None:
+            self.calls = CALLS - is_new[::-1].index(True)
             calls = f"{changed} call{'s' * (changed > 1)}"
             yield Obstacle(ObstacleKind.STATE, f"answers change after {calls}: the model keeps state between calls")
 

@@ -19,7 +19,8 @@ RUNGS = (8, 20, 50)  # steps of the candidates, halved between rungs
 STEPS = 100  # of the winner on the rest
 DESIRED_MARGIN = 5.0  # of rescaled logits
 NOISE_DRAWS = 8
-# APGD ends where a sample is just broken, which many draws of a random model then get right; PGD goes on.
+# APGD ends where a sample is just broken, which many draws of a random model then get right, and returns the clean input where none
+# of its draws was wrong; PGD goes on.
 DEEPER = {Norm.LINF: "PGD", Norm.L2: "PGDL2"}
 DEEPER_STEPS = 40
 _BOUNDARY, _QUERIES = "HopSkipJumpAttack", 150  # queries at most for one estimate of a direction
@@ -121,7 +122,7 @@ def remedies_for(diagnosis: Diagnosis, epsilon: float, *, may_rewrite: bool) -> 
     base = GradientRemedy(
         "the model's own gradient",
         draws=diagnosis.draws,
-        is_fresh=diagnosis.has(ObstacleKind.STATE),
+        fresh_calls=diagnosis.calls * diagnosis.has(ObstacleKind.STATE),
         has_neighbours=diagnosis.has(ObstacleKind.BATCH),
         scale=DESIRED_MARGIN / max(diagnosis.margin, 1e-30) if is_rescaled else 1.0,
     )
@@ -164,7 +165,7 @@ def _named(base: GradientRemedy) -> str:
         *([f"mean gradient over {base.draws} draws"] if base.draws > 1 else []),
         *(["mean gradient over batches"] if base.has_neighbours else []),
         *(["rescaled logits"] if base.scale != 1.0 else []),
-        *(["a fresh copy for each call"] if base.is_fresh else []),
+        *(["a fresh copy for each call"] if base.fresh_calls else []),
     ]
     return ", ".join(parts) or base.name
 
@@ -193,22 +194,26 @@ def halve(candidates: list[Configuration], probe: Tensor, attempt: Attempt) -> l
     return ranked + beaten
 
 
-def candidates_of(remedies: list[GradientRemedy], num_classes: int) -> list[Configuration]:
-    """Return each remedy under each loss of APGD that is defined for the number of classes."""
-    losses = ("dlr", "ce") if num_classes >= 3 else ("ce",)
-    return [Configuration(remedy, "APGD", loss, RUNGS[0]) for remedy in remedies for loss in losses]
+def candidates_of(remedies: list[GradientRemedy], num_classes: int, deeper: str = "") -> list[Configuration]:
+    """Return each remedy under each loss of APGD that is defined for the number of classes, or under `deeper`."""
+    losses = ("dlr", "ce") if num_classes >= 3 and not deeper else ("ce",)
+    return [Configuration(remedy, deeper or "APGD", loss, RUNGS[0]) for remedy in remedies for loss in losses]
 
 
 def best_of_each_remedy(ranked: list[Configuration]) -> list[Configuration]:
     """Return the first configuration of each remedy, with the steps that attack the rest."""
     best = dict[str, Configuration]()
     for configuration in ranked:
-        best.setdefault(configuration.remedy.name, replace(configuration, steps=STEPS))
+        steps = DEEPER_STEPS if configuration.algorithm in DEEPER.values() else STEPS
+        best.setdefault(configuration.remedy.name, replace(configuration, steps=steps))
     return list(best.values())
 
 
 def finals(best: Configuration, num_classes: int) -> Iterator[Configuration]:
     """Yield what attacks the rest at last: the winner's targeted form, and the winner with restarts."""
+    if best.algorithm in DEEPER.values():
+        yield best
+        return
     if num_classes >= 4:
         yield replace(best, algorithm="APGDT", steps=STEPS // 4)
     yield replace(best, restarts=3)

@@ -7,7 +7,8 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -69,10 +70,11 @@ class GradientRemedy:
     enters_at: position of the operation whose argument is a copy of the input that torch did not compute, likewise.
     logits_at: position of the operation whose result is attacked in place of the output. saturated: positions of operations
     that are taken for the identity. finite: gradients that are NaN or infinite count as zero. draws: the mean over so many
-    calls (EOT). noise: the mean over draws of the input within so much of it. is_fresh: every call is of a fresh copy. scale:
-    factor of the logits. student: "gradient" where the derivative of a distilled student is taken, "logits" where the student
-    is attacked in place of the model (transfer). directions: the derivative is measured along so many random directions, by
-    calls at `noise` to both sides. has_neighbours: the mean over other samples in the batch. is_cut: no gradient at all.
+    calls (EOT). noise: the mean over draws of the input within so much of it. fresh_calls: the mean over so many calls of a
+    fresh copy. scale: factor of the logits. student: "gradient" where the derivative of a distilled student is taken,
+    "logits" where the student is attacked in place of the model (transfer). directions: the derivative is measured along so
+    many random directions, by calls at `noise` to both sides. has_neighbours: the mean over other samples in the batch.
+    is_cut: no gradient at all.
     """
 
     name: str
@@ -86,7 +88,7 @@ class GradientRemedy:
     finite: bool = False
     draws: int = 1
     noise: float = 0.0
-    is_fresh: bool = False
+    fresh_calls: int = 0
     scale: float = 1.0
     student: str = ""
     directions: int = 0
@@ -96,7 +98,7 @@ class GradientRemedy:
     @property
     def calls(self) -> int:
         """Number of calls of the model, forwards and backwards, that one gradient takes."""
-        calls = self.directions + 1 if self.directions else self.draws + (self.noise > 0)
+        calls = (self.directions + 1 if self.directions else self.draws + (self.noise > 0)) * max(1, self.fresh_calls)
         return calls * NEIGHBOURHOODS * 3 // 2 if self.has_neighbours else calls
 
     @property
@@ -117,8 +119,8 @@ class Remedied(nn.Module):
     def __init__(self, model: nn.Module, remedy: GradientRemedy, student: nn.Module | None = None) -> None:
         super().__init__()
         self.model, self.remedy, self.student = model, remedy, student
-        if remedy.is_fresh:
-            self.model = FreshCopies(model)
+        if remedy.fresh_calls:
+            self.model = FreshCopies(model, remedy.fresh_calls)
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -173,7 +175,7 @@ class Remedied(nn.Module):
             return logits
         if len(x) == 1:  # operations are numbered by what concerns a batch, which is no sample of a loop
             return self._once(torch.cat([x, x]))[:1]
-        with _without_gradient_hooks(model), Surrogates(x, remedy) as mode:
+        with _without_obstacles(model), Surrogates(x, remedy) as mode:
             output: Tensor = model(x)
         assert isinstance(mode, Surrogates)
         inner = mode.logits
@@ -230,38 +232,34 @@ class AmongNeighbours(MeanOverDraws):
         return logits[order.argsort()[: len(x)]]
 
 
-class FreshCopies(nn.Module):
-    """A model that keeps state, as it was: every call is of a fresh copy."""
+class FreshCopies(MeanOfProbabilities):
+    """A model that keeps state, as it was: the logarithm of the mean probabilities of the first `draws` calls of a fresh copy."""
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.template = copy.deepcopy(model)
-        self.eval()
+    def __init__(self, model: nn.Module, draws: int = 1) -> None:
+        super().__init__(copy.deepcopy(model), draws)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits, (n, K)."""
-        logits: Tensor = copy.deepcopy(self.template)(x)
-        return logits
+        fresh = copy.deepcopy(self.model)
+        return mean_of([fresh(x) for _ in range(self.draws)])
 
 
 @contextmanager
-def _without_gradient_hooks(model: nn.Module) -> Iterator[None]:
-    """Take the backward hooks of every module away; they may change a gradient."""
-    hooked = [
-        (part, part._backward_hooks, part._backward_pre_hooks)
-        for part in model.modules()
-        if part._backward_hooks or part._backward_pre_hooks
+def _without_obstacles(model: nn.Module) -> Iterator[None]:
+    """Take away the backward hooks of all modules, which may change a gradient, and the effect of `torch.inference_mode`."""
+    names = ("_backward_hooks", "_backward_pre_hooks")
+    changes: list[tuple[Any, str, Any]] = [
+        (part, name, type(hooks)()) for part in model.modules() for name in names if (hooks := getattr(part, name))
     ]
+    changes += [(torch.inference_mode, name, lambda *_: None) for name in ("__enter__", "__exit__")]
+    before = [getattr(owner, name) for owner, name, _ in changes]
     try:
-        for part, _, _ in hooked:
-            part._backward_hooks, part._backward_pre_hooks = (
-                type(part._backward_hooks)(),
-                type(part._backward_pre_hooks)(),
-            )
+        for owner, name, value in changes:
+            setattr(owner, name, value)
         yield
     finally:
-        for part, hooks, before in hooked:
-            part._backward_hooks, part._backward_pre_hooks = hooks, before
+        for (owner, name, _), value in zip(changes, before, strict=True):
+            setattr(owner, name, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,28 +275,12 @@ class _Shadow:
     selection: Tensor | None = None
 
 
-class _IgnoredHook:
-    """Handle of a gradient hook that was not registered."""
-
-    def remove(self) -> None:
-        """Do nothing."""
-
-
-@dataclass(eq=False)
-class _Shadows:
-    """Shadows of the tensors of one pass, which are held so that no other takes their identity."""
-
-    shadows: dict[int, _Shadow] = field(default_factory=dict)
-    tensors: list[Tensor] = field(default_factory=list)
-
-    def put(self, tensor: Tensor, shadow: _Shadow) -> None:
-        """Remember the shadow of a tensor."""
-        self.shadows[id(tensor)] = shadow
-        self.tensors.append(tensor)
-
-    def of(self, value: object) -> _Shadow | None:
-        """Return the shadow of a tensor; None of anything else."""
-        return self.shadows.get(id(value)) if isinstance(value, Tensor) else None
+def _choice_of(shadow: _Shadow | None, size: int) -> Tensor | None:
+    """Return how much each of `size` entries is chosen, (*shape, size): of a value, its two neighbours by their distance."""
+    if shadow is None or shadow.value is None:
+        return shadow.choice if shadow else None
+    entries = torch.arange(size, device=shadow.value.device)
+    return (1 - (shadow.value[..., None] - entries).abs()).clamp(min=0)
 
 
 class Surrogates(CountingMode):
@@ -307,14 +289,14 @@ class Surrogates(CountingMode):
     def __init__(self, inputs: Tensor, remedy: GradientRemedy) -> None:
         super().__init__(len(inputs))
         self.inputs, self.remedy = inputs, remedy
-        self.memory = _Shadows()
+        self.shadows: dict[int, tuple[Tensor, _Shadow]] = {}  # with its tensor, so that no other takes the identity
         self.logits: Tensor | None = None
 
     def handle(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call, and attach a surrogate where the remedy has one."""
         name, own_name = operation_name(func), getattr(func, "__name__", "")
         if name == "register_hook":
-            return _IgnoredHook()
+            return SimpleNamespace(remove=lambda: None)
         if name == "_set_grad_enabled" and self.remedy.operations and not args[0]:
             return None
         if own_name == "requires_grad_" and self.remedy.operations and args[0].requires_grad:
@@ -401,7 +383,7 @@ class Surrogates(CountingMode):
                 return result
         if name in _COMPARISONS and len(args) == 2 and any(t.requires_grad for t in tensors_in(args)):
             difference = _COMPARISONS[name] * (args[0] - args[1])
-            self.memory.put(result, _Shadow(torch.sigmoid(difference / self._width(difference))))
+            self._remember(result, _Shadow(torch.sigmoid(difference / self._width(difference))))
             return result
         if name in ("bucketize", "searchsorted") and tensors_in(args):
             return self._bucketed(name, args, kwargs, result)
@@ -410,22 +392,29 @@ class Surrogates(CountingMode):
         is_dynamic = any(
             isinstance(argument, torch.ScriptObject) for argument in args
         )  # floats in, floats out, no graph
-        if is_dynamic or any(self.memory.of(t) for t in tensors_in((args, kwargs))):
+        if is_dynamic or any(self._shadow(t) for t in tensors_in((args, kwargs))):
             return self._through_shadows(name, func, args, kwargs, result)
         return result
+
+    def _remember(self, tensor: Tensor, shadow: _Shadow) -> None:
+        self.shadows[id(tensor)] = tensor, shadow
+
+    def _shadow(self, value: object) -> _Shadow | None:
+        """Return the shadow of a tensor; None of anything else."""
+        return self.shadows.get(id(value), (None, None))[1]
 
     def _width(self, argument: Tensor) -> Tensor:
         """Return the width of a step's surrogate: a share of the mean magnitude of its argument."""
         return self.remedy.width * argument.detach().abs().mean().clamp(min=1e-8)
 
     def _cast(self, first: Tensor, result: Tensor) -> Tensor:
-        shadow = self.memory.of(first)
+        shadow = self._shadow(first)
         if shadow is None:
             if not result.is_floating_point() and first.is_floating_point() and first.requires_grad:
-                self.memory.put(result, _Shadow(first))
+                self._remember(result, _Shadow(first))
             return result
         if not result.is_floating_point():
-            self.memory.put(result, shadow)
+            self._remember(result, shadow)
             return result
         return attach(result, shadow.value) if shadow.value is not None else result
 
@@ -433,7 +422,7 @@ class Surrogates(CountingMode):
         value, edges = (args[0], args[1]) if name == "bucketize" else (args[1], args[0])
         if isinstance(value, Tensor) and value.requires_grad and isinstance(edges, Tensor) and edges.ndim == 1:
             gap = (edges[1:] - edges[:-1]).abs().mean().clamp(min=1e-8) if len(edges) > 1 else self._width(value)
-            self.memory.put(result, _Shadow(torch.sigmoid((value[..., None] - edges) / gap).sum(-1)))
+            self._remember(result, _Shadow(torch.sigmoid((value[..., None] - edges) / gap).sum(-1)))
         return result
 
     def _remember_choice(self, scores: Tensor, result: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -443,7 +432,7 @@ class Surrogates(CountingMode):
         choice = (scores / self._width(scores)).softmax(dim).movedim(dim, -1)
         if choice.ndim == result.ndim:  # keepdim
             choice = choice.unsqueeze(dim if dim >= 0 else dim - 1)
-        self.memory.put(result, _Shadow(choice=choice))
+        self._remember(result, _Shadow(choice=choice))
 
     def _remember_selection(
         self, name: str, first: Tensor, result: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -460,7 +449,7 @@ class Surrogates(CountingMode):
             difference = first - result[0].detach().amin(dim, keepdim=True)
             if not is_largest:
                 difference = result[0].detach().amax(dim, keepdim=True) - first
-            self.memory.put(result[1], _Shadow(selection=torch.sigmoid(difference / self._width(difference))))
+            self._remember(result[1], _Shadow(selection=torch.sigmoid(difference / self._width(difference))))
 
     def _through_shadows(
         self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor
@@ -474,24 +463,25 @@ class Surrogates(CountingMode):
             return result
         if result.is_floating_point():
             return attach(result, surrogate)
-        self.memory.put(result, _Shadow(surrogate))
+        self._remember(result, _Shadow(surrogate))
         return result
 
     def _shadowed_call(
         self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor
     ) -> Any:
-        shadows = [self.memory.of(argument) for argument in args]
+        shadows = [self._shadow(argument) for argument in args]
         if len(args) > 1 and isinstance(args[1], torch.ScriptObject):
             return unpacked_call(name, self._soft(args[0]), args[1])
         if func.__class__.__module__ == "torch._ops" and result.is_quantized:
             return unquantised_call(name, tree_map(self._soft, tuple(tensors_in(args))), kwargs)
-        if name == "one_hot" and shadows[0] and shadows[0].choice is not None:
-            return shadows[0].choice
+        if name == "one_hot" and (choice := _choice_of(shadows[0], result.shape[-1])) is not None:
+            return choice
         if name in ("__getitem__", "embedding", "index_select"):
             at, table = (0, 1) if name == "embedding" else (len(args) - 1, 0)
             shadow = shadows[at]
-            if shadow and shadow.choice is not None:
-                return torch.tensordot(shadow.choice, args[table].to(shadow.choice.dtype), ([-1], [0]))
+            is_index = shadow and args[at].dtype is not torch.bool
+            if is_index and (choice := _choice_of(shadow, len(args[table]))) is not None:
+                return torch.tensordot(choice, args[table].to(choice.dtype), ([-1], [0]))
             if shadow and shadow.selection is not None and shadow.selection.ndim == args[at].ndim == 2:
                 # Rows of a table, each chosen by degrees: their sum over the choice has the derivative of the mean's.
                 mean = torch.tensordot(shadow.selection, args[table].to(shadow.selection.dtype), ([-1], [0]))
@@ -516,7 +506,7 @@ class Surrogates(CountingMode):
 
     def _soft(self, value: object) -> Any:
         """Return the float of a shadowed tensor, with its shadow's derivative; return anything else unchanged."""
-        shadow = self.memory.of(value)
+        shadow = self._shadow(value)
         if shadow is None or shadow.value is None or not isinstance(value, Tensor):
             return value
         if value.is_quantized:
