@@ -13,6 +13,7 @@ from tests.hostile.harness import MEMORY, windtunnel
 from tests.hostile.selection import LEAST, selected
 from tests.hostile.table import Row
 from tests.hostile.table_init import rows_of_init
+from tests.hostile.table_keys import rows_of_keys
 from tests.hostile.table_models import rows_of_models
 from tests.hostile.table_numbers import rows_of_numbers
 from tests.hostile.table_vnnlib import rows_of_vnnlib
@@ -21,7 +22,7 @@ KINDS = {
     "schema": table.schema, "yaml": table.yaml_text, "names": table.names, "data files": table.data_files,
     "data functions": table.data_functions, "models": table.models, "assessments": table.assessments, "imports": table.imports,
     "commands": table.commands, "numbers": rows_of_numbers, "init": rows_of_init, "vnnlib": rows_of_vnnlib,
-    "model files": rows_of_models,
+    "model files": rows_of_models, "young keys": rows_of_keys,
 }  # fmt: skip
 ROWS = {kind: list(rows()) for kind, rows in KINDS.items()}
 SELECTED = [row for kind, rows in ROWS.items() for row in selected(rows, kind, lambda row: row.name)]

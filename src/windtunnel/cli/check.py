@@ -13,7 +13,7 @@ from rich.console import Console
 
 from windtunnel.boundary.params import load_params
 from windtunnel.boundary.params_file import read_params
-from windtunnel.cli.output import OK
+from windtunnel.cli.output import OK, FiniteRange
 from windtunnel.core.errors import USER_ERROR, UserError
 from windtunnel.core.transformations import place_text
 from windtunnel.evaluation.validate import validate
@@ -37,12 +37,10 @@ if TYPE_CHECKING:
     help="Most queries (samples) to send to a Python predict (model.source: function).",
 )
 @click.option("--estimate", is_flag=True, help="Run one batch of every entry: time, memory and disk of the whole job.")
-@click.option(
-    "--minutes", type=click.FloatRange(0, min_open=True), help="Propose samples that fit this time; estimates."
-)
+@click.option("--minutes", type=FiniteRange(0, min_open=True), help="Propose samples that fit this time; estimates.")
 @click.option(
     "--width",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=FiniteRange(0, 1, min_open=True, max_open=True),
     help="Propose samples at which no 95 % interval of a rate is wider, e.g. 0.05; estimates.",
 )
 @click.option("--json", "as_json", is_flag=True, help="As JSON; docs/json.md lists the fields.")

@@ -1,5 +1,6 @@
 """Output of commands: tables that cut nothing, and options that name a file or a folder to write."""
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,17 @@ class OutputPath(click.Path):
         if self.is_folder:
             return check_output_folder(path, self.names, where=where)
         return check_output(path, where=where, suffixes=self.names)
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers without NaN, which click's own lets pass."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number. Fails for NaN and infinity."""
+        number = float(super().convert(value, param, ctx))  # type: ignore[arg-type]  # click's own type is narrower
+        if not math.isfinite(number):
+            self.fail(f"{number} is no finite number.", param, ctx)
+        return number
 
 
 @dataclass(frozen=True, slots=True)

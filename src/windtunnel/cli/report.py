@@ -10,7 +10,7 @@ from windtunnel.boundary.params import load_params
 from windtunnel.cli.output import OutputPath
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.operations.dvc_files import require_whole_files
-from windtunnel.params.results import Report
+from windtunnel.params.results import MAX_TITLE, Report
 from windtunnel.records.files import METADATA_FILE
 from windtunnel.records.layout import PARAMS_FILE, REPORT, REPORTS, ROBUSTNESS
 from windtunnel.runtime.credentials import reason_of, without_credentials
@@ -63,6 +63,8 @@ def report(
     from windtunnel.reporting.report.html import render_html
     from windtunnel.reporting.report.pdf import render_pdf
 
+    if title and len(title) > MAX_TITLE:
+        raise UserError(f"--title: has {len(title)} characters; {MAX_TITLE} at most")
     if not reports.is_dir():
         raise UserError(f"--reports: {reports} is no folder; run dvc repro first")
     if not any((reports / ROBUSTNESS.name).glob(f"*/{METADATA_FILE}")):

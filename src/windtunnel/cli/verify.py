@@ -13,7 +13,7 @@ import psutil
 
 from windtunnel.boundary.params import load_params
 from windtunnel.boundary.writing import check_output
-from windtunnel.cli.output import OutputPath
+from windtunnel.cli.output import FiniteRange, OutputPath
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.records.files import replacing
 from windtunnel.runtime.supervised import EndedError, limited, run_watched
@@ -31,7 +31,7 @@ _GRACE = 1.0  # seconds after the deadline in which an answer is still taken
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     help="Time limit in seconds; without it only the search effort is limited.",
 )
 @click.option(

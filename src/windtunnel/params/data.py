@@ -3,9 +3,9 @@
 from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
+from pydantic import Field, NonNegativeInt, PositiveInt
 
-from windtunnel.params.entry import Block, Number, OneOf, Samples, Seconds, Value, key
+from windtunnel.params.entry import Block, Names, Number, OneOf, Samples, Seconds, Value, key
 from windtunnel.registry.plugins import plugins
 
 _OURS = ("digits", "npz", "idx", "folder", "function")
@@ -29,7 +29,7 @@ class Data(Block):
     label_column: NonNegativeInt | None = key(
         None, "labels (N, L) of 0 and 1: the column to assess; model.head.label sets it"
     )
-    class_names: list[str] | Annotated[PositiveInt, Field(le=MOST_CLASSES)] | None = key(
+    class_names: Annotated[Names, Field(min_length=1)] | Annotated[PositiveInt, Field(le=MOST_CLASSES)] | None = key(
         None, "names of the classes, or how many there are"
     )
     resize: Side | tuple[Side, Side] | None = key(None, "side, or (height, width)")
@@ -46,17 +46,6 @@ class Data(Block):
     time_limit: Seconds = key(
         600, "function: seconds that windtunnel check gives it; a stage gives it ten times as long"
     )
-
-    @field_validator("class_names")
-    @classmethod
-    def _different(cls, value: list[str] | int | None) -> list[str] | int | None:
-        if isinstance(value, list):
-            twice = [name for name in dict.fromkeys(value) if value.count(name) > 1]
-            if twice:
-                raise ValueError(f"'{twice[0]}' stands there twice; each class has a name of its own")
-            if not value:
-                raise ValueError("an empty list; the names of the classes, or how many there are")
-        return value
 
     @property
     def size(self) -> tuple[int, int] | None:

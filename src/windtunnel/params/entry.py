@@ -114,9 +114,11 @@ class Block(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _refuse_other_numbers(cls, value: object, info: ValidationInfo) -> object:
-        """Refuse `true` where a number is needed, which pydantic reads as 1, integers beyond int64 and counts beyond MAX_COUNT."""
+    def _refuse_odd_values(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse empty text, `true` where a number is needed, which pydantic reads as 1, and integers and counts that are too large."""
         field = cls.model_fields[str(info.field_name)]
+        if value == "" != field.default:
+            raise ValueError("is empty; leave the key out, or give it a value")
         kinds = set(types_in(field.annotation))
         has_own_message = any(isinstance(rule, BeforeValidator) for rule in field.metadata)
         needs_number = kinds & {int, float} and bool not in kinds and not has_own_message
@@ -128,6 +130,15 @@ class Block(BaseModel):
         if too_large := [v for v in _values_in(value) if isinstance(v, read_as_integers) and abs(v) > largest]:
             raise ValueError(f"{shown(too_large[0])} is too large; {largest} at most")
         return value
+
+
+def _different(names: list[str]) -> list[str]:
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"{shown(twice[0])} stands there twice; each name once")
+    return names
+
+
+Names = Annotated[list[str], AfterValidator(_different)]
 
 
 def types_in(annotation: object) -> Iterator[object]:
@@ -205,7 +216,7 @@ class Ranges(Block):
                 sizes[str(kind)] = parse_number(size)
             except ValueError as error:
                 raise ValueError(f"{kind}: {error}") from None
-        region = Transformation.of(sizes, str(block.get("border") or ZEROS))
+        region = Transformation.of(sizes, ZEROS if (border := block.get("border")) is None else str(border))
         others = {k: v for k, v in block.items() if k not in KINDS and k != "border"}
         return {**others, "norm": region.text, "epsilon": 1.0}
 

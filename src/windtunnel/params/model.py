@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import unknown_word
-from windtunnel.params.entry import Block, Number, OneOf, Positive, Seconds, Value, key
+from windtunnel.params.entry import Block, Names, Number, OneOf, Positive, Seconds, Value, key
 from windtunnel.registry.plugins import model_sources
 
 
@@ -84,7 +84,7 @@ class Head(Block):
     )
     threshold: Number = key(0.5, "binary, multi_label: the answer is yes above this probability", gt=0, lt=1)
     top_k: PositiveInt | None = key(None, "top_k: a sample counts as correct while its label is among the k largest")
-    labels: list[str] | None = key(None, "multi_label: the names of all outputs, in their order")
+    labels: Names | None = key(None, "multi_label: the names of all outputs, in their order")
     label: str | None = key(None, "multi_label: the label that is assessed, one of labels")
 
     @model_validator(mode="before")

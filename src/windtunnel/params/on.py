@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from windtunnel.params.entry import CORRUPTED_BY, Block, EntryReference
+from windtunnel.params.entry import CORRUPTED_BY, Block, EntryReference, Names
 
 if TYPE_CHECKING:
     from windtunnel.records.artifacts import Artifacts
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 class On(Block):
     """Which samples an attack or a verification is run on: those that no named entry of this run decided, or corrupted ones."""
 
-    survivors_of: list[str] = Field(
+    survivors_of: Names = Field(
         default=[], min_length=1, description="entries of attacks; only samples none of them broke"
     )
-    uncertified_by: list[str] = Field(
+    uncertified_by: Names = Field(
         default=[],
         min_length=1,
         description="entries of verification; only samples none of them certified at this budget",
     )
 
-    corrupted_by: list[str] = Field(
+    corrupted_by: Names = Field(
         default=[],
         min_length=1,
         description="entries of corruptions, or one image of theirs as haze/fog-3; the images it is run on",
@@ -37,6 +37,8 @@ class On(Block):
             raise ValueError(
                 "names no entry; give survivors_of: [attacks], uncertified_by: [verifications] or corrupted_by: [corruptions]"
             )
+        if half := next((name for name in self.corrupted_by if name.endswith("/")), None):
+            raise ValueError(f"corrupted_by: {half} names no image; write haze/fog-3, or the entry alone")
         return self
 
     @model_serializer(mode="wrap")

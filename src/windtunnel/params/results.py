@@ -7,6 +7,8 @@ from pydantic import Field, PositiveInt
 from windtunnel.params.entry import Block, Number, PartialShare, Share, Value, key
 from windtunnel.params.model import OtherModel
 
+MAX_TITLE = 200  # characters
+
 
 class Clean(Block):
     """The clean evaluation."""
@@ -43,7 +45,7 @@ class Sanity(Block):
 class Report(Block):
     """The PDF and the HTML report."""
 
-    title: str = "Robustness assessment"
+    title: str = Field("Robustness assessment", max_length=MAX_TITLE)
     layout: Literal["compact", "full"] = key(
         "compact", "compact: the PDF answers in few pages, the HTML folds the details; full: everything, on paper too"
     )

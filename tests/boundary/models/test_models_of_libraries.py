@@ -5,6 +5,7 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tests.boundary.models.libraries import need
 from windtunnel.boundary.data.load import load_dataset
 from windtunnel.boundary.discovery import architecture
 from windtunnel.boundary.discovery.architecture import Architecture, fitting_architecture
+from windtunnel.boundary.models import views
 from windtunnel.boundary.models.load import import_model, load_classifier, preview_classifier
 from windtunnel.boundary.models.loaders import loader_of
 from windtunnel.boundary.models.record import ModelRecord
@@ -23,6 +25,7 @@ from windtunnel.boundary.models.views import view_of
 from windtunnel.core.errors import UserError
 from windtunnel.params.data import Data
 from windtunnel.params.model import Model
+from windtunnel.registry.plugins import View
 
 # All twelve, and 200 images, where WINDTUNNEL_ALL_MODELS is set (`-rP` prints each difference); else the small ones.
 ALL = bool(os.environ.get("WINDTUNNEL_ALL_MODELS"))
@@ -297,6 +300,33 @@ def raise_error(error: Exception) -> None:
 def load_view_and_weights(model: Model, folder: Path) -> None:
     view_of(model)
     import_model(model, None, 0, "cpu", folder)
+
+
+@pytest.mark.parametrize(
+    ("channels", "transform", "words"),
+    [
+        (0, lambda picture: torch.zeros(0, 8, 8), "0 channels"),
+        (3, lambda picture: raise_error(KeyError("resample")), "its transforms of a picture raised KeyError"),
+        (1, lambda picture: torch.zeros(1, 0, 8), r"\(1, 0, 8\)"),
+        (1, lambda picture: torch.zeros(10**13), "GB of memory"),
+    ],
+)
+def test_transforms_that_make_no_image_are_one_line(channels, transform, words, monkeypatch):
+    source = SimpleNamespace(view=lambda: lambda model: View(transform, channels, "odd"))
+    monkeypatch.setattr(views, "model_sources", lambda: ("odd",))
+    monkeypatch.setattr(views, "model_source", lambda name: source)
+    with pytest.raises(UserError, match=words) as caught:
+        views.view_of(Model.model_construct(source="odd"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_model_of_timm_in_a_folder_of_transformers_is_named_as_one(tmp_path):
+    need("transformers", "timm")
+    content = {**HUB, "architecture": "resnet10t", "num_classes": 10, "pretrained_cfg": {}}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match="is a model of timm, 'resnet10t'"):
+        view_of(Model(source="huggingface", path=str(tmp_path)))
 
 
 HUB = {

@@ -2,11 +2,13 @@
 
 import atexit
 import functools
+import re
 import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -136,12 +138,22 @@ def import_model(
     write_model(facts, directory)
     shutil.rmtree(directory / TWIN, ignore_errors=True)
     if (twin := model.twin_model) and assessed is not None:
-        import_model(twin, train, seed, device, directory / TWIN, server, assessed)
+        with _keys_of_twin():
+            import_model(twin, train, seed, device, directory / TWIN, server, assessed)
         trust = trust_of(model)
         assert trust.twin
         other = load_classifier(directory / TWIN, device, assessed, trust.twin)
         deployed = load_classifier(directory, device, assessed, replace(trust, twin=None))
         write_model({**facts, "twin": agreement_of(deployed, other, assessed.inputs)}, directory)
+
+
+@contextmanager
+def _keys_of_twin() -> Iterator[None]:
+    """Name keys of `model.twin` in messages of the block, which import it as a model of its own."""
+    try:
+        yield
+    except UserError as error:
+        raise type(error)(re.sub(r"^model(?!\.twin)", "model.twin", str(error))) from error
 
 
 def _steps(model: Model, data: Dataset | None) -> Steps | None:

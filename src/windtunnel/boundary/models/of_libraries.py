@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -71,7 +70,7 @@ def offline(trust: Trust, what: str, *, network: bool = False) -> Iterator[None]
     Raises:
         UserError: in one line, for whatever the library raises, a connection among it.
     """
-    quiet = quiet_library(logging.WARNING)  # transformers' table of the weights that do not fit has thirty lines
+    quiet = quiet_library()  # transformers' table of the weights that do not fit has thirty lines
     if network:
         with users_code(f"{trust.key}{what}"), quiet:
             yield

@@ -214,7 +214,7 @@ class Resolver:
 
 # Of `model`: what made the weights, which are an output of `train`, how long `windtunnel check` waits, and how a function is called.
 _NOT_CALLED = ("train", "path", "uri", "sha256", "time_limit", "interface", "preprocess")
-_IN_WORK = Resolved(stage="", work=Work(entry={}, seed=0))
+_IN_WORK = Resolved(stage="in work", work=Work(entry={}, seed=0))
 _STAGES = "windtunnel.operations.stages"
 _RUN = f"{_STAGES}.run"
 _DRAW = "windtunnel.assessments.figures.base"

@@ -44,7 +44,8 @@ class _HuggingFaceFile(OfLibrary):
 def view(model: Model) -> View:
     """Return the image processor's resizing and cropping, and the names in the configuration's `id2label`."""
     with _offline(model):
-        return _view(_processor(model), _config(model))
+        config = _config(model)
+        return _view(_processor(model), config)
 
 
 def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
@@ -53,7 +54,7 @@ def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
     Raises UserError where it is not there, or holds no weights for some of its layers, which would be random ones.
     """
     with _offline(model):
-        processor, config = _processor(model), _config(model)
+        config, processor = _config(model), _processor(model)
         mean, std = _normalisation(processor, int(getattr(config, "num_channels", 3)))
         of_libraries.check_folded(_view(processor, config), lambda image: _seen(processor, image), mean, std)
         if model.weights == of_libraries.RANDOM:
@@ -140,6 +141,11 @@ def _from(model: Model, kind: str, missing: str, **options: object) -> Any:
 
 def _config(model: Model) -> Any:
     config = _from(model, "AutoConfig", "its configuration is unavailable", **dict(model.kwargs))
+    if config.model_type == "timm_wrapper":
+        raise UserError(
+            f"{_where(model)}: is a model of timm, {shown(getattr(config, 'architecture', ''))}, which model.source: timm reads by its "
+            f"name, with model.path for weights of your own"
+        )
     sizes = {"num_labels": config.num_labels, **config.to_dict()}
     for name, size in sizes.items():
         if (name.startswith("num_") or name.endswith("_size")) and isinstance(size, int) and size < 0:
