@@ -256,21 +256,11 @@ def test_a_member_of_a_list_written_otherwise_is_one_clear_line(member, words):
     assert "\n" not in line
 
 
-@pytest.mark.parametrize(
-    ("samples", "words"),
-    [
-        (
-            {"n": 5, "selection": "random", "seed": -1},
-            "samples.seed: input should be greater than or equal to 0, got -1",
-        ),
-        ({"n": 5, "seed": 4}, "seed: 4 decides nothing, since `first` draws nothing; add selection: random"),
-    ],
-)
-def test_a_seed_of_samples_that_cannot_decide_them_is_refused(samples, words):
+def test_a_negative_seed_of_samples_is_refused():
+    samples = {"n": 5, "selection": "random", "seed": -1}
     entry = {"library": "torchattacks", "algorithm": "FGSM", "samples": samples}
     for line in (refusal(data={"samples": samples}), refusal(attacks={"fgsm": entry})):
-        assert words in line
-        assert "\n" not in line
+        assert "samples.seed: input should be greater than or equal to 0, got -1" in line
 
 
 def test_a_seed_beyond_64_bits_is_refused():

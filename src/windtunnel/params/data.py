@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from windtunnel.params.entry import Block, Names, Number, OneOf, Samples, Seconds, Value, key
 from windtunnel.registry.plugins import plugins
 
-_OURS = ("digits", "npz", "idx", "folder", "function")
+_OURS = ("digits", "npz", "npy", "idx", "folder", "function")
 Source = Annotated[str, OneOf(*_OURS, more=partial(plugins, "windtunnel.data", _OURS))]
 
 MOST_CLASSES = 100_000  # ImageNet-21k has 21,843; a label beyond is a mistake that would cost gigabytes
@@ -20,8 +20,8 @@ class Data(Block):
     """Source of the samples, and their processing up to inputs in [0, 1]."""
 
     source: Source = "digits"
-    path: str | None = key(None, "npz: the file; idx: the test images; folder: the folder")
-    labels: str | None = key(None, "idx: the label file; folder: a CSV of file,label; 'none' for no labels")
+    path: str | None = key(None, "npz: the file; npy, idx: the test images; folder: the folder")
+    labels: str | None = key(None, "npy, idx: the label file; folder: a CSV of file,label; 'none' for no labels")
     train_path: str | None = key(None, "training split, for recipes and generators; same form as path")
     train_labels: str | None = None
     function: str | None = key(None, "module:function returning a windtunnel.core.dataset.Dataset or (x, y)")

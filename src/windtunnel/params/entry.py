@@ -266,14 +266,6 @@ class Samples(Block):
     selection: Literal["first", "random", "stratified"] = "first"
     seed: int | None = key(None, "of random and stratified; the run's seed where absent", ge=0)
 
-    @model_validator(mode="after")
-    def _draw(self) -> "Samples":
-        if self.seed is not None and self.selection == "first":
-            raise ValueError(
-                f"seed: {self.seed} decides nothing, since `first` draws nothing; add selection: random or stratified"
-            )
-        return self
-
 
 def _all_or_number(value: object) -> object:
     if value == "all" or (isinstance(value, int) and not isinstance(value, bool) and value > 0):

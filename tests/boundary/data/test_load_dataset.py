@@ -69,8 +69,13 @@ def test_npz_idx_and_folder_of_the_same_images_are_equal(tmp_path):
     idx = Data(source="idx", path=str(tmp_path / "x.gz"), labels=str(tmp_path / "y"))
     words = [str(label) for label in LABELS]
     folder = Data(source="folder", path=str(save_folder(tmp_path / "f", IMAGES, words)))
-    a, b, c = (load_dataset(data, 0)[0] for data in (npz, idx, folder))
+    np.save(tmp_path / "x.npy", IMAGES[..., None])
+    np.save(tmp_path / "y.npy", LABELS[:, None])
+    npy = Data(source="npy", path=str(tmp_path / "x.npy"), labels=str(tmp_path / "y.npy"))
+    a, b, c, d = (load_dataset(data, 0)[0] for data in (npz, idx, folder, npy))
     assert a.inputs.shape == (12, 1, 6, 5)
+    assert torch.equal(a.inputs, d.inputs)
+    assert torch.equal(a.targets, d.targets)
     assert torch.equal(a.inputs, torch.from_numpy(IMAGES)[:, None] / 255)
     assert torch.equal(a.inputs, b.inputs)
     assert torch.equal(a.targets, b.targets)
@@ -234,7 +239,6 @@ def test_the_selection_is_of_the_asked_size_repeatable_and_recorded(how):
         ({"x": np.zeros((2, 4, 4)), "y": np.array([0.0, 1.0])}, "labels of type float64"),
         ({"x": np.zeros((2, 4, 4)), "y": np.eye(2, dtype=int)}, "labels of shape (2, 2)"),
         ({"x": np.zeros((2, 4, 4)), "y": np.array([0, 2]), "class_names": np.array(["a", "b"])}, "outside 0 to 1"),
-        ({"x": np.zeros((2, 4, 4, 3)), "y": np.zeros(2, int)}, "channels last"),
         ({"x": np.zeros((2, 2, 2, 2, 2)), "y": np.zeros(2, int)}, "inputs of shape (2, 2, 2, 2, 2)"),
         ({"x": np.array(3.0), "y": np.zeros(1, int)}, "single value"),
         ({"x": np.array(3.0), "y": np.zeros(1, int), "ids": np.array(["a"])}, "single value"),
@@ -259,6 +263,30 @@ def test_a_file_that_is_no_npz_is_refused_in_one_line(tmp_path, content, words):
 def test_an_npz_with_pickled_objects_is_never_unpickled(tmp_path):
     data = save_npz(tmp_path / "a.npz", x=np.array([{"a": 1}, None], dtype=object), y=np.zeros(2, int))
     assert "not an .npz of plain arrays" in the_line(data)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 5, 3), (2, 4, 5, 1), (2, 3, 4, 5), (2, 3, 4, 3)])
+def test_images_with_channels_last_become_channels_first(tmp_path, shape):
+    """Where the second axis may be the channels it is: (2, 3, 4, 3) stays as it is."""
+    x = np.random.default_rng(0).random(shape).astype(np.float32)
+    given = load_dataset(save_npz(tmp_path / "a.npz", x=x, y=np.arange(2)), 0)[0].inputs
+    expected = x if shape[1] == 3 else x.transpose(0, 3, 1, 2)
+    assert torch.equal(given, torch.from_numpy(np.ascontiguousarray(expected)))
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (lambda path: path.write_bytes(b"no array"), "not a .npy of a plain array"),
+        (lambda path: np.save(path, np.array([{}, None], dtype=object), allow_pickle=True), "not a .npy of a plain"),
+        (lambda path: path.write_bytes(b"\x93NUMPY\x01\x00v\x00"), "not a .npy of a plain array"),
+        (lambda path: np.save(path, np.zeros((0, 4, 4))), "x.npy"),
+        (lambda path: np.savez(path.open("wb"), x=np.zeros((2, 4, 4))), "not a .npy of a plain array"),
+    ],
+)
+def test_what_is_no_npy_is_refused_in_one_line(tmp_path, write, words):
+    write(tmp_path / "x.npy")
+    assert words in the_line(Data(source="npy", path=str(tmp_path / "x.npy")))
 
 
 def test_a_damaged_npz_is_refused_in_one_line(tmp_path):

@@ -145,6 +145,29 @@ def test_idx_files_have_their_labels_and_training_split(tmp_path, found):
     assert one.labels == (Path("t10k-labels-idx1-ubyte.gz"), Path("train-labels-idx1-ubyte.gz"))
 
 
+@pytest.mark.parametrize(
+    ("samples", "labels", "training"),
+    [
+        ("x_test.npy", "y_test.npy", ("x_train.npy", "y_train.npy")),
+        ("X_test.npy", "y_test.npy", None),
+        ("test_images.npy", "test_labels.npy", ("train_images.npy", "train_labels.npy")),
+        ("data.npy", "targets.npy", None),
+    ],
+)
+def test_a_pair_of_npy_files_is_told_by_its_names(tmp_path, found, samples, labels, training):
+    for x, y in filter(None, [(samples, labels), training]):
+        np.save(tmp_path / x, np.zeros((4, 9, 8, 3), np.uint8))
+        np.save(tmp_path / y, np.zeros((4, 1), np.int64))
+    np.save(tmp_path / "weights_by_layer.npy", np.zeros(3))
+    (one,) = found().data
+    assert (one.path, one.source, one.side, one.channels) == (Path(samples), "npy", (9, 8), 3)
+    assert (one.labels[0], one.train) == (Path(labels), Path(training[0]) if training else None)
+    assert one.labels[1] == (Path(training[1]) if training else None)
+    assert found().data_at(Path(samples)) == one
+    text = params_text(Choice(None, one, "", "e"), Path(".."))
+    assert f"source: npy\n  path: ../{samples}\n  labels: ../{labels}\n" in text
+
+
 @pytest.mark.parametrize("name", ["t10k-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte"])
 def test_small_images_of_idx_and_npz_are_resized_for_corruptions(tmp_path, found, name):
     opened = gzip.open if name.endswith(".gz") else open

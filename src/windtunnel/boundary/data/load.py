@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from windtunnel.boundary.data.record import DATASET_JSON, DatasetRecord, read_record
-from windtunnel.boundary.data.sources import ImageFiles, Raw, middle, source_of
+from windtunnel.boundary.data.sources import ImageFiles, Raw, channels_are_last, middle, source_of
 from windtunnel.core import scratch
 from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset, select
@@ -73,6 +73,8 @@ def convert(
 def _one_label(part: Raw | Dataset, data: Data) -> Raw | Dataset:
     """Return the samples with the column of their labels (N, L) that `data.label_column` names, as 0 and 1."""
     labels = part.targets.numpy() if isinstance(part, Dataset) else part.labels
+    if isinstance(part, Raw) and data.label_column is None and labels is not None and labels.shape[1:] == (1,):
+        return replace(part, labels=labels[:, 0])  # a column of numbers, as Keras has it
     if data.label_column is None or labels is None:
         return part
     if labels.ndim != 2 or data.label_column >= labels.shape[1]:
@@ -269,7 +271,7 @@ def _require_numbers(array: np.ndarray) -> None:
         raise UserError(f"data: inputs of type {array.dtype} are not numbers")
     if array.ndim not in {2, 3, 4} or not array.size:
         raise UserError(f"data: inputs of shape {array.shape}; (N, C, H, W), (N, H, W) or tabular (N, F) are needed")
-    if array.ndim == 4 and array.shape[3] in {1, 3} and array.shape[1] not in {1, 3}:
+    if channels_are_last(array.shape):
         raise UserError(f"data: inputs of shape {array.shape} have their channels last; (N, C, H, W) is needed")
 
 

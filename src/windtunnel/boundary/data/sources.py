@@ -9,6 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
@@ -179,15 +180,22 @@ def _check_free(path: Path, size: int) -> None:
         raise UserError(f"{path}: needs {size / 1e9:.0f} GB of memory, and {free / 1e9:.0f} GB are free")
 
 
-def _idx(data: Data, split: str) -> Raw:
-    """MNIST-style idx files, gzipped or not."""
-    images, key = _samples(read_idx(_file(data, f"{split}path"))), f"{split}labels"
-    label_values = None if getattr(data, key) in (None, "none") else read_idx(_file(data, key))
-    return Raw(images, label_values, _numbered(len(images)), (0.0, 255.0))
+def _pair(read: Callable[[Path], np.ndarray], data: Data, split: str) -> Raw:
+    """Return the samples (N, ...) of one file, and the labels (N,) of another where `labels` names one."""
+    x, key = _samples(read(_file(data, f"{split}path"))), f"{split}labels"
+    labels = None if getattr(data, key) in (None, "none") else read(_file(data, key))
+    return Raw(x, labels, _numbered(len(x)), _natural_range(x))
+
+
+def _read_npy(path: Path) -> np.ndarray:
+    """Return the array of a .npy file, which stays on disk until it is used."""
+    with foreign_errors(lambda e: f"{path}: not a .npy of a plain array ({first_line(e)})"):
+        array: np.ndarray = np.lib.format.open_memmap(path, mode="r")
+        return array
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """Return an idx file of unsigned bytes as an array."""
+    """Return a file as of MNIST, gzipped or not: unsigned bytes as an array."""
     try:
         with open_file(path, gunzip=True) as file:
             shape = idx_header(file, path)
@@ -312,12 +320,25 @@ def _natural_range(x: np.ndarray) -> tuple[float, float]:
     return (0.0, 255.0) if x.dtype == np.uint8 else (0.0, 1.0)
 
 
+def channels_are_last(shape: Sequence[int]) -> bool:
+    """Return True for images (N, H, W, C) of 1 or 3 channels that cannot be (N, C, H, W)."""
+    return len(shape) == 4 and shape[3] in {1, 3} and shape[1] not in {1, 3}
+
+
+def channels_first(shape: Sequence[int]) -> Sequence[int]:
+    """Return (C, H, W) of the shape (N, C, H, W) or (N, H, W, C) of images."""
+    return (shape[3], *shape[1:3]) if channels_are_last(shape) else shape[1:]
+
+
 def _samples(x: np.ndarray, source: str = "data:") -> np.ndarray:
-    """Return `x` as it is. Raises UserError for an array of no axes, and for any number of samples without values."""
+    """Return `x`, images with channels last as (N, C, H, W).
+
+    Raises UserError for an array of no axes, and for any number of samples without values.
+    """
     if not x.ndim or (len(x) and not x.size):
         needed = "(N, C, H, W), (N, H, W) or tabular (N, F) is needed"
         raise UserError(f"{source} an array of shape {x.shape} is a single value or none; {needed}")
-    return x
+    return x.transpose(0, 3, 1, 2) if channels_are_last(x.shape) else x
 
 
 def _numbered(n: int) -> list[str]:
@@ -345,7 +366,8 @@ def _of_files(read: Callable[[Data, str], Raw]) -> Source:
 SOURCES: dict[str, Source] = {
     "digits": load_digits,
     "npz": _of_files(_npz),
-    "idx": _of_files(_idx),
+    "npy": _of_files(partial(_pair, _read_npy)),
+    "idx": _of_files(partial(_pair, read_idx)),
     "folder": _of_files(_folder),
     "function": load_function,
 }

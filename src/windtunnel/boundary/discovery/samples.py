@@ -1,11 +1,12 @@
 """Data that can be assessed on: folders of images by class, arrays and idx files, and which of them are meant for tests."""
 
+import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from windtunnel.boundary.data.sources import IMAGE_FORMATS, idx_header, npy_header, without_x
+from windtunnel.boundary.data.sources import IMAGE_FORMATS, channels_first, idx_header, npy_header, without_x
 from windtunnel.boundary.discovery.walk import Files, files_below, maker, read_or_skip
 from windtunnel.boundary.files import open_file
 from windtunnel.core.errors import UserError
@@ -13,6 +14,8 @@ from windtunnel.core.references import first_line
 
 _TESTS = ("test", "tests", "testing", "t10k", "val", "valid", "validation", "eval")
 _TRAINS = ("train", "training")
+# What the file of labels is called beside one of samples: x_test.npy and y_test.npy, test_images.npy and test_labels.npy.
+_LABELS = {"x": ("y",), **dict.fromkeys(("images", "inputs", "data", "features"), ("labels", "targets", "y"))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ def candidates(root: Path, files: Files, makers: Mapping[Path, str]) -> list[Sam
         *_folders(root, files.image_folders, makers),
         *_idx(root, files.arrays, makers),
         *_npz(root, files.arrays, makers),
+        *_npy(root, files.arrays, makers),
     ]
     return sorted((candidate for candidate in all_candidates if not _is_train(candidate, all_candidates)), key=_rank)
 
@@ -58,6 +62,10 @@ def look_at(root: Path, path: Path, makers: Mapping[Path, str]) -> SampleFiles:
             raise UserError(f"init: --data {path}: not an .npz of plain arrays ({first_line(error)})") from error
     if "idx3-ubyte" in path.name:
         return next(_idx(root, [path], makers))
+    if path.suffix == ".npy":
+        beside = [other.relative_to(root) for other in (root / path).parent.glob("*.npy")]
+        pairs = (pair for pair in _npy(root, beside, makers) if pair.path == path)
+        return next(pairs, SampleFiles(path, "npy", maker(path, makers)))
     below = files_below(root / path, Path("-")).image_folders if (root / path).is_dir() else {}
     inside = {path / folder: path / image for folder, image in below.items() if len(folder.parts) == 1}
     return next(_folders(root, inside, makers), SampleFiles(path, "folder", maker(path, makers)))
@@ -113,12 +121,45 @@ def _train_beside(path: Path, files: Iterable[Path]) -> Path | None:
     return next((p for p in files if p.parent == path.parent and _word(p) in _TRAINS and p != path), None)
 
 
+def _npy(root: Path, arrays: Iterable[Path], makers: Mapping[Path, str]) -> Iterator[SampleFiles]:
+    files = {path for path in arrays if path.suffix == ".npy"}
+    for path in sorted(files):
+        if labels := _named_alike(path, files, _LABELS):
+            train = _named_alike(path, files, dict.fromkeys(_TESTS, _TRAINS))
+            pair = (labels, _named_alike(train, files, _LABELS) if train else None)
+            shape = read_or_skip(path, lambda path: _npy_shape(root / path)) or ()
+            yield replace(_of_shape(path, "npy", makers, shape), train=train, labels=pair)
+
+
+def _named_alike(path: Path, files: set[Path], words: Mapping[str, tuple[str, ...]]) -> Path | None:
+    """Return the file beside `path` whose name has another word of `words` in place of one; None for none."""
+    parts = re.split(r"([^a-zA-Z0-9]+)", path.stem)
+    for i, part in enumerate(parts):
+        for word in words.get(part.lower(), ()):
+            for written in (word, word.upper(), word.title()):
+                other = path.with_stem("".join([*parts[:i], written, *parts[i + 1 :]]))
+                if other in files:
+                    return other
+    return None
+
+
+def _npy_shape(path: Path) -> tuple[int, ...]:
+    """Return the shape of a .npy file by its header alone; () if the file does not exist yet."""
+    if not path.exists():
+        return ()
+    with open_file(path) as file:
+        return npy_header(file)[0]
+
+
 def _array(root: Path, path: Path, makers: Mapping[Path, str]) -> SampleFiles:
-    shape = _shape_of_x(root / path)
+    return _of_shape(path, "npz", makers, _shape_of_x(root / path))
+
+
+def _of_shape(path: Path, source: str, makers: Mapping[Path, str], shape: tuple[int, ...]) -> SampleFiles:
     if len(shape) not in {3, 4}:  # unknown, or no images
-        return SampleFiles(path, "npz", maker(path, makers))
-    channels = shape[1] if len(shape) == 4 else 1
-    return SampleFiles(path, "npz", maker(path, makers), side=(shape[-2], shape[-1]), channels=channels)
+        return SampleFiles(path, source, maker(path, makers))
+    channels, height, width = channels_first(shape) if len(shape) == 4 else (1, *shape[1:])
+    return SampleFiles(path, source, maker(path, makers), side=(height, width), channels=channels)
 
 
 def _shape_of_x(path: Path) -> tuple[int, ...]:
@@ -157,7 +198,7 @@ def _is_train(candidate: SampleFiles, among: Iterable[SampleFiles]) -> bool:
 
 
 def _rank(candidate: SampleFiles) -> tuple[int, int, int, str]:
-    kind = ("folder", "idx", "npz").index(candidate.source)
+    kind = ("folder", "idx", "npz", "npy").index(candidate.source)
     word = _word(candidate.path)
     order = _TESTS.index(word) if word in _TESTS else len(_TESTS) + (word in _TRAINS)
     return kind, order, len(candidate.path.parts), candidate.path.as_posix()

@@ -63,7 +63,7 @@ def _sort_in(files: Files, folder: Path, name: str) -> None:
         files.image_folders.setdefault(folder, path)
     elif suffix in WEIGHTS:
         files.weights.append(path)
-    elif suffix == ".npz" or "idx3-ubyte" in name:
+    elif suffix in {".npz", ".npy"} or "idx3-ubyte" in name:
         files.arrays.append(path)
     elif suffix == ".py":
         files.code.append(path)

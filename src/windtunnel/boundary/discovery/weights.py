@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from windtunnel.boundary.data.sources import channels_first
 from windtunnel.boundary.discovery.architecture import IMAGENET_CLASSES, fitting_architecture
 from windtunnel.boundary.discovery.walk import WEIGHTS, maker, read_or_skip
 from windtunnel.boundary.files import check_file
@@ -129,7 +130,7 @@ def _graph(file: Path, path: Path, made_by: str) -> Weights | None:
     )
     size = sum(math.prod(tensor.dims) for tensor in graph.initializer)
     classes = out[-1] if out else 0
-    channels, *side = _channels_first(shape) if len(shape) == 4 else (0, 0, 0)
+    channels, *side = channels_first(shape) if len(shape) == 4 else (0, 0, 0)
     known_side = (side[0], side[1]) if all(side) else None
     known_channels = channels if channels in {1, 3} else None
     activation = _activation(graph)
@@ -145,12 +146,6 @@ def _activation(graph: onnx.GraphProto) -> str:
             break
         node = made_by.get(node.input[0])
     return str(node.op_type) if node is not None else ""
-
-
-def _channels_first(shape: Sequence[int]) -> Sequence[int]:
-    """Return (C, H, W) of an input shape (n, C, H, W) or (n, H, W, C), which a graph of Keras or TensorFlow has."""
-    is_last = shape[3] in {1, 3} and shape[1] not in {1, 3}
-    return (shape[3], *shape[1:3]) if is_last else shape[1:]
 
 
 def _tensors(file: Path, path: Path, made_by: str) -> Weights | None:
