@@ -1,6 +1,7 @@
 """A verdict is about the function: in whatever form, at whatever scale and in whatever mode the module was handed over."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,10 +14,11 @@ from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.bound_propagation.bounder import Bounder
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
 from windtunnel.assessments.verification.canonical.trace import UntraceableError
-from windtunnel.assessments.verification.marabou.onnx_graph import check_scale, rescaled
+from windtunnel.assessments.verification.cascade.solver_step import graph_for_marabou
+from windtunnel.assessments.verification.marabou.onnx_graph import check_scale
 from windtunnel.assessments.verification.marabou.queries import check_equivalence
 from windtunnel.boundary.models.load import export_onnx
-from windtunnel.core.contracts import Norm, Verdict
+from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.errors import IncompatibleError
 
 MEAN, STD = torch.tensor([0.49, 0.48, 0.45]), torch.tensor([0.25, 0.22, 0.26])
@@ -93,11 +95,17 @@ def test_marabou_decides_alike_where_logits_are_small(tiny):
     assert torch.equal(verdicts(small, 0.2, "linf-box"), verdicts(tiny, 0.2, "linf-box"))
 
 
-def test_an_onnx_graph_of_small_logits_is_brought_to_scale_and_one_of_small_values_refused(tiny, tmp_path):
+@pytest.mark.parametrize(
+    "capabilities", [frozenset(Capability), frozenset({Capability.FORWARD, Capability.ONNX_GRAPH})]
+)
+def test_an_onnx_graph_of_small_logits_is_brought_to_scale_and_one_of_small_values_refused(
+    tiny, tmp_path, capabilities
+):
     small = as_given(tiny, scaled(tiny.classifier.module, 1e-6))
     path = export_onnx(small.classifier, tmp_path / "small.onnx")
-    canonical = canonical_subject(small)
-    graph = rescaled(path, tmp_path / "unit.onnx", canonical.unit, canonical.offset)
+    given = replace(small.classifier, onnx_path=path, capabilities=capabilities)
+    canonical = canonical_subject(replace(small, classifier=given))
+    graph = graph_for_marabou(canonical, given, tmp_path)
     check_equivalence(canonical.subject.classifier, graph, small.dataset.inputs)
     check_scale(graph, small.dataset.inputs)
     with pytest.raises(IncompatibleError, match=r"at most .*e-0"):

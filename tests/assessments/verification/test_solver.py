@@ -18,8 +18,9 @@ from onnx import helper
 from torch import nn
 
 from windtunnel.assessments.verification.assess import assess
+from windtunnel.assessments.verification.canonical.subject import canonical_subject
+from windtunnel.assessments.verification.cascade.solver_step import graph_for_marabou
 from windtunnel.assessments.verification.marabou import queries as marabou
-from windtunnel.assessments.verification.marabou.onnx_graph import readable_by_marabou
 from windtunnel.assessments.verification.marabou.queries import check_equivalence, queries_of, replay, solve_all
 from windtunnel.boundary.models.load import export_onnx
 from windtunnel.core.contracts import Capability, Verdict
@@ -108,8 +109,7 @@ def test_normalisation_and_convolutions_are_part_of_the_graph_that_marabou_reads
     network[1].running_mean += 0.3
     network[1].running_var *= 2.0
     subject = subject_with(Normalised(network), torch.rand(3, 1, 6, 6), 3)
-    graph = readable_by_marabou(export_onnx(subject.classifier, tmp_path / "a.onnx"), tmp_path / "b.onnx")
-    check_equivalence(subject.classifier, graph, subject.dataset.inputs)
+    graph = graph_for_marabou(canonical_subject(subject), subject.classifier, tmp_path)
     assert not {"Div", "BatchNormalization"} & {node.op_type for node in onnx.load(str(graph)).graph.node}
     given = budget(0.002)
     complete, crown = (assess("v", entry(name), given, subject).data["verdicts"] for name in ("linf-box", "crown"))
@@ -131,8 +131,9 @@ def test_a_missing_graph_and_one_with_two_outputs_are_refused_in_one_line(tiny, 
     inner = graph.graph.node[-1].input[0]
     graph.graph.output.append(helper.make_tensor_value_info(inner, onnx.TensorProto.FLOAT, [1, 6]))
     onnx.save(graph, str(tmp_path / "two.onnx"))
-    for name, says in (("two.onnx", "has 2 outputs"), ("gone.onnx", "no such file")):
-        classifier = replace(tiny.classifier, onnx_path=tmp_path / name)
+    forward_only = frozenset({Capability.FORWARD, Capability.ONNX_GRAPH})
+    for name, says in (("two.onnx", "and 2 outputs"), ("gone.onnx", "No such file")):
+        classifier = replace(tiny.classifier, onnx_path=tmp_path / name, capabilities=forward_only)
         with pytest.raises(UserError, match=says) as caught:
             assess("m", entry("linf-box"), budget(0.05), replace(tiny, classifier=classifier))
         assert "\n" not in str(caught.value)

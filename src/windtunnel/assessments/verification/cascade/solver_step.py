@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from windtunnel.assessments.verification.canonical.subject import MEASURED, Canonical
+from windtunnel.assessments.verification.canonical.subject import MEASURED, Canonical, canonical_subject
 from windtunnel.assessments.verification.cascade.step import Step, Trial
 from windtunnel.assessments.verification.cascade.task import Ledger, VerificationTask
 from windtunnel.assessments.verification.marabou import onnx_graph
@@ -22,12 +22,13 @@ from windtunnel.assessments.verification.marabou.queries import (
 )
 from windtunnel.assessments.verification.marabou.worker import Query, SolverAnswer
 from windtunnel.boundary.models.load import export_onnx
+from windtunnel.boundary.models.onnx_network import OnnxNetwork
 from windtunnel.core.classifier import Classifier
-from windtunnel.core.contracts import Caveat, Verdict
+from windtunnel.core.contracts import Capability, Caveat, Verdict
 from windtunnel.core.errors import IncompatibleError, OutOfTimeError
 from windtunnel.core.machine import time_limit
 from windtunnel.core.scratch import of_shape_for
-from windtunnel.core.subject import Subject
+from windtunnel.core.subject import Subject, subject_of
 
 LATE = frozenset({"time-out", "time budget"})
 
@@ -54,14 +55,12 @@ def solve(step: str, ledger: Ledger, task: VerificationTask) -> None:
             onnx = graph_for_marabou(canonical, ledger.subject.classifier, Path(folder))
         if task.time_left < least:
             raise OutOfTimeError
-        all_queries = queries_of(
-            subject, task.epsilon, indices, one_by_one=entry.other_classes == "one_by_one", slack=canonical.slack
-        )
+        one_by_one = entry.other_classes == "one_by_one"
+        without_limits = queries_of(subject, task.epsilon, indices, one_by_one=one_by_one, slack=canonical.slack)
         all_queries = [
-            replace(query, seconds=seconds) for query, seconds in zip(all_queries, seconds_left.tolist(), strict=True)
+            replace(query, seconds=seconds, bounds=entry.output_bounds)
+            for query, seconds in zip(without_limits, seconds_left.tolist(), strict=True)
         ]
-        if entry.output_bounds:
-            all_queries = [replace(query, bounds=True) for query in all_queries]
         queries = {query.index: query for query in all_queries}
         shape = tuple(data.inputs.shape[1:])
 
@@ -116,33 +115,33 @@ def _enter(answer: SolverAnswer, step: str, ledger: Ledger, subject: Subject, on
 
 
 def graph_for_marabou(canonical: Canonical, classifier: Classifier, folder: Path) -> Path:
-    """Return the graph for Marabou: exported from the canonical network, or the user's own ONNX at unit scale.
+    """Return the graph for Marabou, exported from the canonical network; of an ONNX file without gradients, from its torch form.
 
     Raises IncompatibleError where it is not the model, or has operators or values that Marabou cannot deal with.
     """
     subject = canonical.subject
-    if classifier.onnx_path:
-        check_equivalence(classifier, classifier.onnx_path, subject.dataset.inputs)
-        exported = onnx_graph.rescaled(classifier.onnx_path, folder / "model.onnx", canonical.unit, canonical.offset)
-    else:
-        onnx_graph.check_layers(subject.classifier.module)
-        exported = _exported(subject, folder / "model.onnx")
-    onnx = onnx_graph.readable_by_marabou(exported, folder / "readable.onnx")
-    check_equivalence(subject.classifier, onnx, subject.dataset.inputs)
-    onnx_graph.check_operators(onnx, subject.classifier.module)
+    own, network = subject.classifier, subject.classifier.module
+    if classifier.onnx_path and Capability.AUTOGRAD not in classifier.capabilities:
+        read = OnnxNetwork(classifier.onnx_path).eval().requires_grad_(False)
+        given = replace(classifier, module=read, capabilities=frozenset(Capability))
+        network = canonical_subject(subject_of(given, subject.dataset)).subject.classifier.module
+    onnx_graph.check_layers(network)
+    onnx = _exported(replace(own, module=network), folder / "model.onnx")
+    check_equivalence(own, onnx, subject.dataset.inputs)
+    onnx_graph.check_operators(onnx, network)
     onnx_graph.check_scale(onnx, subject.dataset.inputs[:MEASURED])
     return onnx
 
 
-def _exported(subject: Subject, path: Path) -> Path:
+def _exported(classifier: Classifier, path: Path) -> Path:
     torch._C._jit_set_onnx_log_enabled(False)  # it prints the whole graph at an exception, which is one line here
     try:
-        return export_onnx(subject.classifier, path)
+        return export_onnx(classifier, path)
     except OutOfTimeError:
         raise
     except Exception as error:  # the exporter raises many kinds for what it cannot trace
         raise IncompatibleError(
-            f"{subject.classifier.source} cannot be exported as ONNX ({type(error).__name__}: {error})"
+            f"{classifier.source} cannot be exported as ONNX ({type(error).__name__}: {error})"
         ) from error
 
 
