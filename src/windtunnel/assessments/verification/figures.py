@@ -232,15 +232,9 @@ class OutputBoundsMarginHeatmapVisualiser(_Heatmap, title="Margins to the target
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """One heat map, after the sorted margins."""
-        import torch
-
-        verified = artifacts.data.get("lower_margins")
-        has = isinstance(verified, torch.Tensor) and bool(verified.isfinite().any())
-        sorted_ = (
-            [_sorted_margins(verified[verified.isfinite()].tolist())]
-            if has and isinstance(verified, torch.Tensor)
-            else []
-        )
+        verified = [artifacts.tensor("lower_margins")] if "lower_margins" in artifacts.data else []
+        finite = [margin for margins in verified for margin in margins[margins.isfinite()].tolist()]
+        sorted_ = [_sorted_margins(finite)] if finite else []
         lower, upper = _bounds(artifacts)
         targets = artifacts.tensor("targets")[:, None]
         margin = (lower.gather(1, targets) - upper).scatter(1, targets, float("nan"))

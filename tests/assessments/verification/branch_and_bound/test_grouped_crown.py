@@ -65,9 +65,9 @@ def region(norm: Norm) -> BallRegions:
     )
 
 
-def nothing_known(bounded: Bounded, j: int) -> list[Tensor]:
-    shape = len(bounded.region), bounded.network.layers[j].size
-    return [torch.full(shape, -torch.inf, dtype=torch.float64) for _ in (0, 1)]
+def nothing_known(bounded: Bounded, j: int) -> Tensor:
+    shape = 2, len(bounded.region), bounded.network.layers[j].size
+    return torch.full(shape, -torch.inf, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("norm", EPSILON)

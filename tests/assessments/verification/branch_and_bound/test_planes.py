@@ -4,7 +4,7 @@ import pytest
 import torch
 from exact import improved, inputs_of_activations, network
 
-from windtunnel.assessments.verification.branch_and_bound.intermediate import TighteningBudget, tighten
+from windtunnel.assessments.verification.branch_and_bound.intermediate import tighten
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise, with_planes
 from windtunnel.assessments.verification.regions import BallRegions
@@ -84,7 +84,7 @@ def test_inner_bounds_are_tighter_with_planes_and_hold_at_every_point(splits):
         bent = plain.part(torch.zeros(1, dtype=torch.int64))
         every = [torch.ones(2, 1, layer.size, dtype=torch.bool) for layer in net.layers]
         for bounded, planes in ((plain, False), (bent, True)):
-            tighten(bounded, every, TighteningBudget(splits, planes), lambda: False)
+            tighten(bounded, every, splits, lambda: False, planes=planes)
         points = region.low + (region.high - region.low) * torch.rand(4000, 16, dtype=torch.float64).round(decimals=1)
         met = inputs_of_activations(net, points.view(-1, 1, 4, 4))
         assert (met >= torch.cat(bent.low, 1)).all()

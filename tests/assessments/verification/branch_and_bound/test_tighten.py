@@ -7,7 +7,7 @@ from torch import nn
 
 from windtunnel.assessments.verification.branch_and_bound import intermediate
 from windtunnel.assessments.verification.branch_and_bound import session as deciding
-from windtunnel.assessments.verification.branch_and_bound.intermediate import TighteningBudget, bound_network, tighten
+from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network, tighten
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.search import Limits
 from windtunnel.assessments.verification.branch_and_bound.session import decide
@@ -28,7 +28,7 @@ def tightened(net, region, splits, memory=10**9):
     bounded = improved(net, region, 10)
     every = [torch.ones(2, 1, layer.size, dtype=torch.bool) for layer in net.layers]
     bounded.memory = memory
-    tighten(bounded, every, TighteningBudget(splits, False), lambda: False)
+    tighten(bounded, every, splits, lambda: False)
     return bounded
 
 
@@ -94,7 +94,7 @@ def test_rounds_follow_while_bounds_gain_and_the_search_may_be_long(
     rounds = []
     monkeypatch.setattr(deciding, "_SHALLOW", shallow)
     monkeypatch.setattr(deciding, "_MIN_GAIN", minimum_gain)
-    monkeypatch.setattr(deciding, "tighten", lambda *given: (rounds.append(given[2].splits), tighten(*given)))
+    monkeypatch.setattr(deciding, "tighten", lambda *given, **more: (rounds.append(given[2]), tighten(*given, **more)))
     monkeypatch.setattr(deciding._MarginBounds, "_search", lambda *_: None)
     torch.manual_seed(0)
     sizes = [1, 6, 6, 6]
@@ -117,5 +117,5 @@ def test_later_layers_are_bounded_again_once_earlier_ones_are_tighter():
     bounded = bound_network(net, BallRegions.around(torch.rand(1, 5), Norm.LINF, 0.4, CPU), 64)
     which = [torch.full((2, 1, 12), j < 2) for j in range(3)]
     before = (bounded.up[2] - bounded.low[2]).clone()
-    tighten(bounded, which, TighteningBudget(8, False), lambda: False)
+    tighten(bounded, which, 8, lambda: False)
     assert (bounded.up[2] - bounded.low[2]).sum() < before.sum() - 1e-3

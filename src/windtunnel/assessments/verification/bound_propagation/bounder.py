@@ -67,8 +67,10 @@ class Bounder:
             yield from self._bound(method, indices[members], epsilons[members], logits=logits)
 
     def units(self, indices: Tensor, epsilons: Tensor) -> list[Tensor]:
-        """Places of `indices` that are bounded together."""
-        alike = [torch.arange(len(indices))] if self.norm is Norm.LINF else _alike(epsilons)
+        """Places of `indices` that are bounded together: under L2 and L1 auto-LiRPA takes one epsilon for all."""
+        alike = [torch.arange(len(indices))]
+        if self.norm is not Norm.LINF:
+            alike = [(epsilons == value).nonzero().flatten() for value in epsilons.unique()]
         return [part for members in alike if len(members) for part in members.split(self.together)]
 
     def fell_back_to(self, method: str, weaker: str, reason: str, indices: Iterable[int]) -> None:
@@ -142,11 +144,6 @@ class Bounder:
             return
         self.fell_back_to(method, weaker, reason, indices.tolist())
         yield from self._bound(weaker, indices, epsilons, logits=logits)
-
-
-def _alike(epsilons: Tensor) -> list[Tensor]:
-    """Return indices of equal epsilons: under L2 and L1 auto-LiRPA takes one for all."""
-    return [(epsilons == value).nonzero().flatten() for value in epsilons.unique()]
 
 
 _METHODS = tuple(sorted({*WEAKER, *WEAKER.values()}))

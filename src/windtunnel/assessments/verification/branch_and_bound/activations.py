@@ -12,7 +12,8 @@ Sources of the bounds: CROWN (Zhang et al. 2018, arXiv 1811.00866), alpha-CROWN 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -95,17 +96,12 @@ LAST_OF_WINDOW, ACROSS_PAIRS = Kink(torch.zeros((), dtype=torch.float64)), Obser
 OF_LARGEST, NUMBERS = Kink(torch.zeros((), dtype=torch.float64)), Observed()
 
 
-def gelu_tanh(z: Tensor) -> Tensor:
-    """GELU by its tanh approximation."""
-    return F.gelu(z, approximate="tanh")
-
-
 # The largest size of the second derivative, rounded up: sigmoid 1/(6 sqrt 3), tanh 4/(3 sqrt 3), GELU 2 phi(0) (its tanh
 # approximation stays below 0.82), SiLU 1/2, softplus 1/4, ELU 1.
 SIGMOID = Smooth("sigmoid", torch.sigmoid, 0.0963)
 TANH = Smooth("tanh", torch.tanh, 0.7699)
 GELU = Smooth("gelu", F.gelu, 0.7979)
-GELU_TANH = Smooth("gelu, tanh approximation", gelu_tanh, 0.82)
+GELU_TANH = Smooth("gelu, tanh approximation", partial(F.gelu, approximate="tanh"), 0.82)
 SILU = Smooth("silu", F.silu, 0.5001)
 SOFTPLUS = Smooth("softplus", lambda z: torch.logaddexp(z, torch.zeros_like(z)), 0.2501)
 ELU = Smooth("elu", F.elu, 1.0)
@@ -344,33 +340,24 @@ def _standardised(apply: Apply, z: Tensor, count: int, eps: float) -> Tensor:
     return _product(apply, centred, apply(inverse_root, variance + eps))
 
 
-def _layer_norm(
+def _norm(
     apply: Apply,
     z: Tensor,
-    normalized_shape: Sequence[int],
+    groups: int | Sequence[int],
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
     *_: object,
 ) -> Tensor:
-    z = _standardised(apply, z, len(normalized_shape), eps)
-    z = z if weight is None else z * weight
-    return z if bias is None else z + bias
-
-
-def _group_norm(
-    apply: Apply,
-    z: Tensor,
-    num_groups: int,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-    *_: object,
-) -> Tensor:
-    result = _standardised(apply, z.unflatten(1, (num_groups, -1)), z.ndim - 1, eps).view(z.shape)
-    of_channels = (-1, *[1] * (z.ndim - 2))
-    result = result if weight is None else result * weight.view(of_channels)
-    return result if bias is None else result + bias.view(of_channels)
+    """Return layer_norm over the last dimensions, of the sizes `groups`, or group_norm over so many groups of channels."""
+    if isinstance(groups, int):
+        result = _standardised(apply, z.unflatten(1, (groups, -1)), z.ndim - 1, eps).view(z.shape)
+        of_channels = (-1, *[1] * (z.ndim - 2))
+        weight, bias = (None if part is None else part.view(of_channels) for part in (weight, bias))
+    else:
+        result = _standardised(apply, z, len(groups), eps)
+    result = result if weight is None else result * weight
+    return result if bias is None else result + bias
 
 
 def _pow(apply: Apply, z: Tensor, exponent: object) -> Tensor:
@@ -428,8 +415,8 @@ REWRITES: dict[str, Callable[..., Tensor]] = {
     "softmax": _softmax,
     "log_softmax": _log_softmax,
     "scaled_dot_product_attention": _attention,
-    "layer_norm": _layer_norm,
-    "group_norm": _group_norm,
+    "layer_norm": _norm,
+    "group_norm": _norm,
 }
 
 
@@ -437,8 +424,7 @@ _GRID = 256  # steps
 _PART = 4096  # intervals whose grids are computed together
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(NamedTuple):
     """Bounds of a smooth activation: low z + low_offset <= f(z) <= up z + up_offset; each of one shape."""
 
     low: Tensor
@@ -461,8 +447,7 @@ class Jumps:
     smooth: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Kinks:
+class Kinks(NamedTuple):
     """Bounds of max(z, c z) at the columns, (m, C) each, or (1, C) where all rows share them.
 
     up z + offset is the chord, a bound from above; the line of slope base + rise alpha, for any alpha in [0, 1], one from
@@ -502,19 +487,10 @@ def with_jumps(relaxed: Kinks, low: Tensor, up: Tensor, errors: Tensor) -> Kinks
     above, below = up.clamp(min=1e-30), (-low).clamp(min=1e-30)
     slope = torch.where(above < below, open_ / below, 0.0)
     rise = torch.where(above > 2 * error, open_ / above, 0.0)
-    zeros = torch.zeros_like(slope)
-    pairs = (
-        (slope, relaxed.up),
-        (on + open_ + error * slope, relaxed.offset),
-        (zeros, relaxed.base),
-        (rise, relaxed.rise),
-        (open_, relaxed.open),
-    )
-    up_slope, offset, base, rise_of_all, open_of_all = (torch.where(which, jump, kink) for jump, kink in pairs)
+    jump = (slope, on + open_ + error * slope, torch.zeros_like(slope), rise, open_)
     low_offset = torch.where(which, on - error * rise, 0.0)
-    return Kinks(
-        up_slope, offset, base, rise_of_all, open_of_all, Jumps(low_offset, error, which, torch.zeros_like(which))
-    )
+    jumps = Jumps(low_offset, error, which, torch.zeros_like(which))
+    return Kinks._make([*(torch.where(which, *both) for both in zip(jump, relaxed[:5], strict=True)), jumps])
 
 
 def smooth_lines(smooth: Smooth, low: Tensor, up: Tensor, error: Tensor | float = 0.0) -> Lines:
@@ -631,19 +607,12 @@ def with_smooth(relaxed: Kinks, layers: Sequence[tuple[slice, Lines, Tensor]]) -
     jumps = relaxed.jumps
     low_offset = torch.zeros_like(relaxed.up) if jumps is None else jumps.low_offset
     rows = (torch.broadcast_shapes(relaxed.up.shape[:1], *(lines.up.shape[:1] for _, lines, _ in layers))[0], -1)
-    up, offset, base, rise, open_, low_offset = (
-        t.expand(rows).clone()
-        for t in (relaxed.up, relaxed.offset, relaxed.base, relaxed.rise, relaxed.open, low_offset)
-    )
+    up, offset, base, rise, open_, low_offset = (t.expand(rows).clone() for t in (*relaxed[:5], low_offset))
     no_column = torch.zeros_like(up[:1], dtype=torch.bool)
     smooth = no_column.clone() if jumps is None else jumps.smooth.clone()
     for at, lines, code in layers:
-        up[:, at], offset[:, at], base[:, at], low_offset[:, at] = (
-            lines.up,
-            lines.up_offset,
-            lines.low,
-            lines.low_offset,
-        )
+        for into, line in zip((base, low_offset, up, offset), lines, strict=True):
+            into[:, at] = line
         rise[:, at] = 0.0
         open_[:, at] = (code < LAST_SPLIT).to(open_) if len(open_) == len(code) else 1.0
         open_[:, at] *= (lines.low != lines.up) | (lines.low_offset != lines.up_offset)  # a tread is exact

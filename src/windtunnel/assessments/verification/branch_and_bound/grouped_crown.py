@@ -147,10 +147,8 @@ _NUMBERS = 2**22  # coefficients of the input, of units apart, at a time
 _LARGEST = 3 * 2**19
 
 
-def bound_together(
-    bounded: Bounded, j: int, groups: list[Group], ends: list[Tensor], which: Tensor, iterations: int
-) -> None:
-    """Raise the lower bounds `ends` of z and of -z, each float64 (n, size), where `which` (2, n, size) says so.
+def bound_together(bounded: Bounded, j: int, groups: list[Group], ends: Tensor, which: Tensor, iterations: int) -> None:
+    """Raise the lower bounds `ends`, float64 (2, n, size), of z and of -z where `which` (2, n, size) says so.
 
     By CROWN, whose slopes are optimised where there are `iterations`. Without these, intervals over the inputs of the layer come first:
     they cost little, and units that they show to be stable need no more.
@@ -194,8 +192,8 @@ class _Begun:
 class _SampleLayer:
     """Layer j in the region of sample i. Its bounds are raised in place."""
 
-    def __init__(self, bounded: Bounded, j: int, i: int, ends: list[Tensor], which: Tensor) -> None:
-        self._bounded, self._j, self._ends, self._which = bounded, j, [end[i] for end in ends], which[:, i]
+    def __init__(self, bounded: Bounded, j: int, i: int, ends: Tensor, which: Tensor) -> None:
+        self._bounded, self._j, self._ends, self._which = bounded, j, ends[:, i], which[:, i]
         self._layer = bounded.network.layers[j]
         self._sample = torch.tensor([i], device=bounded.network.device)
         self._boxes = [bounded.box(leaf, self._sample) for leaf in range(j + 1)]
@@ -214,7 +212,7 @@ class _SampleLayer:
         """(side, row) of the channels of a group with a unit that is asked for and open."""
         units, open_ = group.units, self._which[:, group.units]
         if not isinstance(self._layer.activation, Smooth):
-            open_ = open_ & (self._ends[0][units] < 0) & (self._ends[1][units] < 0)
+            open_ = open_ & (self._ends[:, units] < 0).all(0)
         side, row = open_.any(2).nonzero().unbind(1)
         return side, row
 
@@ -249,9 +247,8 @@ class _SampleLayer:
         rows = bounded.start(self._j, spec, sample) if better is None else replace(better.at(padded), spec=spec)
         back = bounded.backward(rows, bounded.relaxation(rows, torch.float64), torch.float64, begun.owners, gradients)
         bounds = (back.constant + self._least(back.inputs, begun.owners[0]))[: len(row)]
-        for k, end in enumerate(self._ends):
-            units = begun.units[row[side == k]]
-            end[units] = torch.maximum(end[units], bounds[side == k])
+        at = side[:, None], begun.units[row]
+        self._ends[at] = torch.maximum(self._ends[at], bounds)
 
     def _least(self, inputs: Tensor, owners: Tensor) -> Tensor:
         """(m, M): the minima over the region of the parts of inputs (m, d) that are each unit's; a few rows at a time."""
@@ -270,8 +267,8 @@ class _SampleLayer:
             if gradient is not None:
                 middle = middle + (gradient * centre) @ owner
                 spread = spread + (gradient.abs() * radius) @ owner
-        for end, bounds in zip(self._ends, (middle - spread, -middle - spread), strict=True):
-            end[begun.units] = torch.maximum(end[begun.units], bounds)
+        bounds = torch.stack([middle - spread, -middle - spread])
+        self._ends[:, begun.units] = torch.maximum(self._ends[:, begun.units], bounds)
 
     def _spec(self, group: Group) -> Tensor:
         units = group.units

@@ -8,7 +8,7 @@ by a small branch and bound over the layers below: decisive on dense networks, w
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -133,7 +133,7 @@ def bound_network(
 
 def _bounds_of_layer(bounded: Bounded, j: int) -> tuple[Tensor, Tensor]:
     network, n, size = bounded.network, len(bounded.region), bounded.network.layers[j].size
-    ends = [torch.full((n, size), -torch.inf, dtype=torch.float64, device=network.device) for _ in (0, 1)]
+    ends = torch.full((2, n, size), -torch.inf, dtype=torch.float64, device=network.device)
     if network.layers[j].direct and not groups_of(network, j, bounded.rows):
         _exact(bounded, j, ends)
     else:
@@ -163,9 +163,9 @@ def improve_layer(bounded: Bounded, j: int, which: Tensor, iterations: int, *, o
     if layer.decides_windows:
         bounded.tighten(j, *difference_bounds(bounded, j))
         return
-    ends = [bounded.low[j].clone(), -bounded.up[j]]
+    ends = torch.stack([bounded.low[j], -bounded.up[j]])
     smooth = isinstance(layer.activation, Smooth)
-    open_ = torch.ones_like(ends[0], dtype=torch.bool) if smooth else (ends[0] < 0) & (ends[1] < 0)
+    open_ = torch.ones_like(ends[0], dtype=torch.bool) if smooth else (ends < 0).all(0)
     if others and not isinstance(layer.activation, Observed):
         _improve(bounded, j, ends, open_ & ~which, 0)
     _improve(bounded, j, ends, open_ & which, iterations)
@@ -181,15 +181,15 @@ def unit_rows(which: Tensor, rows: int) -> Iterator[tuple[Tensor, Tensor, Tensor
         yield spec, sample[part], unit[part], side[part]
 
 
-def _improve(bounded: Bounded, j: int, ends: list[Tensor], which: Tensor, iterations: int) -> None:
-    """Raise the lower bounds `ends` of z and of -z, each (n, size), where `which` (2, n, size) says so."""
+def _improve(bounded: Bounded, j: int, ends: Tensor, which: Tensor, iterations: int) -> None:
+    """Raise the lower bounds `ends` (2, n, size) of z and of -z where `which` (2, n, size) says so."""
     if groups := groups_of(bounded.network, j, bounded.rows):
         bound_together(bounded, j, groups, ends, which, iterations)
     else:
         bound_apart(bounded, j, ends, which, iterations)
 
 
-def bound_apart(bounded: Bounded, j: int, ends: list[Tensor], which: Tensor, iterations: int) -> None:
+def bound_apart(bounded: Bounded, j: int, ends: Tensor, which: Tensor, iterations: int) -> None:
     """Bound a layer as `bound_together` does, with one linear function per neuron.
 
     Without `iterations` the intervals of the layer below count too.
@@ -200,9 +200,7 @@ def bound_apart(bounded: Bounded, j: int, ends: list[Tensor], which: Tensor, ite
             lower = bounded.value(improved(bounded, part, iterations, 0.0))
         else:
             lower = torch.maximum(bounded.value(part), _interval_bounds(bounded, j, spec, sample))
-        for k, end in enumerate(ends):
-            at = side == k
-            end[sample[at], unit[at]] = torch.maximum(end[sample[at], unit[at]], lower[at])
+        ends[side, sample, unit] = torch.maximum(ends[side, sample, unit], lower)
 
 
 def _interval_bounds(bounded: Bounded, j: int, spec: Tensor, sample: Tensor) -> Tensor:
@@ -221,7 +219,7 @@ def _interval_bounds(bounded: Bounded, j: int, spec: Tensor, sample: Tensor) -> 
     return lower
 
 
-def _exact(bounded: Bounded, j: int, ends: list[Tensor]) -> None:
+def _exact(bounded: Bounded, j: int, ends: Tensor) -> None:
     """Bound an affine map of the input: its rows are the same for every sample, so that they are found once."""
     network, region, size = bounded.network, bounded.region, bounded.network.layers[j].size
     for part in torch.arange(size, device=network.device).split(bounded.rows):
@@ -230,8 +228,8 @@ def _exact(bounded: Bounded, j: int, ends: list[Tensor]) -> None:
         a, constant = maps
         for i in range(len(region)):
             at = torch.full((len(part),), i, device=network.device)
-            ends[0][i, part] = constant + region.minimum(a, at)[0]
-            ends[1][i, part] = region.minimum(-a, at)[0] - constant
+            ends[0, i, part] = constant + region.minimum(a, at)[0]
+            ends[1, i, part] = region.minimum(-a, at)[0] - constant
 
 
 # Of the slopes: of each unit, and of each half of a split one. All bounds of a residual network with 8 splits, 1 and 2 steps of the
@@ -242,20 +240,15 @@ _SLOPES, _PLANES, _COLUMNS, _TOGETHER = 20, 40, 48, 64
 _KEPT = 9  # bytes of each column of a subdomain: the side it is on, its slope, its multiplier
 
 
-@dataclass(frozen=True, slots=True)
-class TighteningBudget:
-    """Settings by which each inner bound is tightened."""
-
-    splits: int  # of its branch and bound
-    planes: bool  # multi-neuron upper bounds (planes) in place of triangle bounds
-
-
-def tighten(bounded: Bounded, which: list[Tensor], effort: TighteningBudget, expired: Callable[[], bool]) -> None:
+def tighten(
+    bounded: Bounded, which: list[Tensor], splits: int, expired: Callable[[], bool], *, planes: bool = False
+) -> None:
     """Tighten each bound in `which` of an unstable neuron, layer by layer; bound each later layer again first.
 
-    which: of each layer (2, n, size) bool. Ends early when `expired`; all bounds hold at any time.
+    which: of each layer (2, n, size) bool. splits: of the branch and bound of each. planes: multi-neuron upper bounds in place of
+    triangle bounds. Ends early when `expired`; all bounds hold at any time.
     """
-    most = min(bounded.rows // 2, _TOGETHER) if effort.planes else bounded.rows // 2
+    most = min(bounded.rows // 2, _TOGETHER) if planes else bounded.rows // 2
     touched = False
     for j, layer in enumerate(bounded.network.layers):
         if layer.decides_windows:
@@ -263,23 +256,21 @@ def tighten(bounded: Bounded, which: list[Tensor], effort: TighteningBudget, exp
         if layer.direct or isinstance(layer.activation, Smooth) or not bounded.below(j):
             continue
         if touched:  # the layers below have tighter bounds now
-            improve_layer(bounded, j, torch.ones_like(which[j]), _SLOPES if effort.planes else 0)
-        ends = [bounded.low[j].clone(), -bounded.up[j]]
-        open_ = (ends[0] < 0) & (ends[1] < 0) & which[j]
+            improve_layer(bounded, j, torch.ones_like(which[j]), _SLOPES if planes else 0)
+        ends = torch.stack([bounded.low[j], -bounded.up[j]])
+        open_ = (ends < 0).all(0) & which[j]
         touched = touched or bool(open_.any())
-        together = max(1, min(most, bounded.memory // (_KEPT * (effort.splits + 1) * bounded.below(j))))
+        together = max(1, min(most, bounded.memory // (_KEPT * (splits + 1) * bounded.below(j))))
         for spec, sample, unit, side in unit_rows(open_, together):
             if expired():
                 break
             units = bounded.start(j, spec, sample)
-            bounds, units = optimise(bounded, units, _SLOPES if effort.planes else _STEPS, 0.0)
-            if effort.planes:
+            bounds, units = optimise(bounded, units, _SLOPES if planes else _STEPS, 0.0)
+            if planes:
                 units = with_planes(bounded, units, _PLANES, _COLUMNS)
                 bounds = bounded.value(units, torch.float32)
-            improved_bounds = _best_first(bounded, units, bounds, effort.splits)
-            for k, end in enumerate(ends):
-                at = side == k
-                end[sample[at], unit[at]] = torch.maximum(end[sample[at], unit[at]], improved_bounds[at])
+            improved_bounds = _best_first(bounded, units, bounds, splits)
+            ends[side, sample, unit] = torch.maximum(ends[side, sample, unit], improved_bounds)
         bounded.tighten(j, ends[0], -ends[1])
         if expired():
             return

@@ -63,30 +63,26 @@ class LayerBounds:
         self._lines.clear()
         self.units, self.slices, end = [], [], 0
         no_neurons = torch.empty(0, dtype=torch.int64, device=self.network.device)
-        parts: list[list[Tensor]] = [[], [], []]
-        errors = list[Tensor]()
-        for layer, low, up in zip(self.network.layers, self.low, self.up, strict=False):
+        parts: list[list[Tensor]] = [[], [], [], []]
+        for j, (layer, low, up) in enumerate(zip(self.network.layers, self.low, self.up, strict=False)):
+            activation, slope, error = layer.activation, torch.zeros_like(low[0]), torch.full_like(low[0], -1.0)
             units = ((low < 0) & (up > 0)).any(0).nonzero().flatten() if layer.splits else no_neurons
-            if isinstance(layer.activation, Jump | Smooth):
-                units = torch.arange(
-                    layer.size, device=low.device
-                )  # a stable jump takes 0 or 1, which is no slope, and a smooth one is never linear
+            if isinstance(activation, Jump | Smooth):
+                # A stable jump takes 0 or 1, which is no slope, and a smooth one is never linear.
+                units = torch.arange(layer.size, device=low.device)
+            if isinstance(activation, Kink):
+                slope = activation.slope.to(low).expand(1, *layer.shape).reshape(-1)
+            elif isinstance(activation, Jump):
+                error = self._errors.get(j, error)
             self.units.append(units)
             self.slices.append(slice(end, end := end + len(units)))
-            parts[0].append(low[:, units])
-            parts[1].append(up[:, units])
-            if isinstance(layer.activation, Kink):
-                slope = layer.activation.slope.to(low).expand(1, *layer.shape).reshape(-1)
-                parts[2].append(slope[units][None])
-            elif isinstance(layer.activation, Jump | Smooth):
-                parts[2].append(torch.zeros_like(low[:1]))
-            error = self._errors.get(len(errors)) if isinstance(layer.activation, Jump) else None
-            errors.append((torch.full_like(low[0], -1.0) if error is None else error)[units][None])
+            for part, of_columns in zip(parts, (low, up, slope[None], error[None]), strict=True):
+                part.append(of_columns[:, units])
         empty = torch.empty(len(self.region), 0, dtype=torch.float64, device=self.network.device)
-        low, up, least = (torch.cat(p, 1) if p else empty[: 1 if k == 2 else None] for k, p in enumerate(parts))
+        low, up, least, errors = (torch.cat(p, 1) if p else empty[: 1 if k > 1 else None] for k, p in enumerate(parts))
         self._at_columns = (low, up, least)
         # (1, C): the error bounds of jumps, negative at other columns; None where there are no jumps.
-        self._errors_at_columns = torch.cat(errors, 1) if self._errors and errors else None
+        self._errors_at_columns = errors if self._errors and self.low else None
 
     @property
     def has_jumps(self) -> bool:

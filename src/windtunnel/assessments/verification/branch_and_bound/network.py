@@ -31,7 +31,6 @@ from windtunnel.assessments.verification.branch_and_bound.activations import (
     PRODUCTS,
     REWRITES,
     Activation,
-    Apply,
     Convex,
     Jump,
     Kink,
@@ -156,11 +155,6 @@ class RoundingErrors(TorchFunctionMode):
         return torch.stack([magnitude, error - constant + terms * _UNIT * magnitude, torch.zeros_like(magnitude)])
 
 
-def jump_error(preactivation: Tensor) -> Tensor:
-    """Return by how much each number may be off, (size,), of the three rows that reach an activation."""
-    return _FOLDED * preactivation[1].flatten()
-
-
 def _absolute(value: object) -> object:
     return value.abs() if isinstance(value, Tensor) and value.is_floating_point() else value
 
@@ -259,18 +253,6 @@ Stairs = tuple[Tensor, int]
 _MOST_JUMPS, _MOST_COLUMNS = 16, 2**14  # of a neuron, and of a layer: staircases of more are only bounded
 
 
-class _Climbing:
-    """Answers staircases by sums of jumps where `stairs`, one entry for each staircase, says which."""
-
-    def __init__(self, apply: Apply, stairs: Sequence[Stairs | None]) -> None:
-        self._apply, self._stairs = apply, iter(stairs)
-
-    def __call__(self, activation: Activation, z: Tensor) -> Tensor:
-        if isinstance(activation, Staircase) and (stairs := next(self._stairs)):
-            return sum_of_jumps(self._apply, activation, z, *stairs)
-        return self._apply(activation, z)
-
-
 def _requires_grad(value: object) -> bool:
     return isinstance(value, Tensor) and value.requires_grad
 
@@ -292,7 +274,7 @@ class _Replacing(TorchFunctionMode):
         stairs: Sequence[Stairs | None] = (),
     ) -> None:
         super().__init__()
-        self._apply = _Climbing(apply, stairs) if stairs else apply
+        self._apply, self._stairs = apply, iter(stairs)
         self._watch, (self._left, self._taken) = watch, joined
         self._varies, self._first, self._calls = varies, not varies, 0
 
@@ -307,12 +289,18 @@ class _Replacing(TorchFunctionMode):
             if self._calls - 1 in self._left:
                 return args[0]
             rewrite = relu_of_largest if self._calls - 1 in self._taken else REWRITES[name]
-            return rewrite(self._apply, *args, **kwargs)
+            return rewrite(self._answer, *args, **kwargs)
         recorded = name == "conv2d" and torch.is_grad_enabled() and any(map(_requires_grad, args[:1]))
         result = conv2d(*args, **kwargs) if recorded else func(*args, **kwargs)
         if self._watch is not None:
             self._watch(name, result)
         return result
+
+    def _answer(self, activation: Activation, z: Tensor) -> Tensor:
+        """Answer an activation; a staircase by a sum of jumps where the next of `stairs` says which."""
+        if isinstance(activation, Staircase) and (stairs := next(self._stairs, None)):
+            return sum_of_jumps(self._apply, activation, z, *stairs)
+        return self._apply(activation, z)
 
     def _depends(self, args: tuple[object, ...], least: int) -> bool:
         """Return whether at least so many of the arguments depend on the input."""
@@ -469,7 +457,7 @@ class Network:
             nonlocal index
             index += 1
             if isinstance(activation, Jump | Staircase):
-                errors[index - 1] = jump_error(z)
+                errors[index - 1] = _FOLDED * z[1].flatten()
                 largest_value = torch.ones_like(z[0]) if isinstance(activation, Jump) else z[0] + 1
                 return torch.stack([largest_value, *torch.zeros_like(z[1:])])
             if isinstance(activation, Convex):

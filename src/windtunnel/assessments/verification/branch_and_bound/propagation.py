@@ -333,8 +333,7 @@ class Bounded(LayerBounds):
         self, j: int, activation: Smooth, sample: Tensor, code: Tensor, dtype: torch.dtype
     ) -> tuple[Lines, tuple[Tensor, Tensor] | None]:
         """(lines of smooth layer j, (m, size) or (1, size); the ends of the cells `code` (m, size), None where none is split)."""
-        unsplit = self.lines(j)
-        now = [unsplit.low, unsplit.low_offset, unsplit.up, unsplit.up_offset]
+        now = list(self.lines(j))
         row, unit = code.nonzero().unbind(1)
         if len(self.region) > 1 or len(row):
             now = [t[sample] for t in now]
@@ -343,7 +342,7 @@ class Bounded(LayerBounds):
         low, up = cells(self.low[j][sample], self.up[j][sample], code)
         error = self._errors[j][unit] if j in self._errors else 0.0
         part = smooth_lines(activation, low[row, unit], up[row, unit], error)
-        for t, split in zip(now, (part.low, part.low_offset, part.up, part.up_offset), strict=True):
+        for t, split in zip(now, part, strict=True):
             t[row, unit] = split
         return Lines(*(t.to(dtype) for t in now)), (low, up)
 

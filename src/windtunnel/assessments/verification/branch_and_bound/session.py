@@ -13,7 +13,6 @@ from torch import Tensor
 
 from windtunnel.assessments.verification.bound_propagation.memory import memory_to_use
 from windtunnel.assessments.verification.branch_and_bound.intermediate import (
-    TighteningBudget,
     bound_network,
     improve_network,
     influential,
@@ -201,8 +200,7 @@ class _MarginBounds:
         most = min(_FIRST_BOUNDS * 10**round_, _MOST // self._network.width)
         most = max(1, min(most, _MOST_WITH_PLANES) if bounded.is_dense else most)
         which, share = influential(bounded, margins, most)
-        effort = TighteningBudget(_FIRST_SPLITS * 2**round_, bounded.is_dense)
-        tighten(bounded, which, effort, self._expired)
+        tighten(bounded, which, _FIRST_SPLITS * 2**round_, self._expired, planes=bounded.is_dense)
         return share
 
     def decided(self) -> Decided:

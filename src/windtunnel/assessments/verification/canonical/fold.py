@@ -58,9 +58,11 @@ def _fold(graph: fx.GraphModule, node: fx.Node) -> bool:
                 str(node.target), Affine(earlier.scale * affine.scale, earlier.shift * affine.scale + affine.shift)
             )
             return _without(graph, before)
-        if isinstance(earlier, nn.Conv2d | nn.Linear) and (channels := _per_channel(affine, earlier)):
-            _after(earlier, *channels)
-            return _without(graph, node)
+        if isinstance(earlier, nn.Conv2d | nn.Linear):
+            channels = _per_channel(affine, earlier.weight.ndim - 1, len(earlier.weight))
+            if channels is not None:
+                _after(earlier, *channels)
+                return _without(graph, node)
     users = [user_layer for user in node.users if (user_layer := _takes(graph, affine, user))]
     if users and len(users) == len(node.users):
         for user in users:
@@ -75,16 +77,13 @@ def _without(graph: fx.GraphModule, node: fx.Node) -> bool:
     return True
 
 
-def _per_channel(affine: Affine, layer: nn.Conv2d | nn.Linear) -> tuple[Tensor, Tensor] | None:
-    """(scale, shift) for each output of a layer before it, both (outputs,); None where they differ within a channel."""
-    size = layer.weight.shape[0]
-    dims = 3 if isinstance(layer, nn.Conv2d) else 1
-    parts = []
-    for constant in (affine.scale, affine.shift):
-        if constant.ndim != dims or any(d != 1 for d in constant.shape[1:]):
-            return None
-        parts.append(constant.flatten().expand(size))
-    return parts[0], parts[1]
+def _per_channel(affine: Affine, dims: int, size: int) -> tuple[Tensor, Tensor] | None:
+    """(scale, shift) of each of `size` channels, both (size,), of values of `dims` dimensions; None where they differ within a channel."""
+    constants = affine.scale, affine.shift
+    if any(c.ndim != dims or any(d != 1 for d in c.shape[1:]) for c in constants):
+        return None
+    scale, shift = (c.flatten().expand(size) for c in constants)
+    return scale, shift
 
 
 def _after(layer: nn.Conv2d | nn.Linear, scale: Tensor, offset: Tensor) -> None:
@@ -109,13 +108,9 @@ def _takes(graph: fx.GraphModule, affine: Affine, user: fx.Node) -> tuple[nn.Con
     if isinstance(layer, nn.Linear) and shape is not None and len(shape) == 1:
         return layer, affine.scale.expand(shape).flatten(), affine.shift.expand(shape).flatten()
     if isinstance(layer, nn.Conv2d) and shape is not None:
-        if any(c.ndim != 3 or c.shape[1:] != (1, 1) for c in (affine.scale, affine.shift)):
-            return None
+        channels = _per_channel(affine, 3, layer.in_channels)
         padded = isinstance(layer.padding, str) or any(layer.padding)
-        if padded and affine.shift.any():
-            return None
-        channels = layer.in_channels
-        return layer, affine.scale.flatten().expand(channels), affine.shift.flatten().expand(channels)
+        return None if channels is None or (padded and affine.shift.any()) else (layer, *channels)
     return None
 
 
@@ -136,12 +131,9 @@ def _before(layer: nn.Conv2d | nn.Linear, scale: Tensor, offset: Tensor) -> None
 def _lower(graph: fx.GraphModule, node: fx.Node) -> None:
     """Replace an affine that nothing takes by a layer of a common kind: a 1x1 convolution at the input, else normalisation."""
     affine, shape = _affine(graph, node), node.meta.get("shape")
-    if shape is None or len(shape) not in (1, 3):
+    if shape is None or len(shape) not in (1, 3) or not (constants := _per_channel(affine, len(shape), shape[0])):
         return
-    channels = shape[0]
-    if any(c.ndim != len(shape) or any(d != 1 for d in c.shape[1:]) for c in (affine.scale, affine.shift)):
-        return
-    scale, offset = affine.scale.flatten().expand(channels), affine.shift.flatten().expand(channels)
+    channels, (scale, offset) = shape[0], constants
     layer: nn.Module
     if len(shape) == 3 and argument(node).op == "placeholder":
         conv = nn.Conv2d(channels, channels, 1).double()

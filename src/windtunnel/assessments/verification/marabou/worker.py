@@ -160,23 +160,17 @@ class _Solver:
         """Return a verified upper bound of side * logit over the box; NaN where none was verified."""
         attained = side * float(self._query.logits[logit])  # a value that is taken
         step, verified = _FIRST_STEP, float("nan")
-        while np.isnan(verified) and step <= _MAX_STEP:
-            code, _ = self._solve([[self._at_least({logit: side}, attained + step)]])
+        while step <= _MAX_STEP if np.isnan(verified) else verified - attained > _BOUND_TOLERANCE:
+            probe = attained + step if np.isnan(verified) else (attained + verified) / 2
+            code, _ = self._solve([[self._at_least({logit: side}, probe)]])
             if code == "unsat":
-                verified = attained + step
+                verified = probe
             elif code != "sat":
-                return verified
-            else:
+                break
+            elif np.isnan(verified):
                 step *= 2
-        while verified - attained > _BOUND_TOLERANCE:
-            middle = (attained + verified) / 2
-            code, _ = self._solve([[self._at_least({logit: side}, middle)]])
-            if code == "unsat":
-                verified = middle
-            elif code == "sat":
-                attained = middle
             else:
-                return verified
+                attained = probe
         return verified
 
     def _at_least(self, terms: dict[int, float], scalar: float) -> object:
