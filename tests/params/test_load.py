@@ -283,3 +283,8 @@ def test_the_json_schema_names_limits_as_editors_know_them():
             yield from (key for value in node for key in keys(value))
 
     assert not {"gt", "ge", "lt", "le"} & set(keys(Params.model_json_schema()))
+
+
+def test_the_keys_of_a_ball_stand_before_those_of_transformations():
+    entry = {"library": "torchattacks", "algorithm": "FGSM", "budget": {"use": "small"}}
+    assert "Allowed: norm, epsilon, step_size, steps, rotation" in refusal(attacks={"fgsm": entry})

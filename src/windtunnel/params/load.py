@@ -12,7 +12,7 @@ from windtunnel.core.contracts import Norm
 from windtunnel.core.errors import UserError, shown, unknown_word
 from windtunnel.core.transformations import ZEROS, transformation_of
 from windtunnel.params.corruptions import CorruptionEntry
-from windtunnel.params.entry import CORRUPTED_BY, Entry, types_in
+from windtunnel.params.entry import CORRUPTED_BY, Entry, Ranges, types_in
 from windtunnel.params.schema import Params, params_model
 from windtunnel.registry.plugins import families, family_of
 
@@ -231,7 +231,7 @@ def _is_union_tag(part: int | str) -> bool:
 
 
 def _keys_at(location: list[int | str]) -> list[str]:
-    """Return the keys allowed at a place of params.yaml, for the nearest match."""
+    """Return the keys allowed at a place of params.yaml, for the nearest match; those of transformations last."""
     model: type[BaseModel] = params_model()
     for part in location:
         field = model.model_fields.get(str(part))
@@ -240,4 +240,4 @@ def _keys_at(location: list[int | str]) -> list[str]:
         models = [t for t in types_in(field.annotation) if isinstance(t, type) and issubclass(t, BaseModel)]
         if models:
             model = models[0]
-    return list(model.model_fields)
+    return sorted(model.model_fields, key=lambda name: name in Ranges.model_fields)
