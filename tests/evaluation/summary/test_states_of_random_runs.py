@@ -5,9 +5,11 @@ and a label that must be among the two largest of three. Regions: balls of three
 WINDTUNNEL_EXAMPLES=3000 tries more combinations.
 """
 
+import contextlib
 import json
 import math
 import os
+import re
 import time
 from dataclasses import dataclass, replace
 
@@ -15,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -58,12 +60,14 @@ from windtunnel.records.result import AssessmentResult
 from windtunnel.records.sandwich import layers_of
 from windtunnel.records.storage import distances_of
 from windtunnel.reporting.report.build import build_report
+from windtunnel.reporting.report.model import Section, Table
 
 N = 12
 BRIGHTNESS = Norm("brightness=1")
 NORMS = (Norm.LINF, Norm.L2, Norm.L1, BRIGHTNESS)
 EPSILONS = (0.05, 0.15, 0.3)
 MODELS = ("softmax", "function", "binary", "top-2")
+NAMES = {(norm, epsilon): f"{norm.name.lower()}-{epsilon}" for norm in NORMS for epsilon in EPSILONS if epsilon > 0.1}
 PAST = 1.0005  # a planted example lies this much beyond the boundary, in radii
 STEEP, THRESHOLD = 8.0, 0.6  # of the binary head
 BOUNDARY = 1.0 + math.log(THRESHOLD / (1 - THRESHOLD)) / STEEP  # the sum of the pixels at which its answer changes
@@ -227,9 +231,8 @@ def written(subject: Subject, run: list[Entry], invalid: torch.Tensor, folder, n
     clean = write_artifacts(result, place.clean, subject, started=0)
     assessments = [write(subject, entry, f"e{i}", invalid, place.robustness) for i, entry in enumerate(run)]
     write_curves(security_curves(assessments), place.summary)
-    summary = write_artifacts(
-        summarise(subject, PerturbationBudget(norm, 0.15), clean, assessments), place.summary, subject, started=0
-    )
+    result = summarise(subject, PerturbationBudget(norm, 0.15), clean, assessments, budget_names=NAMES)
+    summary = write_artifacts(result, place.summary, subject, started=0)
     write_json(headline_metrics(summary, clean, assessments), place.metrics)
     return summary
 
@@ -240,51 +243,85 @@ def drawn_at(entry: Entry, norm: Norm, epsilon: float) -> bool:
     return entry.epsilon == epsilon or (entry.minimum_norm and (entry.epsilon is None or entry.epsilon >= epsilon))
 
 
-@settings(max_examples=int(os.environ.get("WINDTUNNEL_EXAMPLES", "60")))
-@given(
-    RUNS,
-    st.integers(0, 50),
-    st.sets(st.integers(0, N - 1), max_size=2),
-    st.sampled_from(MODELS),
-    st.sampled_from(NORMS),
-)
-def test_the_states_partition_the_samples_and_the_truth_lies_between_the_ends(
-    tmp_path_factory, run, seed, nan, model, norm
-):
-    subject, invalid = subject_with(seed, model), torch.zeros(N, dtype=torch.bool)
-    invalid[[*nan]] = True
-    summary = written(subject, run, invalid, tmp_path_factory.mktemp("run"), norm)
-    layers = layers_of(summary.metrics)
-    assert summary.metrics["hard_failures"] == 0  # every entry is honest, so that none contradicts another
-    for b, layer in enumerate(layers):
-        states, drawn = summary.tensor("sandwich_states")[b], summary.tensor("sandwich_drawn")[b]
-        assert sum(layer.states.values()) == N
-        assert layer.states == {state.value: int((states == state.code).sum()) for state in SampleState}
-        expected = torch.zeros(N, dtype=torch.bool)
-        for entry in run:
-            if drawn_at(entry, layer.norm, layer.epsilon):
-                expected[select(N, entry.count, entry.selection, entry.seed, subject.dataset.targets)] = True
-        assert torch.equal(drawn, expected)
-        # Exactly robust, where the model is finite; no planted radius is within 0.1 % of an epsilon.
-        robust = subject.clean_correct & (radius_of(subject, layer.norm) > layer.epsilon) & ~invalid
-        certified = states == SampleState.CERTIFIED.code
-        assert not (certified & ~robust).any()
-        assert not ((states == SampleState.BROKEN.code) & robust).any()
-        assert ((states == SampleState.MISCLASSIFIED.code) == ~subject.clean_correct).all()
-        assert not ((states == SampleState.SURVIVED.code) & ~drawn).any()
-        assert not ((states == SampleState.NOT_ATTACKED.code) & drawn).any()
-        truth = float(robust.double().mean())
-        if layer.certified_all:
-            assert layer.certified_all.value <= truth + 1e-9
-        assert truth <= layer.robust_accuracy_at_most + 1e-9
-        if not layer.n_attacked:
-            assert layer.worst_case is None
+@dataclass(frozen=True)
+class Expected:
+    """What is known at one budget, from the planted examples and certificates alone.
+
+    examined: whether a verifier was given a sample. distances: to the nearest planted example, inf for none.
+    """
+
+    states: list[SampleState]
+    drawn: list[bool]
+    examined: bool
+    distances: list[float]
+
+    def share(self, *states: SampleState, drawn: bool = True) -> str:
+        """The share of the samples in these states, of the union of the draws (of all where there is none), as a percentage."""
+        of_all = not (drawn and any(self.drawn))
+        chosen = [s in states for s, is_drawn in zip(self.states, self.drawn, strict=True) if is_drawn or of_all]
+        return f"{sum(chosen) / len(chosen):.1%}"
+
+    @property
+    def worst_case(self) -> str:
+        return self.share(SampleState.CERTIFIED, SampleState.SURVIVED) if any(self.drawn) else "-"
+
+    @property
+    def certified(self) -> str:
+        return self.share(SampleState.CERTIFIED) if self.examined else "-"
+
+    @property
+    def range(self) -> tuple[str, str]:
+        unbroken = (SampleState.CERTIFIED, SampleState.SURVIVED, SampleState.NOT_ATTACKED)
+        return self.share(SampleState.CERTIFIED, drawn=False), self.share(*unbroken, drawn=False)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {state.value: self.states.count(state) for state in SampleState}
+
+    @property
+    def n(self) -> int:
+        return sum(self.drawn) or N
+
+
+def length_of(moved: torch.Tensor, norm: Norm, entry: Entry) -> torch.Tensor:
+    """The size of changes (n, pixels) under a norm; of what is no change of brightness, infinite under brightness."""
+    if norm is BRIGHTNESS:
+        is_region = entry.norm is BRIGHTNESS
+        return moved.mean(1).abs() if is_region else torch.where((moved == 0).all(1), 0.0, torch.inf)
+    return torch.linalg.vector_norm(moved, {Norm.LINF: torch.inf, Norm.L2: 2, Norm.L1: 1}[norm], dim=1)
+
+
+def expected_at(norm: Norm, epsilon: float, subject: Subject, run: list[Entry], folder) -> Expected:
+    certified, drawn, examined = [False] * N, [False] * N, False
+    nearest, right = torch.full((N,), torch.inf, dtype=torch.double), subject.clean_correct
+    for i, entry in enumerate(run):
+        data = read_artifacts(Layout(folder).robustness / f"e{i}").data
+        chosen = select(N, entry.count, entry.selection, entry.seed, subject.dataset.targets)
+        if entry.kind is AssessmentKind.FORMAL_VERIFICATION:
+            if entry.norm is norm and entry.epsilon >= epsilon and not entry.other_function:
+                examined = True
+                for place, verdict in zip(chosen.tolist(), data["verdicts"].tolist(), strict=True):
+                    certified[place] |= verdict == Verdict.VERIFIED
             continue
-        assert layer.n_attacked == int(drawn.sum())
-        truth = float(robust[drawn].double().mean())
-        assert truth <= layer.worst_case.value + 1e-9
-        if layer.certified:
-            assert layer.certified.value <= truth + 1e-9
+        moved = (data["perturbed_inputs"] - subject.dataset.inputs[chosen]).double().flatten(1)
+        is_example = (
+            data["perturbed_predictions"] != subject.dataset.targets[chosen]
+        )  # -1 of logits that are not finite, too
+        distances = torch.where(is_example, length_of(moved, norm, entry), torch.inf)
+        nearest[chosen] = torch.minimum(nearest[chosen], distances)
+        for place in chosen.tolist() if drawn_at(entry, norm, epsilon) else ():
+            drawn[place] = True
+    states = []
+    for place in range(N):
+        known = {
+            SampleState.MISCLASSIFIED: not right[place],
+            SampleState.BROKEN: nearest[place] <= epsilon * 1.0001,
+            SampleState.CERTIFIED: certified[place],
+            SampleState.SURVIVED: drawn[place],
+            SampleState.NOT_ATTACKED: True,
+        }
+        states.append(next(state for state, applies in known.items() if applies))
+    return Expected(states, drawn, examined, nearest.tolist())
 
 
 def planted(norm, epsilon, count, **facts):
@@ -301,54 +338,169 @@ def planted(norm, epsilon, count, **facts):
     })  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("count", "model", "norm"),
-    [(5, "softmax", Norm.LINF), (N, "function", Norm.L2), (7, "top-2", Norm.L1), (N, "binary", BRIGHTNESS)],
+VERIFIED = {"kind": AssessmentKind.FORMAL_VERIFICATION}
+# Runs that few random ones are like: (run, seed, places of NaN, model, norm).
+CASES = [
+    (
+        [planted(Norm.LINF, 0.15, 5), planted(Norm.LINF, 0.3, 7, seed=2), planted(Norm.LINF, 0.15, N, **VERIFIED)],
+        3,
+        {2},
+        "softmax",
+        Norm.LINF,
+    ),
+    # Certified at a larger budget, and not in equal shares of the draw and of all samples.
+    (
+        [
+            planted(Norm.LINF, 0.05, 5),
+            planted(Norm.LINF, 0.15, N, **VERIFIED),
+            planted(Norm.LINF, 0.05, N, skill=0.5, **VERIFIED),
+        ],
+        4,
+        set(),
+        "binary",
+        Norm.LINF,
+    ),
+    # The second of two examples of a sample is the nearer one.
+    ([planted(Norm.LINF, 0.3, N), planted(Norm.L1, 0.3, N)], 1, set(), "top-2", Norm.L1),
+    ([], 3, set(), "binary", BRIGHTNESS),
+]
+
+
+def on_cases(test):
+    for case in CASES:
+        test = example(*case)(test)
+    return test
+
+
+@settings(max_examples=int(os.environ.get("WINDTUNNEL_EXAMPLES", "60")))
+@on_cases
+@given(
+    RUNS,
+    st.integers(0, 50),
+    st.sets(st.integers(0, N - 1), max_size=2),
+    st.sampled_from(MODELS),
+    st.sampled_from(NORMS),
 )
-def test_every_door_gives_the_same_numbers(tmp_path, monkeypatch, count, model, norm):
-    run = [
-        planted(norm, 0.15, count),
-        planted(norm, 0.3, 7, seed=2),
-        planted(norm, 0.15, N, kind=AssessmentKind.FORMAL_VERIFICATION, skill=0.5),
+def test_the_states_partition_the_samples_and_the_truth_lies_between_the_ends(
+    tmp_path_factory, run, seed, nan, model, norm
+):
+    subject, invalid = subject_with(seed, model), torch.zeros(N, dtype=torch.bool)
+    invalid[[*nan]] = True
+    folder = tmp_path_factory.mktemp("run")
+    summary = written(subject, run, invalid, folder, norm)
+    layers = layers_of(summary.metrics)
+    assert summary.metrics["hard_failures"] == 0  # every entry is honest, so that none contradicts another
+    for b, layer in enumerate(layers):
+        states, drawn = summary.tensor("sandwich_states")[b], summary.tensor("sandwich_drawn")[b]
+        expected = expected_at(layer.norm, layer.epsilon, subject, run, folder)
+        assert states.tolist() == [state.code for state in expected.states]
+        assert drawn.tolist() == expected.drawn
+        # Exactly robust, where the model is finite; no planted radius is within 0.1 % of an epsilon.
+        robust = subject.clean_correct & (radius_of(subject, layer.norm) > layer.epsilon) & ~invalid
+        certified = states == SampleState.CERTIFIED.code
+        assert not (certified & ~robust).any()
+        assert not ((states == SampleState.BROKEN.code) & robust).any()
+        truth = float(robust.double().mean())
+        if layer.certified_all:
+            assert layer.certified_all.value <= truth + 1e-9
+        assert truth <= layer.robust_accuracy_at_most + 1e-9
+        if not layer.n_attacked:
+            assert layer.worst_case is None
+            continue
+        truth = float(robust[drawn].double().mean())
+        assert truth <= layer.worst_case.value + 1e-9
+        if layer.certified:
+            assert layer.certified.value <= truth + 1e-9
+
+
+def tables_in(blocks) -> list[Table]:
+    return [block for block in blocks if isinstance(block, Table)]
+
+
+def sections_in(sections) -> list[Section]:
+    return [each for section in sections for each in (section, *sections_in(section.children))]
+
+
+@settings(max_examples=int(os.environ.get("WINDTUNNEL_EXAMPLES", "60")) // 10)
+@on_cases
+@given(
+    RUNS,
+    st.integers(0, 50),
+    st.sets(st.integers(0, N - 1), max_size=2),
+    st.sampled_from(MODELS),
+    st.sampled_from(NORMS),
+)
+def test_every_door_gives_the_same_numbers(tmp_path_factory, run, seed, nan, model, norm):
+    subject, invalid, folder = (
+        subject_with(seed, model),
+        torch.zeros(N, dtype=torch.bool),
+        tmp_path_factory.mktemp("run"),
+    )
+    invalid[[*nan]] = True
+    summary = written(subject, run, invalid, folder, norm)
+    layers = layers_of(summary.metrics)
+    at = [expected_at(layer.norm, layer.epsilon, subject, run, folder) for layer in layers]
+    first = at[0]
+    with contextlib.chdir(folder):
+        terminal = CliRunner().invoke(show, [], catch_exceptions=False).output.splitlines()
+        answer = json.loads(CliRunner().invoke(show, ["--json"], catch_exceptions=False).output)
+        report = build_report(Layout().reports)
+        metrics = flatten(read_block(Layout().metrics))
+    # The terminal, as a table and as JSON; the table of the report.
+    start = next(i for i, line in enumerate(terminal) if line.startswith("budget ")) + 1
+    rows = [re.split(r"\s{2,}", line.strip()) for line in terminal[start : start + len(layers)]]
+    (table,) = [
+        t for section in sections_in(report.sections) for t in tables_in(section.blocks) if "Both bounds" in t.caption
     ]
-    summary = written(subject_with(3, model), run, torch.zeros(N, dtype=torch.bool), tmp_path, norm)
-    monkeypatch.chdir(tmp_path)
-    layer = layers_of(summary.metrics)[0]
-    assert layer.n_attacked == count
-    # The terminal, as a table and as JSON.
-    text = CliRunner().invoke(show, [], catch_exceptions=False).output
-    row = next(line for line in text.splitlines() if "the global budget" in line)
-    for number in (layer.worst_case, layer.certified, layer.n_attacked, *layer.states.values()):
-        assert str(number) in row
-    answer = json.loads(CliRunner().invoke(show, ["--json"], catch_exceptions=False).output)
-    assert answer["summary"]["metrics"]["sandwich"][0]["states"] == layer.states
-    # metrics.json, which MLflow and the gate flatten, and the note of the MLflow run.
-    metrics = flatten(read_block(Layout().metrics))
-    assert metrics["worst_case/accuracy"] == layer.worst_case_accuracy
-    assert metrics["certified/accuracy"] == layer.certified_accuracy
-    assert metrics["certified/accuracy_all"] == layer.certified_accuracy_all
-    assert (metrics["worst_case/n"], metrics["clean/n"]) == (count, N)
-    note = describe(metrics, {}, [], [], [], layer)
-    drawn = f"{count} of {N}" if count < N else str(N)
-    assert f"worst case **{layer.worst_case}** (n {drawn}" in note
-    # The report.
-    report = build_report(Layout().reports)
+    for row, of_report, of_json, layer, expected in zip(
+        rows, table.rows, answer["summary"]["metrics"]["sandwich"], layers, at, strict=True
+    ):
+        low, high = expected.range
+        assert [row[1].split(" ")[0], row[2].split(" ")[0], row[3]] == [
+            expected.certified,
+            expected.worst_case,
+            str(expected.n),
+        ]
+        assert row[4:10] == [f"{low} to {high}", *map(str, expected.counts.values())]
+        assert [of_report[1].split(" ")[0], of_report[2].split(" ")[0]] == [expected.certified, expected.worst_case]
+        assert of_report[3:9] == (str(expected.n), *(str(expected.counts[state]) for state in ROLES))
+        assert of_json["states"] == expected.counts
+        assert (of_json.get("worst_case_accuracy") is None) == (expected.worst_case == "-")
+        # metrics.json, which MLflow and the gate flatten: the global budget, and those with a name.
+        for end, share, n in (
+            ("worst_case", expected.worst_case, sum(expected.drawn)),
+            ("certified", expected.certified, expected.n),
+        ):
+            for prefix in [end] * (layer is layers[0]) + [f"{end}/{layer.name}"] * bool(layer.name):
+                value = metrics.get(f"{prefix}/accuracy")
+                assert ("-" if value is None else f"{value:.1%}", metrics.get(f"{prefix}/n")) == (
+                    share,
+                    n if share != "-" else None,
+                )
+    # The note of the MLflow run.
+    note = describe(metrics, {}, [], [], [], layers[0])
+    for end, share in (("worst case", first.worst_case), ("certified", first.certified)):
+        assert (f"{end} **{share}" in note) == (share != "-")
+    assert first.worst_case == "-" or f"(n {first.n}" in note
+    # The report: page one, each sample, and the bars of the sandwich.
     tiles = {tile.label: tile.value for tile in report.front.tiles}
-    assert tiles["worst-case accuracy"] == f"{layer.worst_case_accuracy:.1%}"
-    assert tiles["certified accuracy"] == f"{layer.certified_accuracy:.1%}"
-    assert f"{layer.robust_accuracy_at_most:.1%}" in report.front.statement
-    words = [row.status for row in report.samples.rows]
-    assert {state.value: words.count(state.words) for state in SampleState} == layer.states
-    scene = sandwich(budget_bars(read_artifacts(Layout().summary)))
-    tips = {
-        mark.colour: mark.tip for mark in scene.marks if isinstance(mark, Rect) and mark.tip.startswith(layer.budget)
-    }
-    for state, role in ROLES.items():
-        if layer.states[state]:
-            assert f"{layer.states[state] / N:.1%}" in tips[role]
+    assert (tiles["worst-case accuracy"], tiles["certified accuracy"]) == (first.worst_case, first.certified)
+    assert [row.status for row in report.samples.rows] == [state.words for state in first.states]
+    is_broken = [state is SampleState.BROKEN for state in first.states]
+    distances = [d if is_known else -1 for d, is_known in zip(first.distances, is_broken, strict=True)]
+    shown = [float(row.distance) if row.distance else -1 for row in report.samples.rows]
+    assert shown == pytest.approx(distances, rel=1e-3, abs=1e-6)
+    scene = sandwich(budget_bars(read_artifacts(Layout(folder).summary)))
+    tips = {mark.tip for mark in scene.marks if isinstance(mark, Rect) and mark.tip}
+    for layer, expected in zip(layers, at, strict=True):
+        for state, count in expected.counts.items():
+            assert not count or f"{layer.budget}, {SampleState(state).words}: {count / N:.1%}" in tips
     # The Python API.
-    result = wt.read(tmp_path)
-    counts = result.per_sample["status"].value_counts()
-    assert {state.value: int(counts.get(state.value, 0)) for state in SampleState} == layer.states
-    assert result.metrics["worst_case/accuracy"] == layer.worst_case_accuracy
-    assert len(result.broken("e0")) <= layer.states["broken"]
+    result = wt.read(folder)
+    assert result.per_sample["status"].tolist() == [state.value for state in first.states]
+    assert result.per_sample["nearest_example"].fillna(-1).tolist() == pytest.approx(distances, rel=1e-3, abs=1e-6)
+    for i, entry in enumerate(run):
+        data = result[f"e{i}"].data
+        broken = subject.clean_correct[select(N, entry.count, entry.selection, entry.seed, subject.dataset.targets)]
+        broken = broken & (data["verdicts"] == Verdict.ATTACK_SUCCEEDED)
+        assert result.broken(f"e{i}")["index"].tolist() == broken.nonzero().flatten().tolist()

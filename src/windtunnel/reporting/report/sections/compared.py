@@ -113,11 +113,12 @@ def budgets_table(inputs: ReportInputs) -> Table:
     """Tabulate both ends of the sandwich and the states of all samples at each budget, and who set them."""
     rows = []
     for layer in layers(inputs.summary):
-        ends = (str(layer.certified or "-"), str(layer.worst_case or "-"), str(layer.n_attacked))
+        ends = (str(layer.certified or "-"), str(layer.worst_case or "-"), str(layer.n_certified))
         set_by = listed([*dict.fromkeys([*layer.attacked_by, *layer.certified_by])], 6)
         rows.append((layer.budget, *ends, *_state_counts(layer.states), set_by))
     header = ("budget", "certified", "worst case", "n", *(state.words for state in ROLES), "set by")
-    title = "Both bounds of robust accuracy at each budget, over the n attacked samples, and the states of all samples"
+    of = "over the n attacked samples (all where no attack ran)"
+    title = f"Both bounds of robust accuracy at each budget, {of}, and the states of all samples"
     return Table(title, header, tuple(rows))
 
 
