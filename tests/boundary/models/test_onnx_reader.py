@@ -7,8 +7,9 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
-from tests.boundary.models.onnx_graphs import GRAPHS
+from tests.boundary.models.onnx_graphs import GRAPHS, dynamo, legacy
 from windtunnel.assessments.verification.assess import assess
+from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.boundary.models.load import preview_classifier
 from windtunnel.boundary.models.onnx_network import OnnxNetwork
 from windtunnel.core.contracts import Norm, Verdict
@@ -142,6 +143,21 @@ def test_padding_and_transpositions_leave_plain_convolutions(tmp_path):
     ) == 4  # the input's, and three around values
     GRAPHS["hand-sliced"](path)
     assert "Pad" not in {step.operator for step in OnnxNetwork(path).steps}
+
+
+@pytest.mark.parametrize(("export", "opset"), [(legacy, 14), (legacy, 17), (dynamo, 18), (dynamo, 20)])
+def test_gelu_and_normalisation_that_an_exporter_took_apart_have_their_own_bounds(tmp_path, export, opset):
+    path = tmp_path / "m.onnx"
+    export("vit", path, opset, True, *([True] if export is legacy else []))
+    network = OnnxNetwork(path).eval()
+    operators = {step.operator for step in network.steps}
+    assert operators & {"Gelu", "TwiceGelu"}
+    assert operators & {"LayerNormalization", "Standardise"}
+    assert not operators & {"Erf", "Sqrt", "Pow"}
+    x = torch.rand(3, *network.input_shape, generator=torch.Generator().manual_seed(0))
+    assert float((network(x) - onnxruntime_logits(path, x, True)).abs().max()) < TOLERANCE
+    layers = Network(network, network.input_shape, torch.device("cpu")).layers
+    assert "gelu" in {getattr(layer.activation, "name", "") for layer in layers}
 
 
 @pytest.mark.parametrize("name", ["qoperator-old-int8", "qdq-old-uint8"])

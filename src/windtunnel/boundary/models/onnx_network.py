@@ -6,7 +6,7 @@ batch is kept as a + b * n. Who uses the module compares it with onnxruntime (`o
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.references import first_line, foreign_errors
 
 _DOMAINS = {"", "ai.onnx", "com.microsoft"}
+_ROUNDED = 1e-3  # by how much an exporter's constant may be off
 _COPIES = {"Cast", "CastLike", "Identity", "Dropout"}  # operators that may do nothing
 # Why a graph that has one of these is refused, where its name alone does not say it.
 _REASONS = {
@@ -382,7 +383,7 @@ class _Reader:
         return self.buffers[name]
 
     def _simplify(self, output: str) -> None:
-        """Join transpositions in a row, and zero padding with the convolution behind it: verifiers know neither."""
+        """Join what verifiers know as one operator alone: transpositions in a row, zero padding with a convolution, GELU, normalisation."""
         producers = {name: step for step in self.steps for name in step.outputs}
         uses: dict[str, int] = {output: 1}
         for step in self.steps:
@@ -395,7 +396,14 @@ class _Reader:
                 name = step.inputs[0].name  # type: ignore[union-attr]
             return name, producers.get(name)
 
+        def made(item: object, operator: str) -> GraphStep | None:
+            step = source(item.name)[1] if isinstance(item, Name) and not item.is_constant else None
+            return step if step is not None and step.operator == operator else None
+
         for step in self.steps:
+            if step.operator in {"Mul", "Div"} and (joined_step := self._composed(step, made)):
+                step.operator, step.inputs, step.attributes = joined_step
+                continue
             if step.operator not in {"Transpose", "Conv", "Sign"} or not isinstance(step.inputs[0], Name):
                 continue
             name, before = source(step.inputs[0].name)
@@ -417,6 +425,47 @@ class _Reader:
                     both = [a + b for a, b in zip(own_pads, pads, strict=True)]
                     step.attributes = {**step.attributes, "pads": both, "auto_pad": "NOTSET"}
                     step.inputs = (before.inputs[0], *step.inputs[1:])
+
+    def _composed(
+        self, step: GraphStep, made: Callable[[object, str], GraphStep | None]
+    ) -> tuple[str, tuple[Name | Static | None, ...], Attributes] | None:
+        """Return (operator, inputs, attributes) of the GELU or standardisation that ends in `step`, which older opsets lack.
+
+        made: The step that made an input, where it is of an operator.
+        """
+        x, other = step.inputs[:2]
+        if step.operator == "Mul":
+            for value, factor in ((x, other), (other, x)):
+                half = made(factor, "Mul")
+                others = [item for item in half.inputs[:2] if self._number(item) != 1 / 2] if half else []
+                total = made(others[0] if len(others) == 1 else factor, "Add")
+                for term, one in (total.inputs[:2], total.inputs[1::-1]) if total else ():
+                    erf = made(term, "Erf") if self._number(one) == 1 else None
+                    scaled = made(erf.inputs[0], "Div") if erf else None
+                    if scaled and scaled.inputs[0] == value:
+                        is_gelu = abs(self._number(scaled.inputs[1]) - math.sqrt(2)) < _ROUNDED
+                        return ("Gelu" if len(others) == 1 else "TwiceGelu", (value,), {}) if is_gelu else None
+            return None
+        centred, root = made(x, "Sub"), made(other, "Sqrt")
+        shifted = made(root.inputs[0], "Add") if root else None
+        variance = made(shifted.inputs[0], "ReduceMean") if shifted else None
+        squares = made(variance.inputs[0], "Pow") if variance else None
+        mean = made(centred.inputs[1], "ReduceMean") if centred else None
+        if not (centred and shifted and variance and squares and mean):
+            return None
+        axes = [list(part.attributes.get("axes") or part.inputs[1] or ()) for part in (mean, variance)]
+        rank = self.values[mean.outputs[0]].tensors[0].ndim
+        last = sorted(int(axis) % rank for axis in axes[0]) == list(range(rank - len(axes[0]), rank))
+        is_square = squares.inputs[0] == x and self._number(squares.inputs[1]) == 2
+        if not (is_square and last and axes[0] == axes[1] and mean.inputs[0] == centred.inputs[0]):
+            return None
+        attributes = {"axis": -len(axes[0]), "epsilon": self._number(shifted.inputs[1])}
+        return "Standardise", centred.inputs[:1], attributes
+
+    def _number(self, item: object) -> float:
+        """Return the one number of a constant input; NaN for anything else."""
+        constant = self.constants[item.name] if isinstance(item, Name) and item.is_constant else None
+        return float(constant) if constant is not None and constant.numel() == 1 else math.nan
 
     def _binarised(self, step: GraphStep, producers: Mapping[str, GraphStep]) -> Name | None:
         """Return x of sign(x) + c with 0 < c < 1, whose sign is 1 from x = 0 on and -1 below, as larq writes it."""

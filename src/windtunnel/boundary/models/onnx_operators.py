@@ -114,6 +114,7 @@ _rows(
 )  # fmt: skip
 _rows(
     Gelu=lambda x, *, approximate="none": F.gelu(x, approximate=approximate),
+    TwiceGelu=lambda x: 2 * F.gelu(x),
     Elu=lambda x, *, alpha=1.0: F.elu(x, alpha),
     Celu=lambda x, *, alpha=1.0: F.celu(x, alpha),
     ThresholdedRelu=lambda x, *, alpha=1.0: F.threshold(x, alpha, 0.0),
@@ -332,6 +333,11 @@ def _layer_norm(
 ) -> Tensor:
     shape = [int(size) for size in x.shape[axis % x.ndim :]]
     return F.layer_norm(x, shape, scale.expand(shape), bias if bias is None else bias.expand(shape), epsilon)
+
+
+@_row("Standardise")
+def _standardise(x: Tensor, *, axis: int, epsilon: float) -> Tensor:
+    return F.layer_norm(x, [int(size) for size in x.shape[axis:]], eps=epsilon)
 
 
 @_row("RMSNormalization")

@@ -44,6 +44,7 @@ class Attention(nn.Module):
 
 MODULES = {
     "products": Gated,
+    "gelus": lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 3), Gelus(), nn.Linear(3, 3)),
     "attention": lambda: Attention(fused=False),
     "fused attention": lambda: Attention(fused=True),
     "softmax inside": lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.Softmax(1), nn.Linear(5, 3)),
@@ -109,6 +110,17 @@ class Named(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.mul(x.flatten(1).relu(), other=2.0)
+
+
+class Gelus(nn.Module):
+    """GELU and its tanh approximation as exporters write them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = 3 * x.flatten(1)
+        first = z * 0.5 * (1 + torch.erf(z / 2**0.5))
+        return first + z * 0.5 * (
+            1 + torch.tanh((2 / torch.pi) ** 0.5 * (z + 0.044715 * torch.pow(z, torch.tensor(3.0))))
+        )
 
 
 class OwnPower(nn.Module):

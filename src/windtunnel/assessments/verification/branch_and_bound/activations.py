@@ -96,9 +96,10 @@ LAST_OF_WINDOW, ACROSS_PAIRS = Kink(torch.zeros((), dtype=torch.float64)), Obser
 OF_LARGEST, NUMBERS = Kink(torch.zeros((), dtype=torch.float64)), Observed()
 
 
-# The largest size of the second derivative, rounded up: sigmoid 1/(6 sqrt 3), tanh 4/(3 sqrt 3), GELU 2 phi(0) (its tanh
+# The largest size of the second derivative, rounded up: sigmoid 1/(6 sqrt 3), tanh 4/(3 sqrt 3), erf 4 phi(1), GELU 2 phi(0) (its tanh
 # approximation stays below 0.82), SiLU 1/2, softplus 1/4, ELU 1.
 SIGMOID = Smooth("sigmoid", torch.sigmoid, 0.0963)
+ERF = Smooth("erf", torch.erf, 0.968)
 TANH = Smooth("tanh", torch.tanh, 0.7699)
 GELU = Smooth("gelu", F.gelu, 0.7979)
 GELU_TANH = Smooth("gelu, tanh approximation", partial(F.gelu, approximate="tanh"), 0.82)
@@ -361,10 +362,12 @@ def _norm(
 
 
 def _pow(apply: Apply, z: Tensor, exponent: object) -> Tensor:
-    if not isinstance(exponent, int | float) or exponent != 2:
+    if isinstance(exponent, Tensor) and exponent.numel() == 1:  # a constant: what varies has a number for each sample
+        exponent = float(exponent)
+    if not isinstance(exponent, int | float) or exponent not in (2, 3):
         named = exponent if isinstance(exponent, int | float) else "of another result"
         raise NotImplementedError(f"pow with the exponent {named}")
-    return apply(SQUARE, z)
+    return apply(SQUARE, z) if exponent == 2 else _product(apply, z, apply(SQUARE, z))
 
 
 # By torch's name of the function, without the underscore of those that work in place. Those of PRODUCTS are affine where only one
@@ -403,6 +406,7 @@ REWRITES: dict[str, Callable[..., Tensor]] = {
     "logical_not": lambda apply, z: 1 - z,
     "sigmoid": _smooth(SIGMOID),
     "tanh": _smooth(TANH),
+    "erf": _smooth(ERF),
     "silu": _smooth(SILU),
     "gelu": lambda apply, z, *, approximate="none": apply(GELU if approximate == "none" else GELU_TANH, z),
     "softplus": _softplus,
