@@ -86,10 +86,10 @@ def test_metrics_json_outcomes_and_gate_know_each_slice(run):
     name, layer = "slices/camera/B/worst_case_accuracy", layers_of(summary.metrics)[0]
     for floor, holds in ((value, True), (value + 0.01, False)):
         gate = Gate(minimum={name: floor}, minimum_samples=10)
-        result = decide(gate, metrics, record, layer=layer)
+        result = decide(gate, metrics, record, layers=[layer])
         assert all(condition.holds for condition in result.conditions) == holds
-    assert next(c.value for c in decide(gate, metrics, record, layer=layer).conditions if c.name == "samples") == 10
-    against = decide(Gate(maximum_regression={name: 0.9}), metrics, record, record, layer=layer)
+    assert next(c.value for c in decide(gate, metrics, record, layers=[layer]).conditions if c.name == "samples") == 10
+    against = decide(Gate(maximum_regression={name: 0.9}), metrics, record, record, layers=[layer])
     assert next(c for c in against.conditions if "champion" in c.name).holds
 
 
