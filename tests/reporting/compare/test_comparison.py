@@ -150,6 +150,20 @@ def test_other_settings_of_an_ensemble_are_one_line(tmp_path):
     assert lines[0].endswith("and 4 more.")
 
 
+@pytest.mark.parametrize(("second", "differ"), [({"pgd": "of b"}, False), ({"pgd": "of b", "fgsm": "of b"}, True)])
+def test_what_is_measured_on_the_model_is_no_setting(tmp_path, second, differ):
+    """The scale of its logits, and the digest of what an earlier attack left; which attack that was is a setting."""
+    runs = []
+    for label, unit, earlier in (("a", 5.75, {"pgd": "of a"}), ("b", 6.77, second)):
+        root = write_run(tmp_path / label, [2, 2])
+        path = root / "reports" / "robustness" / "pgd" / "metadata.json"
+        kwargs = {"logit_unit": unit, "tolerances": {"crown": 1e-5 * unit}, "survivors_of": earlier}
+        facts = read_json(path)
+        write_json({**facts, "kwargs": {**facts["kwargs"], **kwargs}}, path)
+        runs.append(run_in(root, label))
+    assert ("assessed with another" in text(compare_runs(runs))) is differ
+
+
 def test_markdown_cells_stay_cells(pair):
     from dataclasses import replace
 

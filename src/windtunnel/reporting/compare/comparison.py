@@ -294,6 +294,10 @@ def _pair(
     return Pair(name, first, second, counts, interval, p_value, gained, lost, settings, curve)
 
 
+# What is measured on the model, or is a digest of results on it: two models never have it alike under equal settings.
+_OF_THE_MODEL = ("kwargs.logit_unit", "kwargs.tolerances.", "kwargs.survivors_of.", "kwargs.uncertified_by.")
+
+
 def _differing(first: Artifacts, second: Artifacts) -> Iterator[str]:
     """`semantics.perturbation.epsilon`: where the two records of how they were made differ; the model is no setting."""
     keys = {"library", "algorithm", "library_version", "semantics", "kwargs", "call_kwargs"}
@@ -314,7 +318,7 @@ def _leaves(value: Json, path: str = "") -> Iterator[tuple[str, str]]:
         for key, inner in value.items():
             yield from _leaves(inner, f"{path}.{key}" if path else str(key))
     else:
-        yield path, repr(value)
+        yield path, "" if path.startswith(_OF_THE_MODEL) else repr(value)
 
 
 _GROUPS = ("worst_case", "certified", "clean")
