@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from windtunnel.boundary.data.sources import channels_first
 from windtunnel.boundary.discovery.architecture import IMAGENET_CLASSES, fitting_architecture
 from windtunnel.boundary.discovery.walk import WEIGHTS, maker, read_or_skip
 from windtunnel.boundary.files import check_file
@@ -120,6 +119,8 @@ def _is_program(file: Path) -> bool:
 
 def _graph(file: Path, path: Path, made_by: str) -> Weights | None:
     import onnx
+
+    from windtunnel.boundary.data.sources import channels_first
 
     graph = onnx.load(str(file), load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}

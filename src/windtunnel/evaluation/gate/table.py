@@ -22,7 +22,7 @@ def rows(result: GateResult) -> list[tuple[str, ...]]:
 def sentence(result: GateResult) -> str:
     """Return the decision in words."""
     if result.is_empty:
-        return f"{result.decision}: {NO_CONDITION}"
+        return NO_CONDITION
     if result.decision is Decision.UNSOUND and not result.hard_failures:
         return _REFUSED
     applies = any(c.status is not ConditionStatus.NOT_APPLICABLE for c in result.conditions)
