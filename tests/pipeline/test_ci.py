@@ -134,7 +134,7 @@ def test_the_assessment_of_a_pull_request_ends_with_the_gates_code_and_writes_th
     assert done.returncode == code, done.stderr
     assert "nothing pulled" in done.stderr
     assert [call for call in calls() if call.startswith("dvc")] == ["dvc pull --run-cache --allow-missing", "dvc repro"]
-    assert f"windtunnel compare origin/main --markdown --html {Path.cwd()}/out/comparison.html" in calls()
+    assert f"windtunnel compare --markdown --html {Path.cwd()}/out/comparison.html -- origin/main" in calls()
     comment = Path("out/comment.md").read_text()
     assert comment.startswith("<!-- windtunnel -->\n")
     for words in ("**the gate**", "| metric | a | b |", "(https://ci/artifacts)"):
@@ -209,6 +209,32 @@ def test_a_base_without_results_is_said_in_the_comment(tools):
     tools("windtunnel", '[ "$1" = compare ] && exit 2; exit 0')
     assert subprocess.run(["bash", SCRIPTS / "assess.sh", "v1", "out"], check=False).returncode == 0
     assert "nothing to compare with at `v1`" in Path("out/comment.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "base", ["</summary><img src=x>", "`$(touch canary)`", "@everyone", "--html=x", "a;touch canary", "[a](b)", "a\nb"]
+)
+@pytest.mark.parametrize("code", [0, 2])
+def test_the_name_of_a_base_is_no_option_no_command_and_no_markup(tools, base, code):
+    tools("dvc")
+    tools("windtunnel", f'[ "$1" = compare ] && exit {code}; exit 0')
+    assert subprocess.run(["bash", SCRIPTS / "assess.sh", base, "out"], check=False).returncode == 0
+    shown = re.sub(r"[^A-Za-z0-9_./-]", "_", base)
+    comment = Path("out/comment.md").read_text()
+    assert f"<summary>Against {shown}</summary>" in comment
+    assert (f"nothing to compare with at `{shown}`" in comment) == bool(code)
+    assert f"comparison.html -- {base}" in Path("calls").read_text()
+    assert not Path("canary").exists()
+
+
+@pytest.mark.parametrize("service", ["github", "gitlab"])
+@pytest.mark.parametrize(
+    "name", ["a;touch b", "$(touch b)", "a b", "a #b", "-a", "a'b", "{a}", "a:b", "${{ a }}", "&a", "a,b"]
+)
+def test_no_path_that_a_shell_reads_stands_in_a_workflow(tmp_path, name, service):
+    (tmp_path / ".git").mkdir()
+    with pytest.raises(UserError, match=f"init: --ci {service}: .* would stand in shell commands"):
+        plan(tmp_path / name / "robustness", "seed: 0", "stages: {}", service)
 
 
 @pytest.mark.parametrize(("known", "method"), [("", "POST"), ("77", "PATCH")])

@@ -6,7 +6,9 @@ import io
 import json
 import signal
 import socket
+import struct
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -227,15 +229,30 @@ def test_a_foreign_host_is_refused_whatever_it_knows(httpd, host):
     assert ask(httpd, "/", Host=host, Cookie=f"{httpd.cookie}={httpd.token}")[0] == 421
 
 
-def test_two_hosts_and_an_address_that_is_none_are_refused_without_a_traceback(httpd, capfd):
+def test_odd_requests_and_browsers_that_leave_are_answered_without_a_traceback(httpd, capfd):
     cookie = f"Cookie: {httpd.cookie}={httpd.token}\r\n"
+    own, leaves = "Host: 127.0.0.1\r\n", struct.pack("ii", 1, 0)  # by a reset
     for request, status in (
+        (f"GET http://evil.example/core.json HTTP/1.1\r\n{own}", 421),
+        (f"GET http://127.0.0.1/core.json HTTP/1.1\r\n{own}", 200),
+        (f"GET /..%2f..%2fparams.yaml HTTP/1.1\r\n{own}", 404),
+        (f"GET /\\..\\params.yaml HTTP/1.1\r\n{own}", 404),
+        (f"DELETE /core.json HTTP/1.1\r\n{own}", 501),
+        (f"GET / HTTP/1.1\r\n{own} evil.example\r\n", 421),
+        (f"GET / HTTP/1.1\r\n{own}X: {'a' * 70_000}\r\n", 431),
+        ("GET / HTTP/1.1\r\n", 421),
         ("GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example\r\n", 421),
         ("GET http://[x/ HTTP/1.1\r\nHost: 127.0.0.1\r\n", 400),
     ):
         with socket.create_connection(("127.0.0.1", httpd.server_port), timeout=10) as connection:
             connection.sendall(f"{request}{cookie}\r\n".encode())
             assert connection.recv(100).split()[1] == str(status).encode()
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, leaves)
+    httpd.files["slow.png"] = lambda: time.sleep(0.2) or bytes(2**24)
+    with socket.create_connection(("127.0.0.1", httpd.server_port), timeout=10) as connection:
+        connection.sendall(f"GET /slow.png HTTP/1.1\r\n{own}{cookie}\r\n".encode())
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, leaves)
+    time.sleep(0.4)
     assert capfd.readouterr().err == ""
 
 

@@ -4,6 +4,7 @@ import difflib
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ from pydantic import BaseModel, Field, ValidationError
 from windtunnel.boundary.files import is_file, read_text
 from windtunnel.boundary.text import parse_json
 from windtunnel.boundary.writing import check_output, remove_inside
-from windtunnel.core.errors import InfrastructureError, UserError
+from windtunnel.core.errors import InfrastructureError, UserError, shown
 from windtunnel.core.references import dvc_root, repository
 from windtunnel.records.files import replacing
 
@@ -40,10 +41,15 @@ _FIXED = {
 def ci_files(folder: Path, service: str) -> dict[str, str]:
     """Return the files of a CI service (github, gitlab) by path relative to `folder`: scripts in it, and what the service reads.
 
-    `.gitlab-ci.yml` is only there where the repository has none: it includes the file in `folder`.
+    `.gitlab-ci.yml` is only there where the repository has none: it includes the file in `folder`. Raises UserError for a path that
+    a shell or YAML would read otherwise.
     """
     top = repository(folder) or folder.parent
     name = folder.absolute().relative_to(top).as_posix()
+    if not re.fullmatch(r"[\w.][\w./-]*", name):
+        raise UserError(
+            f"init: --ci {service}: {shown(name)} would stand in shell commands of the workflow; its path has letters, digits, . _ - alone"
+        )
     workflow = _template(f"{service}.yml").replace("__FOLDER__", name)
     scripts = ("assess.sh", f"comment_{service}.sh")
     files = {f"ci/{script}": _template(script) for script in scripts}

@@ -3,6 +3,7 @@
 import ipaddress
 import secrets
 import socket
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from hmac import compare_digest
 from http.cookies import CookieError, SimpleCookie
@@ -42,6 +43,11 @@ class ViewServer(ThreadingHTTPServer):
         shown = f"[{host}]" if ":" in host else host
         self.address = f"http://{shown}:{self.server_port}/?token={self.token}"
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Print nothing where the browser has left, as it does when a page is closed while it loads."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]  # a socket
+
     def is_own_host(self, headers: Sequence[str]) -> bool:
         """Return True if the one Host header names this server; a foreign name that resolves to this machine does not."""
         url = _split("//" + ",".join(headers))
@@ -58,11 +64,13 @@ class ViewServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: ViewServer
+    timeout = 60  # seconds without a byte
 
     def do_GET(self) -> None:
         """Answer with a file of the page: no path of the disk is ever looked at."""
         url = _split(self.path)
-        if not self.server.is_own_host(self.headers.get_all("Host", [])):
+        hosts = [url.netloc] if url and url.netloc else self.headers.get_all("Host", [])
+        if not self.server.is_own_host(hosts):
             return self._answer(421, b"windtunnel view: this host is not served\n")
         if url is None:
             return self._answer(400, b"windtunnel view: no address\n")

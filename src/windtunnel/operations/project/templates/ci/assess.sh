@@ -4,6 +4,7 @@
 # 20 unsound, 30 no decision. Pushes to the shared remote from the default branch alone.
 set -euo pipefail
 base=$1
+name=${base//[^A-Za-z0-9_.\/-]/_} # as the comment has it: no markup, no mention
 out=$2
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
@@ -46,12 +47,12 @@ code=0
 windtunnel gate --markdown --junit "$out/gate.xml" --sarif "$out/windtunnel.sarif" >"$out/gate.md" || code=$?
 case $code in 0 | 10 | 20) ;; *) no_decision "\`windtunnel gate\` ended with $code" ;; esac
 # A base without results is no reason to say nothing of this run.
-windtunnel compare "$base" --markdown --html "$out/comparison.html" >"$out/compare.md" ||
-  echo "There is nothing to compare with at \`$base\`: its dvc.lock or its results are unavailable." >"$out/compare.md"
+windtunnel compare --markdown --html "$out/comparison.html" -- "$base" >"$out/compare.md" ||
+  echo "There is nothing to compare with at \`$name\`: its dvc.lock or its results are unavailable." >"$out/compare.md"
 {
   cat "$out/gate.md"
   echo
-  echo "<details><summary>Against $base</summary>"
+  echo "<details><summary>Against $name</summary>"
   echo
   cat "$out/compare.md"
   echo
