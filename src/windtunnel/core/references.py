@@ -75,13 +75,13 @@ def quiet_library(level: int = logging.ERROR) -> Iterator[None]:
 def foreign_errors(message: Callable[[BaseException], str]) -> Iterator[None]:
     """Make a UserError of one line, `message(error)`, of whatever code or a file of somebody else's raises in the block.
 
-    UserErrors pass, and who runs out of memory or time is told what needs less.
+    UserErrors and interruptions pass, and who runs out of memory or time is told what needs less.
     """
     try:
         yield
-    except (UserError, MemoryError, OutOfTimeError):
+    except (UserError, MemoryError, OutOfTimeError, KeyboardInterrupt, GeneratorExit):
         raise
-    except FOREIGN as error:
+    except BaseException as error:  # asyncio.CancelledError and the like are no Exception
         if "can't allocate memory" in first_line(error):
             raise
         raise UserError(message(error)) from error

@@ -32,6 +32,7 @@ T = TypeVar("T")
 ASSESSMENTS = "windtunnel.assessments"
 _ROOT = Path(__file__).parents[1] / "assessments"
 _MODELS = Path(__file__).parents[1] / "boundary" / "models"
+_STAGES = Path(__file__).parents[1] / "operations" / "stages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +199,10 @@ def families() -> dict[str, Family]:
     ours = [family_of(path.parent.name) for path in sorted(_ROOT.glob("*/family.py"))]
     records = _joined("family", ours, "windtunnel.families", Family)
     stages = [family.stage for family in records]
-    if twice := next((family for family in records if stages.count(family.stage) > 1), None):
-        raise UserError(f"plug-in: stage '{twice.stage}': two families have it; a stage is of one family")
+    if twice := next((f for f in records if stages.count(f.stage) > 1 or (_STAGES / f"{f.stage}.py").is_file()), None):
+        raise UserError(
+            f"plug-in: stage '{twice.stage}': is there twice; a stage is of one family, and none of the pipeline's own"
+        )
     return {family.name: family for family in sorted(records, key=lambda f: (f.order, f.name))}
 
 
@@ -218,16 +221,19 @@ def rows_of(family: str) -> list[Any]:
     for library in libraries(family).values():
         theirs = library.rows()
         where = f"plug-in: rows of library {library.name} ({library.rows.reference})"
-        if not isinstance(theirs, Sequence) or isinstance(theirs, str):
+        if type(theirs) not in (tuple, list):  # what else is iterated may never end
             raise UserError(f"{where}: a {type(theirs).__name__} is no sequence of rows")
         keys = [getattr(getattr(row, "algorithm", None), "key", None) for row in theirs]
         for key in keys:
             if key is None or key[0] != library.name:
                 raise UserError(
-                    f"{where}: {key[0] if key else 'one of them'} is no row of an algorithm of {library.name}"
+                    f"{where}: {shown(key[0]) if key else 'one of them'} is no row of an algorithm of {library.name}"
                 )
             if keys.count(key) > 1:
                 raise UserError(f"{where}: the algorithm {key[1]} is there twice")
+        if not library.rows.reference.startswith("windtunnel."):
+            for row in theirs:
+                _check_fields(where, row.algorithm, is_strict=True)
         rows += theirs
     return rows
 
@@ -358,14 +364,26 @@ def load_modules(group: str) -> None:
 
 def _check_record(point: EntryPoint, record: Family | Library | ModelSource) -> None:
     """Raise UserError, naming the field, for a record whose fields have wrong types or no proper names."""
+    where = f"plug-in {point.name} ({point.value}) of {_distribution(point)}"
+    values = _check_fields(where, record)
+    for name in ("name", "stage"):
+        if name in values and not re.fullmatch(r"[A-Za-z][\w-]{0,99}", str(values[name])):
+            raise UserError(
+                f"{where}: {name}: {shown(values[name])} is no name; up to 100 letters, digits, - and _ make one"
+            )
+    if isinstance(record, Library) and record.family not in families():
+        raise UserError(unknown_word(f"{where}: family", record.family, families(), what="a family of assessments"))
+
+
+def _check_fields(where: str, record: Any, *, is_strict: bool = False) -> dict[str, object]:
+    """Return the fields of a record by name. Raises UserError, naming the field, for one of a wrong type, or a name that is empty."""
     from pydantic import TypeAdapter, ValidationError
 
-    where = f"plug-in {point.name} ({point.value}) of {_distribution(point)}"
     values = {item.name: getattr(record, item.name) for item in fields(record)}
     hints = get_type_hints(type(record))
     for name, value in values.items():
         try:
-            TypeAdapter(hints[name], config={"arbitrary_types_allowed": True}).validate_python(value)
+            TypeAdapter(hints[name], config={"arbitrary_types_allowed": True}).validate_python(value, strict=is_strict)
         except ValidationError as error:
             reason = error.errors()[0]["msg"]
             raise UserError(
@@ -377,11 +395,9 @@ def _check_record(point: EntryPoint, record: Family | Library | ModelSource) -> 
         for part in parts:
             if isinstance(part, Lazy) and not re.fullmatch(r"[\w.]+:\w+", str(part.reference)):
                 raise UserError(f"{where}: {name}: {shown(part.reference)} is not of the form package.module:name")
-    for name in ("name", "stage"):
-        if name in values and not re.fullmatch(r"[A-Za-z][\w-]*", str(values[name])):
-            raise UserError(f"{where}: {name}: {shown(values[name])} is no name; letters, digits, - and _ make one")
-    if isinstance(record, Library) and record.family not in families():
-        raise UserError(unknown_word(f"{where}: family", record.family, families(), what="a family of assessments"))
+    if values["name"] == "":
+        raise UserError(f"{where}: name: '' is no name")
+    return values
 
 
 def _loaded(point: EntryPoint) -> object:

@@ -319,6 +319,8 @@ def _watched(
         connection.send(("done", returned))
     except SystemExit as error:
         connection.send(("refused", f"code of yours called sys.exit({error.code!r}); nothing was checked", False))
+    except (KeyboardInterrupt, GeneratorExit) as error:  # Ctrl-C ends this process as signals do by default
+        connection.send(("refused", f"code of yours raised {type(error).__name__}; nothing was checked", False))
     except Exception as error:
         user_error = as_user_error(error)
         if user_error is None:
