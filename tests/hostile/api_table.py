@@ -14,6 +14,7 @@ import decimal
 import fractions
 import os
 import signal
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ import pandas as pd
 import torch
 from PIL import Image
 from torch import nn
+from torch.nn.utils import prune
+from torch.utils.checkpoint import checkpoint
 
 import windtunnel as wt
 
@@ -295,6 +298,9 @@ def labels() -> Iterator[Case]:
         "big-endian": lambda: y.astype(">i8"),
         "int8": lambda: y.astype(np.int8),
         "negative strides": lambda: y[::-1].copy()[::-1],
+        "a Series of Int64": lambda: pd.Series(y, dtype="Int64"),
+        "an Index": lambda: pd.Index(y),
+        "an array of Python's": lambda: array.array("i", y.tolist()),
         "a Series": lambda: pd.Series(y, index=[f"row {i}" for i in range(N)]),
         "list of 0-d tensors": lambda: list(Y),
         "list of numpy integers": lambda: list(y),
@@ -403,6 +409,15 @@ def models() -> Iterator[Case]:
         "old weight norm": (lambda: nn.Sequential(nn.Flatten(), torch.nn.utils.weight_norm(nn.Linear(16, K))), False),
         "float64 inside": (lambda: Net(lambda x: x, lambda z: z.double()), False),
         "an object with logits": (lambda: Net(after=lambda z: type("Output", (), {"logits": z})()), True),
+        "weights that are tied": (tied_layers, False),
+        "pruned": (pruned, False),
+        "channels_last": (
+            lambda: nn.Sequential(nn.Conv2d(1, 4, 3), MODEL[0], nn.Linear(16, K)).to(memory_format=torch.channels_last),
+            False,
+        ),
+        "a hook that changes the logits": (lambda: hooked(), False),
+        "frozen": (lambda: Net().requires_grad_(False), True),
+        "checkpointed": (lambda: Net(after=lambda z: checkpoint(torch.neg, z, use_reentrant=False)), False),
         "lazy layers, used once": (lazy_layers_used, False),
     }
     for name, (make, same) in good.items():
@@ -520,6 +535,24 @@ def yielding(x: object) -> Iterator[object]:
     yield x
 
 
+def tied_layers() -> nn.Module:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16), nn.Linear(16, K))
+    model[3].weight = model[1].weight
+    return model
+
+
+def pruned() -> nn.Module:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, K))
+    prune.l1_unstructured(model[1], "weight", amount=0.3)
+    return model
+
+
+def hooked() -> nn.Module:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, K))
+    model[1].register_forward_hook(lambda module, inputs, logits: logits * 2)
+    return model
+
+
 def lazy_layers_used() -> nn.Module:
     model = nn.Sequential(nn.Flatten(), nn.LazyLinear(K))
     model(X)
@@ -555,6 +588,10 @@ def words() -> Iterator[Case]:
         "numbers of numpy in params": {"algorithm": "pgd", "params": {"steps": np.int64(5), "alpha": np.float32(0.01)}},
         "numbers of torch in params": {"algorithm": "pgd", "params": {"steps": torch.tensor(5)}},
         "numbers of numpy in the budget": {"budget": {"norm": "Linf", "epsilon": np.float32(0.1)}},
+        "a decimal in the budget": {"budget": {"norm": "Linf", "epsilon": decimal.Decimal("0.1")}},
+        "an array of no dimension in the budget": {"budget": {"norm": "Linf", "epsilon": np.array(0.1)}},
+        "a budget that cannot be changed": {"budget": types.MappingProxyType({"norm": "Linf", "epsilon": 0.1})},
+        "words of numpy": {"algorithm": np.str_("fgsm"), "budget": np.str_("Linf 0.1")},
         "fractions in the budget": {"budget": {"norm": "Linf", "epsilon": fractions.Fraction(1, 10)}},
     }
     for name, change in good.items():
@@ -568,6 +605,8 @@ def words() -> Iterator[Case]:
         "attacks, a tuple": {"attacks": ("fgsm", "pgd")},
         "attacks, a generator": {"attacks": (word for word in ("fgsm",))},
         "class names": {"class_names": ["a", "b", "c"]},
+        "class names as a Series": {"class_names": pd.Series(["a", "b", "c"])},
+        "a number of classes of numpy": {"class_names": np.int64(3)},
         "class names as an array": {"class_names": np.array(["a", "b", "c"])},
         "a training split": {"train": (X, Y)},
         "a seed of numpy": {"seed": np.int64(3)},

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -93,13 +94,12 @@ def plain_value(value: object, where: str, depth: int = 0) -> object:
         return {str(key): plain_value(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain_value(item, where, depth + 1) for item in value]
-    if isinstance(value, np.generic) or (
-        isinstance(value, Tensor) and value.ndim == 0 and value.device.type != "meta" and not value.is_quantized
-    ):
-        return value.item()
+    is_scalar = isinstance(value, np.generic | np.ndarray | Tensor) and value.ndim == 0
+    if is_scalar and not (isinstance(value, Tensor) and (value.device.type == "meta" or value.is_quantized)):
+        return value.item()  # type: ignore[attr-defined]  # of the three kinds above
     try:
-        return float(value) if isinstance(value, Fraction) else value
-    except OverflowError as error:
+        return float(value) if isinstance(value, Fraction | Decimal) else value
+    except (OverflowError, ValueError) as error:  # Decimal("sNaN")
         raise UserError(f"{where}: {shown(value)} is too large for a number") from error
 
 
