@@ -325,6 +325,18 @@ def test_the_choice_of_nearest_neighbours_has_a_gradient(digits_subject: Subject
     assert float(nn.functional.cosine_similarity(*gradients, dim=0)) > 0.5
 
 
+def test_a_narrow_surrogate_of_a_selection_moves_what_is_nearly_chosen() -> None:
+    """Its width is the range of the chosen values, however large the others are."""
+    values = torch.tensor([[0.0, 1.0, 2.0, 3.0, 500.0, 900.0, 2000.0]] * 2)
+    rows = torch.arange(14.0).view(7, 2)
+    model = masks.Around(nn.Identity(), before=lambda x: rows[x.topk(3, largest=False).indices].sum(1))
+    point = values.clone().requires_grad_()
+    logits = Remedied(model, GradientRemedy("narrow", operations=True, width=0.3))(point)
+    (gradient,) = torch.autograd.grad(logits[:, 0].sum(), point)
+    assert bool((gradient[:, 4:].abs() < 1e-6).all())
+    assert bool((gradient[:, 1:4].abs() > 1e-2).all())
+
+
 def test_rows_of_a_table_that_buckets_choose_have_a_gradient(digits_subject: Subject) -> None:
     """It is near that of sigmoids at the edges of the buckets."""
     with torch.random.fork_rng():
@@ -393,6 +405,15 @@ def test_adaptive_is_standard_where_nothing_hides(digits_subject: Subject) -> No
     for key in ("verdicts", "perturbed_inputs", "broken_by"):
         assert torch.equal(*(result.data[key] for result in results))
     assert "nothing was found that hides gradients" in str(results[1].kwargs["adaptive"]["sentence"])
+
+
+@pytest.mark.usefixtures("cheap_standard")
+def test_large_logits_alone_are_attacked_for_a_share_of_the_passes_of_standard(digits_subject: Subject) -> None:
+    """Honest models have them too: a short search, and no long attack on the rest."""
+    hidden = _hidden(lambda inner: masks.Around(inner, after=lambda z: 10 * z), digits_subject, 6)
+    result = _attacked(hidden)
+    assert [o["kind"] for o in result.kwargs["adaptive"]["obstacles"]] == ["large_logits"]
+    assert not any("100 steps" in run for run in result.kwargs["runs"])
 
 
 @pytest.mark.usefixtures("cheap_standard")

@@ -36,6 +36,8 @@ _OPERATIONS = (
     *(ObstacleKind.DETACHED, ObstacleKind.ITERATION, ObstacleKind.OUTSIDE_THE_GRAPH),
 )
 _STEPS_OF_KIND = (ObstacleKind.SIGN, ObstacleKind.COMPARISON, ObstacleKind.SELECTION)
+# Answered by the losses of standard that do not change with the scale of the logits, but for their last bits.
+SCALES = (ObstacleKind.LARGE_LOGITS, ObstacleKind.TINY_LOGITS, ObstacleKind.PROBABILITIES)
 _MISLEADING = (
     ObstacleKind.DISCONTINUOUS,
     ObstacleKind.WRONG_GRADIENT,
@@ -118,7 +120,7 @@ def remedies_for(diagnosis: Diagnosis, epsilon: float, *, may_rewrite: bool) -> 
     """
     if not diagnosis.obstacles:
         return []
-    is_rescaled = diagnosis.has(ObstacleKind.LARGE_LOGITS, ObstacleKind.TINY_LOGITS, ObstacleKind.PROBABILITIES)
+    is_rescaled = diagnosis.has(*SCALES)
     base = GradientRemedy(
         "the model's own gradient",
         draws=diagnosis.draws,

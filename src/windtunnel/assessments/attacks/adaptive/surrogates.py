@@ -446,10 +446,11 @@ class Surrogates(CountingMode):
             self._remember_choice(first if name == "max" else -first, result[1], (first, dim), {})
         elif name == "topk":
             is_largest = kwargs.get("largest", args[3] if len(args) > 3 else True)
-            difference = first - result[0].detach().amin(dim, keepdim=True)
-            if not is_largest:
-                difference = result[0].detach().amax(dim, keepdim=True) - first
-            self._remember(result[1], _Shadow(selection=torch.sigmoid(difference / self._width(difference))))
+            chosen = result[0].detach()
+            last, best = chosen.amin(dim, keepdim=True), chosen.amax(dim, keepdim=True)
+            difference = first - last if is_largest else best - first
+            width = self.remedy.width * (best - last) if self.remedy.width < 1 else self._width(difference)
+            self._remember(result[1], _Shadow(selection=torch.sigmoid(difference / width.clamp(min=1e-8))))
 
     def _through_shadows(
         self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor
