@@ -350,6 +350,32 @@ def test_rows_of_a_table_that_buckets_choose_have_a_gradient(digits_subject: Sub
     assert float(nn.functional.cosine_similarity(*gradients, dim=0)) > 0.5
 
 
+def test_votes_that_are_integers_have_a_gradient(digits_subject: Subject) -> None:
+    """A model may return counts: they are attacked as floats, with the gradient of the members."""
+    member = masks.Around(digits_subject.classifier.module, after=lambda z: nn.functional.one_hot(z.argmax(1), 10))
+    point = digits_subject.dataset.inputs[:4].clone().requires_grad_()
+    for remedy in (GradientRemedy("own"), GradientRemedy("straight-through", operations=True)):
+        logits = Remedied(member, remedy)(point)
+        assert torch.equal(logits, member(point).float())
+        (gradient,) = torch.autograd.grad(logits[:, 3].sum(), point)
+    assert bool((gradient.flatten(1).abs().amax(1) > 0).all())
+
+
+def test_the_identity_stands_for_preprocessing_that_resizes_outside_of_torch(digits_subject: Subject) -> None:
+    """The derivative is that of the enlarged input."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        inner = nn.Sequential(nn.Flatten(), nn.Linear(256, 32), nn.ReLU(), nn.Linear(32, 10))
+    outside = masks.Around(inner, before=lambda x: torch.from_numpy(x.detach().numpy().repeat(2, 2).repeat(2, 3)))
+    inside = masks.Around(inner, before=lambda x: x.repeat_interleave(2, 2).repeat_interleave(2, 3))
+    remedies = remedies_for(_diagnosed(outside, digits_subject), 0.1, may_rewrite=True)
+    remedy, gradients = next(r for r in remedies if r.enters_at is not None), []
+    for model in (inside, Remedied(outside, remedy)):
+        point = digits_subject.dataset.inputs[:6].clone().requires_grad_()
+        gradients.append(torch.autograd.grad(model(point)[:, 3].sum(), point)[0].flatten())
+    assert float(nn.functional.cosine_similarity(*gradients, dim=0)) > 0.8
+
+
 def test_surrogates_follow_a_model_whose_branches_are_drawn(digits_subject: Subject) -> None:
     """The call at a position may have another type from one draw to the next."""
 

@@ -53,11 +53,29 @@ def operation_name(function: Callable[..., object]) -> str:
     return _ALIASES.get(name, name)
 
 
-def is_near_copy(tensor: Tensor, inputs: Tensor) -> bool:
-    """Return True for a float tensor of the inputs' shape (n, ...) that looks like them."""
-    if tensor.shape != inputs.shape or not tensor.is_floating_point():
+def is_image(value: object, inputs: Tensor) -> bool:
+    """Return True for a float tensor of the inputs' shape, or images of as many channels and at least half of their sides."""
+    if not isinstance(value, Tensor) or not value.is_floating_point() or value.ndim != inputs.ndim:
         return False
-    first, second = (value.detach().float() - value.detach().float().mean() for value in (tensor, inputs))
+    is_large = value.ndim == 4 and all(
+        2 * side >= of for side, of in zip(value.shape[2:], inputs.shape[2:], strict=True)
+    )
+    return value.shape == inputs.shape or (is_large and value.shape[:2] == inputs.shape[:2])
+
+
+def resized(inputs: Tensor, image: Tensor) -> Tensor:
+    """Return the inputs in the size of an image that `is_image` accepts."""
+    if inputs.shape == image.shape:
+        return inputs
+    return nn.functional.interpolate(inputs, image.shape[2:], mode="bilinear", align_corners=False)
+
+
+def is_near_copy(tensor: Tensor, inputs: Tensor) -> bool:
+    """Return True for a float tensor that looks like the inputs (n, ...), of another size perhaps."""
+    if not is_image(tensor, inputs):
+        return False
+    images = (tensor.detach().float(), resized(inputs.detach().float(), tensor))
+    first, second = (value - value.mean() for value in images)
     return float((first * second).sum() / (first.norm() * second.norm()).clamp(min=1e-12)) > NEAR_COPY
 
 

@@ -20,7 +20,9 @@ from windtunnel.assessments.attacks.adaptive.operations import (
     LEAVING,
     CountingMode,
     applied,
+    is_image,
     operation_name,
+    resized,
     tensors_in,
 )
 from windtunnel.assessments.attacks.gradients import MeanOverDraws
@@ -127,6 +129,8 @@ class Remedied(nn.Module):
         """Return the logits, (n, K); their derivative is zero where the graph is cut."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.remedy.is_cut):
             logits = self._logits(x)
+        if not logits.is_floating_point():  # votes, which have no gradient
+            logits = logits.float()
         if torch.is_grad_enabled() and x.requires_grad and not logits.requires_grad:
             return attach(logits, 0 * x.flatten(1).sum(1, keepdim=True).expand_as(logits))
         return logits
@@ -178,7 +182,7 @@ class Remedied(nn.Module):
         with _without_obstacles(model), Surrogates(x, remedy) as mode:
             output: Tensor = model(x)
         assert isinstance(mode, Surrogates)
-        inner = mode.logits
+        output, inner = mode.soft(output), mode.logits
         if inner is None or inner.shape != output.shape:
             return output
         agree = inner.argmax(1) == output.argmax(1)
@@ -349,7 +353,8 @@ class Surrogates(CountingMode):
 
     def _as_inputs(self, value: Tensor) -> Tensor:
         """Return a copy of the inputs with the inputs' derivative."""
-        return attach(value, self.inputs * channel_slopes(self.inputs.detach(), value.detach()))
+        inputs = resized(self.inputs, value)
+        return attach(value, inputs * channel_slopes(inputs.detach(), value.detach()))
 
     def _entered(self, value: Any) -> Any:
         is_copy = value is not self.inputs and is_image(value, self.inputs)
@@ -472,9 +477,9 @@ class Surrogates(CountingMode):
     ) -> Any:
         shadows = [self._shadow(argument) for argument in args]
         if len(args) > 1 and isinstance(args[1], torch.ScriptObject):
-            return unpacked_call(name, self._soft(args[0]), args[1])
+            return unpacked_call(name, self.soft(args[0]), args[1])
         if func.__class__.__module__ == "torch._ops" and result.is_quantized:
-            return unquantised_call(name, tree_map(self._soft, tuple(tensors_in(args))), kwargs)
+            return unquantised_call(name, tree_map(self.soft, tuple(tensors_in(args))), kwargs)
         if name == "one_hot" and (choice := _choice_of(shadows[0], result.shape[-1])) is not None:
             return choice
         if name in ("__getitem__", "embedding", "index_select"):
@@ -493,7 +498,7 @@ class Surrogates(CountingMode):
             chosen = shadows[2].selection
             source = args[3] if len(args) > 3 else kwargs.get("value", kwargs.get("src"))
             return source * chosen if isinstance(source, int | float) else None  # onto zeros: a mask
-        soft = [self._soft(argument) for argument in args]
+        soft = [self.soft(argument) for argument in args]
         if name in ("bitwise_and", "logical_and"):
             return soft[0] * soft[1]
         if name in ("bitwise_or", "logical_or"):
@@ -503,9 +508,9 @@ class Surrogates(CountingMode):
         if name == "where" and len(args) == 3:
             hard = args[0].to(soft[0].dtype) if isinstance(args[0], Tensor) else args[0]
             return func(args[0], *soft[1:]) + (soft[0] - hard) * _detached(args[1] - args[2])
-        return func(*tree_map(self._soft, args), **tree_map(self._soft, kwargs))
+        return func(*tree_map(self.soft, args), **tree_map(self.soft, kwargs))
 
-    def _soft(self, value: object) -> Any:
+    def soft(self, value: object) -> Any:
         """Return the float of a shadowed tensor, with its shadow's derivative; return anything else unchanged."""
         shadow = self._shadow(value)
         if shadow is None or shadow.value is None or not isinstance(value, Tensor):
@@ -544,25 +549,18 @@ def _detached(value: Any) -> Any:
     return value.detach() if isinstance(value, Tensor) else value
 
 
-def is_image(value: object, inputs: Tensor) -> bool:
-    """Return True for a float tensor of the inputs' shape; where branches are drawn, a position is not always the same call."""
-    return isinstance(value, Tensor) and value.shape == inputs.shape and value.is_floating_point()
-
-
-class _Context:
-    """Replacement of a custom function's context while its forward pass is differentiated."""
-
-    def save_for_backward(self, *tensors: Tensor) -> None:
-        """Do nothing."""
-
-    mark_dirty = mark_non_differentiable = set_materialize_grads = save_for_forward = save_for_backward
+# Methods of a custom function's context while its forward pass is differentiated.
+_CONTEXT = dict.fromkeys(
+    ("save_for_backward", "save_for_forward", "mark_dirty", "mark_non_differentiable", "set_materialize_grads"),
+    lambda *_: None,
+)
 
 
 def forward_of(function: type[Function], args: tuple[object, ...]) -> object:
     """Return the result of a custom function's forward pass as plain operations, which have derivatives of their own."""
     has_own_context = function.setup_context is not Function.setup_context
     with torch.enable_grad():
-        return function.forward(*args) if has_own_context else function.forward(_Context(), *args)
+        return function.forward(*args) if has_own_context else function.forward(SimpleNamespace(**_CONTEXT), *args)
 
 
 def channel_slopes(inputs: Tensor, copied: Tensor) -> Tensor:
