@@ -433,6 +433,13 @@ def test_adaptive_is_standard_where_nothing_hides(digits_subject: Subject) -> No
     assert "nothing was found that hides gradients" in str(results[1].kwargs["adaptive"]["sentence"])
 
 
+def test_a_remedy_under_which_no_gradient_passes_is_left_out(digits_subject: Subject) -> None:
+    """The mean over noise of a graph that is cut is zero; a surrogate of the cut is not."""
+    attack = SimpleNamespace(model=masks.no_gradient(digits_subject.classifier.module), subject=digits_subject)
+    remedies = (GradientRemedy("noise", noise=0.1, draws=2), GradientRemedy("surrogate", operations=True))
+    assert [adapt._error_under(attack, r, torch.arange(4)) for r in remedies] == ["no gradient passes", ""]
+
+
 @pytest.mark.usefixtures("cheap_standard")
 def test_large_logits_alone_are_attacked_for_a_share_of_the_passes_of_standard(digits_subject: Subject) -> None:
     """Honest models have them too: a short search, and no long attack on the rest."""

@@ -117,7 +117,7 @@ ROWS: tuple[AttackRow, ...] = tuple(
         norm_key="norm",
         norms=tuple(by_norm),
         invoker=Invoker.ADAPTIVE if name == ADAPTIVE else Invoker.ENSEMBLE,
-        defaults={"passes": 4000, "standard": True} if name == ADAPTIVE else {},
+        defaults={"passes": 6000, "standard": True} if name == ADAPTIVE else {},
         keeps_clean=True,
         seconds=120 if name == "exhaustive" else 0,
     )

@@ -96,7 +96,7 @@ def _search(attack: AttackSetup, diagnosis: Diagnosis, state: BestResults, launc
     if not len(unbroken) or not diagnosis.obstacles:
         return []
     proposed = search.remedies_for(diagnosis, _element_epsilon(attack), may_rewrite=attack.entry.adapt is None)
-    errors = {remedy: _error_under(attack, remedy, unbroken[:2]) for remedy in proposed}
+    errors = {remedy: _error_under(attack, remedy, search.probe_of(unbroken)) for remedy in proposed}
     remedies = [remedy for remedy in proposed if not errors[remedy]]
     first = (scratch.samples_at(state.perturbed, lucky), state.logits[lucky], state.distances[lucky])
     where, classifier = f"attacks.{attack.name}", attack.subject.classifier
@@ -135,8 +135,8 @@ def _search(attack: AttackSetup, diagnosis: Diagnosis, state: BestResults, launc
 
     if best := search.best_of_each_remedy(ranked):
         counts = [attack_rest(configuration) for configuration in best]
-        for configuration in search.finals(best[counts.index(max(counts))], classes):
-            attack_rest(configuration)
+        finals = list(search.finals(best[counts.index(max(counts))], classes))
+        searches = finals + searches if max(counts) else searches + finals
     for configuration in searches:
         attack_rest(configuration)
     _draw_until_wrong(attack, state, lucky, first)
@@ -144,16 +144,16 @@ def _search(attack: AttackSetup, diagnosis: Diagnosis, state: BestResults, launc
 
 
 def _error_under(attack: AttackSetup, remedy: GradientRemedy, indices: Tensor) -> str:
-    """Return the model's exception under a remedy, in a line; empty if none. Surrogates change the values in its own code."""
-    data, classifier = attack.subject.dataset, attack.subject.classifier
-    point = data.inputs[indices].to(classifier.device).requires_grad_()
-    labels = data.targets[indices].to(classifier.device)
+    """Return the model's exception under a remedy, in a line, or that its gradient is zero; empty if neither.
+
+    Surrogates change the values in the model's own code.
+    """
+    point = attack.subject.dataset.inputs[indices].to(attack.subject.classifier.device).requires_grad_()
     try:
-        logits = Remedied(attack.model, remedy)(point)
-        torch.autograd.grad(classifier.criterion.loss(logits.float(), labels).sum(), point)
+        (gradient,) = torch.autograd.grad(Remedied(attack.model, remedy)(point).float().square().sum(), point)
     except Exception as error:  # whatever the user's forward pass raises
         return f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
-    return ""
+    return "" if bool((gradient != 0).any()) else "no gradient passes"
 
 
 def _diagnosed(attack: AttackSetup, state: BestResults) -> Diagnosis:
