@@ -439,6 +439,20 @@ def test_a_verification_whose_method_gave_way_is_flagged(evidence: Evidence, cod
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("certified", "broken", "status"),
+    [(0.0, torch.inf, Status.PASS), (0.5, torch.inf, Status.FAIL), (1e-6, 1e-7, Status.FAIL)],
+)
+def test_no_example_is_nearer_than_a_certified_radius(
+    evidence: Evidence, certified: float, broken: float, status: Status
+) -> None:
+    radii = {"certified_radius": torch.full((60,), certified), "broken_radius": torch.full((60,), broken)}
+    finding = look("E1", changed(evidence, "crown", lambda d: d.update(radii)))
+    assert finding.status is status
+    assert status is Status.PASS or "crown" in finding.assessments
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [5, 100])
 def test_a_radius_that_so_few_draws_cannot_certify_is_hard(evidence: Evidence, n: int) -> None:
     """Of 5 draws at alpha 0.001 the largest radius is negative: they certify nothing."""

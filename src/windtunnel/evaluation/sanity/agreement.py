@@ -10,7 +10,7 @@ from torch import Tensor
 from windtunnel.assessments.verification.audit import Audit, audit
 from windtunnel.assessments.verification.cascade.step import asks_exported_graph
 from windtunnel.core.contracts import Capability, Norm, Verdict
-from windtunnel.core.distances import within
+from windtunnel.core.distances import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, within
 from windtunnel.core.scratch import finite_samples, sample_parts
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.statistics import median
@@ -19,7 +19,7 @@ from windtunnel.evaluation.sanity.attack import perturbing
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, listing, our_check
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, numbers
 from windtunnel.evaluation.sanity.probes import onnx_logits
-from windtunnel.evaluation.summary.evidence import in_latent_space
+from windtunnel.evaluation.summary.evidence import examples_of, in_latent_space
 from windtunnel.evaluation.witness.parameters import at_units, random_units
 from windtunnel.records.metadata import names_in, number
 from windtunnel.records.regions import PerturbationBall, of_a_smoothed_model
@@ -53,16 +53,27 @@ def verified_not_attacked(evidence: Evidence, limit: float) -> CheckResult:
     """A certificate and a counter-example of one claim cannot both be right.
 
     Every perturbed input on disk, whoever made it, measured in the verifier's norm: none inside a certified ball may be
-    misclassified.
+    misclassified, nor nearer than the sample's certified radius.
     """
     hits, n_samples = [], 0
     for certificate, ball in balls(evidence):
-        certified = evidence.everywhere(certificate, _verified(certificate))
-        n_samples += int(certified.sum())
+        largest = ball.epsilon * (1 + RELATIVE_TOLERANCE) + ABSOLUTE_TOLERANCE
+        reach = torch.where(_verified(certificate), largest, -torch.inf)  # of what is certified around each sample
+        if certificate.has("certified_radius"):
+            radii = certificate.tensor("certified_radius") * (1 - RELATIVE_TOLERANCE)
+            radii = radii.where(radii > 0, -torch.inf)  # 0 of a misclassified sample
+            reach = reach.maximum(radii)
+            if certificate.has("broken_radius"):
+                crossed = certificate.tensor("broken_radius") < radii
+                hits.append(([certificate.name], evidence.everywhere(certificate, crossed)))
+        certified = torch.full((len(evidence.ids),), -torch.inf)
+        certified[certificate.indices] = reach
+        n_samples += int(reach.isfinite().sum())
         for assessment in perturbing(evidence):
             if not in_latent_space(assessment.artifacts):
-                broken = evidence.everywhere(assessment, assessment.examples_inside(ball))
-                hits.append(([certificate.name, assessment.name], certified & broken))
+                is_inside = assessment.distance(ball.norm) <= certified[assessment.indices]
+                broken = evidence.everywhere(assessment, examples_of(assessment.artifacts) & is_inside)
+                hits.append(([certificate.name, assessment.name], broken))
     return _clash(evidence, hits, n_samples, "{n} samples are verified and broken")
 
 
