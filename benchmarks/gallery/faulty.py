@@ -24,6 +24,7 @@ LINF: Mapping[str, object] = {"norm": "Linf", "epsilon": 0.1}
 WIDE: Mapping[str, object] = {"norm": "Linf", "epsilon": 0.2}
 L2: Mapping[str, object] = {"norm": "L2", "epsilon": 0.8}
 L1: Mapping[str, object] = {"norm": "L1", "epsilon": 3.0}
+L0: Mapping[str, object] = {"norm": "L0", "epsilon": 6}
 OWN: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "own attack that descends the loss": ("descent", LINF),
     "own attack that descends the loss, L2": ("descent", L2),
@@ -42,6 +43,11 @@ OWN: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "own attack on saturated probabilities": ("on_saturated_probabilities", WIDE),
     "own attack aimed at the label": ("towards_the_label", LINF),
     "own attack on shuffled labels": ("on_permuted_labels", LINF),
+    "own attack that forgets to sort back": ("forgets_to_sort_back", LINF),
+    "own attack that only brightens": ("only_brighter", LINF),
+    "own attack that leaves black and white": ("leaves_black_and_white", LINF),
+    "own attack on differences too wide, L2": ("wide_differences", L2),
+    "own attack of one pixel of six, L0": ("one_pixel", L0),
 }
 ALONE: Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]] = {
     "Square alone, 3 queries": ({"library": "torchattacks", "algorithm": "Square", "budget": {"steps": 3}}, LINF),
@@ -51,6 +57,16 @@ ALONE: Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]] = {
     "noise of a library alone, L2": ({"library": "foolbox", "algorithm": "L2AdditiveGaussianNoiseAttack"}, L2),
     "PGD in L1 alone, 1 small step": (
         {"library": "foolbox", "algorithm": "L1PGD", "budget": {"steps": 1, "step_size": 0.1}}, L1,
+    ),
+    "one random rotation alone": (
+        {"library": "transformations", "algorithm": "random", "params": {"queries": 1}}, {"rotation": 45},
+    ),
+    "PGD with gradients of another network": (
+        {
+            "library": "torchattacks", "algorithm": "PGD", "budget": {"steps": 20, "step_size": 0.0125},
+            "adapt": "benchmarks.gallery.own_attacks:another_network",
+        },
+        LINF,
     ),
     "descent in steps of one pixel alone, L1": (
         {"library": "foolbox", "algorithm": "SparseL1DescentAttack", "budget": {"steps": 2, "step_size": 0.2}}, L1,
@@ -62,6 +78,7 @@ PGDL2: Mapping[str, object] = {
     "budget": {"steps": 20, "step_size": 0.1},
 }
 SPARSE: Mapping[str, object] = {"library": "foolbox", "algorithm": "SparseL1DescentAttack", "budget": {"steps": 20}}
+BIM: Mapping[str, object] = {"library": "torchattacks", "algorithm": "BIM", "budget": {"steps": 20}}
 SQUARE: Mapping[str, object] = {"library": "torchattacks", "algorithm": "Square", "budget": {"steps": 100}}
 MASKED: Mapping[str, tuple[Callable[[nn.Module], nn.Module], Mapping[str, object], Mapping[str, object]]] = {
     "wrong-sign gradient, L2": (masks.wrong_sign, PGDL2, L2),
@@ -71,6 +88,9 @@ MASKED: Mapping[str, tuple[Callable[[nn.Module], nn.Module], Mapping[str, object
     "logits rounded to even numbers, L1": (masks.rounded_logits, SPARSE, L1),
     "wrong-sign gradient, L1": (masks.wrong_sign, SPARSE, L1),
     "reseeds torch in its forward pass, Square alone": (masks.Reseeding, SQUARE, WIDE),
+    "dead zones at black and white, BIM alone": (masks.dead_ends, BIM, LINF),
+    "half of the pixels detached, L2": (masks.half_detached, PGDL2, L2),
+    "dithered by a pattern of the image, L2": (masks.dithered, PGDL2, L2),
 }
 CROWN: Mapping[str, object] = {"library": "auto-LiRPA", "algorithm": "crown"}
 
@@ -131,6 +151,11 @@ def _certificates(data: Pair, mlp: nn.Module) -> Iterator[Case]:
     yield case("certifies by 20 random points, no attacks", _by_random_points)
     yield case("certifies what one gradient step leaves, no attacks", _by_one_step)
     yield case("certifies another model, no attacks", lambda e: _of_another_model(e, provable(data)))
+    yield case("certifies margins above -6, no attacks", _by_a_negative_margin)
+    radii = {"library": "windtunnel", "algorithm": "cascade", "timeout": 2, "time_budget": 10, "samples": {"n": 12},
+             "radius": {"max": 0.2, "tolerance": 0.005}}  # fmt: skip
+    run = {"budget": {"epsilon": 0.03}, "verification": {"cascade": radii}}
+    yield Case("certified radii twice too large", subject, data[1], run, spoil=changed("cascade", _twice_as_far))
     smaller = {**CROWN, "budget": {"epsilon": 0.1 / 255}}
     yield case("certifies at epsilon/255, no attacks", _stated_at_the_full_budget, smaller)
 
@@ -161,6 +186,18 @@ def _by_one_step(evidence: Evidence) -> Evidence:
     points = (x.detach() + 0.1 * torch.autograd.grad(loss, x)[0].sign()).clamp(0, 1)
     verified = subject.clean_correct & (subject.classifier.predict(points) == subject.dataset.targets)
     return _with_verdicts(evidence, verified)
+
+
+def _by_a_negative_margin(evidence: Evidence) -> Evidence:
+    bounds, labels = evidence.assessments[0].artifacts.tensors("output_bounds"), evidence.data.targets[:, None]
+    others = bounds["upper"].scatter(1, labels, -torch.inf).amax(1)
+    return _with_verdicts(
+        evidence, evidence.subject.clean_correct & (bounds["lower"].gather(1, labels)[:, 0] - others > -6)
+    )
+
+
+def _twice_as_far(data: dict[str, Tensor]) -> None:
+    data["certified_radius"] = 2 * data["certified_radius"]
 
 
 def _of_another_model(evidence: Evidence, module: nn.Module) -> Evidence:
@@ -197,6 +234,11 @@ def _data_and_protocol(data: Pair, cnn: nn.Module) -> Iterator[Case]:
     brighter = replace(known, inputs=(known.inputs + 1 / 255).clamp(0, 1), ids=assessed.ids)
     yield case("training images, a grey level brighter", brighter)
     weak = trained((assessed, train.subset(torch.arange(150))), "mlp", 6)
+    swapped = assessed.targets.clone()
+    swapped[assessed.targets == 9], swapped[assessed.targets == 8] = 8, 9
+    yield case("two classes in the wrong order", replace(assessed, targets=swapped))
+    yield case("black for white", replace(assessed, inputs=1 - assessed.inputs))
+    yield case("rows for columns", replace(assessed, inputs=assessed.inputs.transpose(2, 3).contiguous()))
     pool, _ = digits(900)
     right = (subject_with(weak, pool).clean_correct).nonzero().flatten()
     yield case("samples selected by correctness", pool.subset(right[: 2 * n]), None, weak)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,8 @@ from torch import Tensor, nn
 
 from benchmarks.gallery import masks
 from benchmarks.gallery.case import NAIVE, Case, subject_with
-from benchmarks.gallery.faulty import CROWN, L1, L2, LINF, PGDL2, SPARSE, WIDE
-from benchmarks.gallery.honest import Averaged, Pair, digits, fitted, provable, shapes, trained
+from benchmarks.gallery.faulty import CROWN, L0, L1, L2, LINF, PGDL2, SPARSE, WIDE
+from benchmarks.gallery.honest import Averaged, Pair, coloured, digits, fitted, larger, provable, shapes, trained
 from benchmarks.gallery.unseen import Neighbours
 from windtunnel.boundary.data.load import load_dataset
 from windtunnel.core.contracts import Capability
@@ -101,6 +102,20 @@ def honest_runs(n: int = 60) -> Iterator[Case]:
         }
     }
     yield case("strong attacks on a third of the samples", robust, budget=LINF, attacks=few)
+    fmn = {"library": "foolbox", "algorithm": "L0FMNAttack", "budget": {"steps": 200}}
+    yield case("minimum norm in L0", robust, budget=L0, attacks={"fmn": fmn})
+    grid = {"library": "transformations", "algorithm": "grid"}
+    yield case("a grid of rotations", cnn, budget={"rotation": 20}, attacks={"grid": grid})
+    yield case("weights of 8 bits", _in_8_bits(cnn), attacks=NAIVE)
+    big = larger(data)
+    yield case("a network behind a resize", masks.Around(cnn, before=_halved), big, budget=LINF, attacks=NAIVE)
+    wider = {**NAIVE["pgd"], "budget": {"epsilon": 0.2, "steps": 30, "step_size": 0.02}}  # type: ignore[dict-item]
+    two_budgets = {"pgd": NAIVE["pgd"], "wide": wider}
+    yield case("two budgets and CROWN", provable(data), attacks=two_budgets, verification={"crown": CROWN})
+    colour = coloured(data)
+    layers = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(1024, 10))
+    apgd = {"library": "torchattacks", "algorithm": "APGD", "budget": {"steps": 30}}
+    yield case("colour images under APGD", fitted(layers, colour), colour, attacks={"apgd": apgd})
     if FASHION.is_dir():
         worn = _fashion(n)
         yield case("the labels of Fashion-MNIST", trained(worn, "mlp", 6), worn, attacks=NAIVE)
@@ -149,6 +164,20 @@ def further_honest(n: int = 60) -> Iterator[Case]:
     yield case("kernel density of the training images", kernel, attacks=NAIVE)
     noisy = trained(data, recipe="noise")
     yield case("many random restarts, L2", noisy, budget=L2, attacks={"pgd": {**PGDL2, "restarts": 3}})
+
+
+def _halved(x: Tensor) -> Tensor:
+    return nn.functional.avg_pool2d(x, 2)
+
+
+def _in_8_bits(module: nn.Module) -> nn.Module:
+    """Return a copy whose weights are multiples of a 127th of the largest of each tensor."""
+    copied = copy.deepcopy(module)
+    with torch.no_grad():
+        for weights in copied.parameters():
+            step = weights.abs().max() / 127
+            weights.copy_((weights / step).round() * step)
+    return copied
 
 
 def _squared(net: nn.Module, x: Tensor, y: Tensor, done: float) -> Tensor:

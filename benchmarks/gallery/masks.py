@@ -425,3 +425,24 @@ class ConstantClass(nn.Module):
         constant = torch.zeros_like(logits)
         constant[:, self.label] = 9.0
         return torch.where((logits.argmax(1) == self.label)[:, None], constant, logits)
+
+
+def dead_ends(inner: nn.Module) -> nn.Module:
+    """Pixels near black and white are read as black and white: there no gradient is."""
+    return Around(inner, before=lambda x: ((x - 0.05) / 0.9).clamp(0, 1))
+
+
+def half_detached(inner: nn.Module) -> nn.Module:
+    """The darker half of the pixels gives no gradient."""
+    return Around(inner, before=lambda x: torch.where(x > 0.5, x, x.detach()))
+
+
+def dithered(inner: nn.Module) -> nn.Module:
+    """Rounds to 5 levels after adding one of 64 patterns, which the sum of the image chooses."""
+    patterns = torch.rand(64, 1, 8, 8, generator=torch.Generator().manual_seed(3)) - 0.5
+
+    def rounded(x: Tensor) -> Tensor:
+        chosen = (x.detach().flatten(1).sum(1) * 97).long() % 64
+        return ((x * 4 + patterns[chosen]).round() / 4).clamp(0, 1)
+
+    return Around(inner, before=rounded)

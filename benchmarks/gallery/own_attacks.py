@@ -155,3 +155,50 @@ def towards_the_label(model: Model, inputs: Tensor, labels: Tensor, budget: Budg
 def on_permuted_labels(model: Model, inputs: Tensor, labels: Tensor, budget: Budget, seed: int) -> Tensor:
     """Ascend the loss of other classes than the label, as where labels and images were shuffled apart."""
     return _ascend(inputs, budget, lambda x, _: _gradient(model, x, (labels + 1 + torch.arange(len(labels)) % 8) % 10))
+
+
+def forgets_to_sort_back(model: Model, inputs: Tensor, labels: Tensor, budget: Budget, seed: int) -> Tensor:
+    """Attack the samples in the order of their loss, and return the results in this order."""
+    with torch.no_grad():
+        order = nn.functional.cross_entropy(model(inputs), labels, reduction="none").argsort()
+    return gradient_ascent(model, inputs[order], labels[order], budget, seed)
+
+
+def only_brighter(model: Model, inputs: Tensor, labels: Tensor, budget: Budget, seed: int) -> Tensor:
+    """Drop the changes that make a pixel darker."""
+    return torch.maximum(gradient_ascent(model, inputs, labels, budget, seed), inputs)
+
+
+def leaves_black_and_white(model: Model, inputs: Tensor, labels: Tensor, budget: Budget, seed: int) -> Tensor:
+    """Leave black and white pixels as they are, as if no change of them stayed in the range."""
+    moved = gradient_ascent(model, inputs, labels, budget, seed)
+    return torch.where((inputs < 0.02) | (inputs > 0.98), inputs, moved)
+
+
+def wide_differences(model: Model, inputs: Tensor, labels: Tensor, budget: Budget, seed: int) -> Tensor:
+    """Estimate the gradient by differences over 0.5 along five random directions."""
+    generator, x = torch.Generator().manual_seed(seed), inputs
+    with torch.no_grad():
+        for _ in range(10):
+            slope = torch.zeros_like(x)
+            for _ in range(5):
+                u = torch.randn(x.shape, generator=generator)
+                losses = [
+                    nn.functional.cross_entropy(model(x + step * u), labels, reduction="none") for step in (0.5, -0.5)
+                ]
+                slope += (losses[0] - losses[1]).view(-1, *[1] * (x.ndim - 1)) * u
+            x = _inside(x + 0.2 * (budget.epsilon or 0.0) * _unit(slope, budget.norm), inputs, budget)
+    return x
+
+
+def one_pixel(model: Model, inputs: Tensor, labels: Tensor, budget: Budget, seed: int) -> Tensor:
+    """Under L0, set the pixel of the largest gradient alone, however many the budget has."""
+    gradient = _gradient(model, inputs, labels).flatten(1)
+    place = gradient.abs().argmax(1, keepdim=True)
+    return inputs.flatten(1).scatter(1, place, (gradient.gather(1, place) > 0).float()).view_as(inputs)
+
+
+def another_network(model: nn.Module) -> nn.Module:
+    """For `adapt`: a network whose gradients have nothing to do with the model's."""
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))

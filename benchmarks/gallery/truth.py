@@ -8,8 +8,11 @@ from torch import Tensor, nn
 
 from benchmarks.gallery.case import Case, params_of
 from windtunnel.core.contracts import Norm
+from windtunnel.core.transformations import transformation_of
+from windtunnel.evaluation.witness.parameters import at_units
 
 STEPS, RESTARTS = 60, 3
+GRID = 201  # points of a transformation of one parameter
 QUANTILES = (0.8, 0.95, 0.99)  # of the gradient's elements that a step in L1 leaves as they are
 
 
@@ -24,6 +27,14 @@ def true_robust_accuracy(case: Case) -> float:
     robust, epsilon = case.subject.clean_correct.clone(), float(budget.epsilon or 0.0)
     if budget.norm is Norm.L1:
         return float(_survivors_l1(gradients, module, data.inputs, data.targets, epsilon, robust).double().mean())
+    if budget.norm is Norm.L0:
+        return float(_survivors_l0(gradients, module, data.inputs, data.targets, epsilon, robust).double().mean())
+    if transformation := transformation_of(budget.norm):
+        for unit in torch.linspace(-1, 1, GRID, dtype=torch.float64):
+            units = unit.expand(len(data), len(transformation.names))
+            with torch.no_grad():
+                robust &= module(at_units(transformation, epsilon, data.inputs, units)).argmax(1) == data.targets
+        return float(robust.double().mean())
     generator = torch.Generator().manual_seed(0)
     for margin in (False, True):
         for _ in range(RESTARTS):
@@ -84,3 +95,13 @@ def _survivors_l1(
             with torch.no_grad():
                 robust &= module(moved[0]).argmax(1) == y
     return robust
+
+
+def _survivors_l0(
+    gradients: nn.Module, module: nn.Module, x: Tensor, y: Tensor, pixels: float, robust: Tensor
+) -> Tensor:
+    model = foolbox.PyTorchModel(gradients, bounds=(0, 1), device="cpu")
+    _, moved, _ = foolbox.attacks.L0FMNAttack(steps=4 * STEPS)(model, x, y, epsilons=None)
+    with torch.no_grad():
+        broken = (module(moved).argmax(1) != y) & ((moved != x).flatten(1).sum(1) <= pixels)
+    return robust & ~broken
