@@ -192,28 +192,29 @@ def _improve(bounded: Bounded, j: int, ends: Tensor, which: Tensor, iterations: 
 def bound_apart(bounded: Bounded, j: int, ends: Tensor, which: Tensor, iterations: int) -> None:
     """Bound a layer as `bound_together` does, with one linear function per neuron.
 
-    Without `iterations` the intervals of the layer below count too.
+    Without `iterations` the intervals of the layers below count too.
     """
+    every = torch.arange(len(bounded.region), device=which.device)
+    boxes = [] if iterations else [bounded.box(leaf, every) for leaf in range(j + 1)]
     for spec, sample, unit, side in unit_rows(which, bounded.rows):
         part = bounded.start(j, spec, sample)
         if iterations:
             lower = bounded.value(improved(bounded, part, iterations, 0.0))
         else:
-            lower = torch.maximum(bounded.value(part), _interval_bounds(bounded, j, spec, sample))
+            lower = torch.maximum(bounded.value(part), _interval_bounds(bounded, j, spec, sample, boxes))
         ends[side, sample, unit] = torch.maximum(ends[side, sample, unit], lower)
 
 
-def _interval_bounds(bounded: Bounded, j: int, spec: Tensor, sample: Tensor) -> Tensor:
-    """Return float64 lower bounds (m,) of linear functions of layer j's inputs, by intervals of the layers below.
-
-    Each function is a row of `spec` (m, size of layer j), in the region `sample` (m,).
-    """
+def _interval_bounds(
+    bounded: Bounded, j: int, spec: Tensor, sample: Tensor, boxes: list[tuple[Tensor, Tensor]]
+) -> Tensor:
+    """Return float64 lower bounds (m,) of functions `spec` (m, size of layer j) in regions `sample` (m,), by the `boxes` of each leaf."""
     spec = spec.double()
     tape = bounded.network.tape(len(spec), torch.float64)
     lower = spec @ tape.node(j)[0].detach().flatten()
-    for leaf, gradient in enumerate(tape.gradients(j, spec)):
+    for box, gradient in zip(boxes, tape.gradients(j, spec), strict=True):
         if gradient is not None:
-            centre, radius = bounded.box(leaf, sample)
+            centre, radius = (end if len(end) == 1 else end[sample] for end in box)
             weights = gradient.flatten(1)
             lower = lower + (weights * centre).sum(1) - (weights.abs() * radius).sum(1)
     return lower

@@ -1,6 +1,6 @@
 """The largest epsilon at which each sample is verified, the smallest at which it is broken, and the curves of both."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -138,7 +138,7 @@ def curve_metrics(
     ends = [binomial_interval(round(share * n), n, method="clopper_pearson") for share in certified.tolist()]
     bound = "" if finished else "_at_least"
     metrics: dict[str, Json] = {
-        "curve_epsilons": _rounded(epsilons.tolist()),
+        "curve_epsilons": [float(f"{epsilon:.9g}") for epsilon in epsilons.tolist()],
         "certified_curve": certified.tolist(),
         "certified_curve_ci_low": [low for low, _ in ends],
         "certified_curve_ci_high": [high for _, high in ends],
@@ -148,7 +148,3 @@ def curve_metrics(
     if broken is not None:
         metrics["empirical_curve"] = empirical_curve(broken, epsilons).tolist()
     return metrics
-
-
-def _rounded(values: Sequence[float]) -> list[Json]:
-    return [float(f"{value:.9g}") for value in values]
