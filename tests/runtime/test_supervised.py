@@ -82,3 +82,10 @@ def test_a_trial_in_a_fork_tells_how_it_ended_the_process_and_waits_no_longer_th
     assert supervised.ending_in_fork(lambda: time.sleep(30)) == ""
     assert time.monotonic() - started < 10
     assert capfd.readouterr() == ("", "")
+    monkeypatch.setattr(supervised, "_TRIAL", 20.0)
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert supervised.ending_in_fork(lambda: os._exit(7)) == "in an unknown way"
+        assert supervised.ending_in_fork(lambda: None) == ""
+    finally:
+        signal.signal(signal.SIGCHLD, before)

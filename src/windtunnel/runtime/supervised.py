@@ -239,12 +239,15 @@ def _listen(connection: Connection, process: mp.process.BaseProcess) -> Any:
             process.join(_LAST_WORD)
             return details[0]
     process.join(_LAST_WORD)
-    how = _ending(process.exitcode)
-    raise EndedError(f"code of yours ended the process {how} before anything was known; nothing was checked")
+    raise EndedError(
+        f"code of yours ended the process {_ending(process.exitcode)} before anything was known; nothing was checked"
+    )
 
 
 def _ending(code: int | None) -> str:
-    return f"by {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
+    if code is None:
+        return "in an unknown way"
+    return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
 
 
 def ending_in_fork(work: Callable[[], object]) -> str:
@@ -260,9 +263,7 @@ def ending_in_fork(work: Callable[[], object]) -> str:
 
     if sys.platform != "linux" or psutil.Process().memory_info().rss > _FORKED_MEMORY:
         return ""
-
-    ours, theirs = mp.Pipe(duplex=False)
-    end_too = ends_with_parent()
+    (ours, theirs), end_too = mp.Pipe(duplex=False), ends_with_parent()
     with ours, theirs, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Python 3.12 warns of a fork beside threads
         try:
@@ -282,9 +283,11 @@ def ending_in_fork(work: Callable[[], object]) -> str:
             has_ended = ours.poll(_TRIAL) and not ours.recv_bytes()
         except EOFError:
             has_ended = True
-    if not has_ended:
-        os.kill(child, signal.SIGKILL)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = None
+    with suppress(ChildProcessError, ProcessLookupError):  # the caller ignores SIGCHLD, or waits for every child
+        if not has_ended:
+            os.kill(child, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return _ending(code) if has_ended else ""
 
 

@@ -218,9 +218,8 @@ def _class_names(loaded: Loaded, assessed: Raw, names: object) -> object:
     if names is not None:
         if isinstance(names, str | bytes | float):
             raise UserError(f"class_names: {shown(names)} is no list of names")
-        return (
-            int(names) if isinstance(names, int | np.integer) else array_of(names, "class_names", names=True).tolist()
-        )
+        is_number = isinstance(names, int | np.integer)
+        return int(names) if is_number else array_of(names, "class_names", names=True).tolist()  # type: ignore[call-overload]
     if is_function or (assessed.labels is not None and assessed.labels.dtype.kind == "U"):
         return None
     try:
