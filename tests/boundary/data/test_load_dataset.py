@@ -14,7 +14,8 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from windtunnel.boundary.data.load import load_dataset, read_assessed, read_train, save_datasets
-from windtunnel.boundary.data.sources import middle
+from windtunnel.boundary.data.record import origin_of
+from windtunnel.boundary.data.sources import SOURCES, middle
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
 from windtunnel.params.data import Data
@@ -427,3 +428,9 @@ def test_crop_center_cuts_files_and_arrays_alike_before_they_are_resized(tmp_pat
         found, _ = load_dataset(data, 0)
         assert found.metadata["crop"] == "center"
         assert np.allclose(found.inputs[0].permute(1, 2, 0).numpy(), expected, atol=1.5 / 255)
+
+
+def test_every_source_of_ours_is_a_phrase_that_follows_samples():
+    said = {source: origin_of(source) for source in SOURCES}
+    assert said["digits"] == "of digits"
+    assert all(words.startswith("from ") for source, words in said.items() if source != "digits")

@@ -8,6 +8,14 @@ from windtunnel.records.metadata import Record, Value, fitting
 DATASET_JSON = "dataset.json"
 
 
+_FROM = {"folder": "a folder", "npz": "an .npz", "npy": ".npy files", "idx": "an idx file", "function": "a function"}
+
+
+def origin_of(source: str) -> str:
+    """Return a source of samples in words that follow them: `of digits`, `from a folder`."""
+    return f"from {_FROM[source]}" if source in _FROM else f"of {source}"
+
+
 class DatasetRecord(Record):
     """The samples beside their tensors. What else a data function of the user's says of them is kept.
 

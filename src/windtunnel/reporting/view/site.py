@@ -27,6 +27,7 @@ from windtunnel.assessments.figures.pictures import (
     shrunk,
     tile_of,
 )
+from windtunnel.boundary.data.record import origin_of
 from windtunnel.boundary.writing import check_output
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.core.errors import UserError
@@ -176,7 +177,7 @@ def _assessment(run: Run, name: str, directory: Path, metadata: Metadata, index:
 
 def _about(run: Run, metadata: Metadata) -> str:
     layers, data = layers_in(metadata.metrics), run.params.get("data.source")
-    of_data = f"{len(metadata.kwargs.sample_names)} samples" + (f" of {data}" if data else "")
+    of_data = f"{len(metadata.kwargs.sample_names)} samples" + (f" {origin_of(str(data))}" if data else "")
     parts = (metadata.provenance.model_source, of_data, *(layer.budget for layer in layers[:1]))
     return ", ".join(part for part in parts if part)
 

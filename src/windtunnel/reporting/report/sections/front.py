@@ -8,6 +8,7 @@ from torch import Tensor
 
 from windtunnel.assessments.figures.pictures import Picture, PictureGrid, picture
 from windtunnel.assessments.figures.plots import HALF
+from windtunnel.boundary.data.record import origin_of
 from windtunnel.core.contracts import AssessmentKind, Norm, Objective, Verdict
 from windtunnel.core.distances import distance
 from windtunnel.core.sample_states import SampleState, states_of
@@ -68,7 +69,7 @@ def _subtitle(inputs: ReportInputs) -> str:
         return "no summary: the run is incomplete"
     source = inputs.summary.metadata.provenance.model_source or "the model"
     data = inputs.data.source if inputs.data else None
-    return f"{source} on {inputs.summary.metrics['n_samples']} samples" + (f" of {data}" if data else "")
+    return f"{source} on {inputs.summary.metrics['n_samples']} samples" + (f" {origin_of(data)}" if data else "")
 
 
 def _facts(inputs: ReportInputs) -> Iterator[tuple[str, str]]:
