@@ -1,5 +1,7 @@
 """The one reader of ONNX graphs: it computes what onnxruntime computes, for any batch, or names the operator that it refuses."""
 
+import copy
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -10,6 +12,7 @@ from onnx import TensorProto, helper
 from tests.boundary.models.onnx_graphs import GRAPHS, dynamo, legacy
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.branch_and_bound.network import Network
+from windtunnel.boundary.models.backends import OnnxModule
 from windtunnel.boundary.models.load import preview_classifier
 from windtunnel.boundary.models.onnx_network import OnnxNetwork
 from windtunnel.core.contracts import Norm, Verdict
@@ -132,6 +135,12 @@ def test_the_module_is_what_torch_export_takes(tmp_path, name):
     x = torch.rand(5, *network.input_shape)
     program = torch.export.export(network, (x[:2],), dynamic_shapes=({0: torch.export.Dim("n")},))
     torch.testing.assert_close(program.module()(x), network(x))
+
+
+def test_a_copy_of_a_copy_of_a_graph_runs(tmp_path):
+    nodes = [helper.make_node("ReduceMean", ["x"], ["y"], axes=[2, 3], keepdims=0)]
+    module, x = OnnxModule(save(tmp_path / "m.onnx", nodes, {})), torch.rand(1, 3, 8, 8)
+    torch.testing.assert_close(copy.deepcopy(copy.deepcopy(module))(x), module(x))
 
 
 def test_padding_and_transpositions_leave_plain_convolutions(tmp_path):

@@ -121,6 +121,7 @@ class OnnxModule(nn.Module):
     def __init__(self, path: Path, *, numbers: int | None = None) -> None:
         super().__init__()
         self.path, self.numbers = path, numbers
+        self.content: bytes | None = None  # of a copy, whose file is gone
         check_file(path, where="model.path")
         try:
             self.session = session_of(path, onnxruntime.get_available_providers())
@@ -152,7 +153,7 @@ class OnnxModule(nn.Module):
 
     def __reduce__(self) -> tuple[Callable[[bytes], OnnxModule], tuple[bytes]]:
         """Pickle the graph alone: a session cannot be pickled."""
-        return _of_bytes, (self.path.read_bytes(),)
+        return _of_bytes, (self.path.read_bytes() if self.content is None else self.content,)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits, in batches of the graph's own size where that is fixed."""
@@ -198,7 +199,9 @@ def _of_bytes(graph: bytes) -> OnnxModule:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         path.write_bytes(graph)
-        return OnnxModule(path)
+        module = OnnxModule(path)
+        module.content = graph
+        return module
 
 
 def weights_beside(path: Path) -> list[str]:
