@@ -38,9 +38,7 @@ from windtunnel.core.contracts import Norm, PerturbationBudget, ThreatModel
 from windtunnel.core.seeds import seeded
 
 WEAK_SHARE = 0.1  # of the samples left by gradients, broken at random, above which gradients are weak
-SHARE_FOR_SCALES = (
-    0.25  # of the passes of standard, where the scale of the logits is the only obstacle: many honest models have it
-)
+SHARE_FOR_COMMON = 0.25  # of the passes of standard, where a model has no other obstacles than honest ones have
 JUDGED_DRAWS = 3 * DRAWS  # of a random model, among whose examples the best is kept
 STUDENT_SAMPLES, STUDENT_ABOVE = 500, 0.5  # trained where more of the compared samples than this share stand
 
@@ -103,8 +101,8 @@ def _search(attack: AttackSetup, diagnosis: Diagnosis, state: BestResults, launc
     classes = classifier.criterion.competing_classes(classifier.num_classes)
     passes = settle(where, attack.row, attack.entry.params, attack.budget).effective["passes"]
     allowance = int(str(passes)) * len(unbroken)
-    if attack.runs and all(obstacle.kind in search.SCALES for obstacle in diagnosis.obstacles):
-        allowance = min(allowance, int(SHARE_FOR_SCALES * state.passes))
+    if attack.runs and all(obstacle.kind in search.COMMON for obstacle in diagnosis.obstacles):
+        allowance = min(allowance, int(SHARE_FOR_COMMON * state.passes))
     is_robust = torch.ones(len(attack.subject.dataset), dtype=torch.bool)
 
     def attempt(configuration: search.Configuration, indices: Tensor) -> Tensor:

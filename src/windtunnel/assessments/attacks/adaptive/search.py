@@ -38,6 +38,7 @@ _OPERATIONS = (
 _STEPS_OF_KIND = (ObstacleKind.SIGN, ObstacleKind.COMPARISON, ObstacleKind.SELECTION)
 # Answered by the losses of standard that do not change with the scale of the logits, but for their last bits.
 SCALES = (ObstacleKind.LARGE_LOGITS, ObstacleKind.TINY_LOGITS, ObstacleKind.PROBABILITIES)
+COMMON = (*SCALES, ObstacleKind.WEAK_GRADIENT)  # which honest models have too
 _MISLEADING = (
     ObstacleKind.DISCONTINUOUS,
     ObstacleKind.WRONG_GRADIENT,
