@@ -7,6 +7,8 @@ import pytest
 
 from tests.hostile.harness import Ended, params, stage, windtunnel, write_params
 from tests.mlflow_server import Server, free_port
+from windtunnel.core.errors import UserError
+from windtunnel.operations.experiments import grid
 from windtunnel.runtime.credentials import reason_of
 
 USER, PASSWORD = "alice", "hunter2-of-alice"
@@ -104,3 +106,9 @@ def test_a_reason_is_cut_when_its_credentials_are_out():
     error = OSError(f"{'x' * 150} http://{USER}:{PASSWORD * 3}@host/path is down")
     assert PASSWORD[:6] not in reason_of(error)
     assert "http://host/path is down" in reason_of(error)
+
+
+def test_a_sweep_over_tracking_servers_is_refused_before_their_passwords_become_names():
+    with pytest.raises(UserError, match=r"sweep: tracking\.uri is where results go") as caught:
+        grid("s", {"tracking.uri": ["postgresql://me:s3cret@db/a", "sqlite:///b.db"]})
+    assert "s3cret" not in str(caught.value)

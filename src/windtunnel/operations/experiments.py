@@ -33,6 +33,8 @@ def grid(prefix: str, axes: Mapping[str, Sequence[str]], path: Path = PARAMS_FIL
     Raises UserError, naming the combination, where params.yaml with these values would be refused, and for more than
     `MOST_EXPERIMENTS` combinations.
     """
+    if "tracking.uri" in axes:  # its password would stand in the names of experiments
+        raise UserError("sweep: tracking.uri is where results go; set it in params.yaml or as MLFLOW_TRACKING_URI")
     experiments: dict[str, Experiment] = {}
     columns = [list(dict.fromkeys(column)) for column in axes.values()]
     if (count := math.prod(map(len, columns))) > MOST_EXPERIMENTS:
