@@ -379,7 +379,10 @@ def show_what_it_sees(
         return look
     accuracy = binomial_rate(int(subject.clean_correct[few].sum()), len(few))
     look.clean_accuracy = accuracy.value
-    is_guess = data.num_classes > 1 and accuracy.low <= 1 / data.num_classes
+    guess = 1 / data.num_classes
+    is_guess = (
+        accuracy.low <= guess and accuracy.value < (1 + guess) / 2
+    )  # 3 of 3 are no guess, though their interval is wide
     console.print(
         f"{WARN if is_guess else OK} clean accuracy {accuracy.value:.1%} \\[{accuracy.low:.1%}, {accuracy.high:.1%}] on "
         f"{len(few)} samples{f', as by guessing among {data.num_classes} classes' if is_guess else ''}; "

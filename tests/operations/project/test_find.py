@@ -3,6 +3,7 @@
 import gzip
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from windtunnel.boundary import text
 from windtunnel.boundary.discovery import walk
 from windtunnel.boundary.discovery.architecture import factories
 from windtunnel.core.errors import UserError
-from windtunnel.operations.project.choose import Choice, FolderContents, params_text
+from windtunnel.operations.project.choose import Choice, FolderContents, notes, params_text
 
 
 @pytest.fixture
@@ -164,6 +165,10 @@ def test_a_pair_of_npy_files_is_told_by_its_names(tmp_path, found, samples, labe
     assert (one.labels[0], one.train) == (Path(labels), Path(training[0]) if training else None)
     assert one.labels[1] == (Path(training[1]) if training else None)
     assert found().data_at(Path(samples)) == one
+    assert found().data_at(tmp_path / samples).labels[0] == tmp_path / labels
+    only_training = Choice(None, replace(one, path=Path("x_train.npy")), "", "e")
+    assert any("looks like training data" in line for line in notes(only_training))
+    assert not any("looks like training data" in line for line in notes(Choice(None, one, "", "e")))
     text = params_text(Choice(None, one, "", "e"), Path(".."))
     assert f"source: npy\n  path: ../{samples}\n  labels: ../{labels}\n" in text
 

@@ -63,7 +63,7 @@ def look_at(root: Path, path: Path, makers: Mapping[Path, str]) -> SampleFiles:
     if "idx3-ubyte" in path.name:
         return next(_idx(root, [path], makers))
     if path.suffix == ".npy":
-        beside = [other.relative_to(root) for other in (root / path).parent.glob("*.npy")]
+        beside = [path.with_name(other.name) for other in (root / path).parent.glob("*.npy")]
         pairs = (pair for pair in _npy(root, beside, makers) if pair.path == path)
         return next(pairs, SampleFiles(path, "npy", maker(path, makers)))
     below = files_below(root / path, Path("-")).image_folders if (root / path).is_dir() else {}
@@ -118,7 +118,7 @@ def _npz(root: Path, arrays: Iterable[Path], makers: Mapping[Path, str]) -> Iter
 
 def _train_beside(path: Path, files: Iterable[Path]) -> Path | None:
     """Return the training split of the same folder, by its name."""
-    return next((p for p in files if p.parent == path.parent and _word(p) in _TRAINS and p != path), None)
+    return next((p for p in files if p.parent == path.parent and is_training(p) and p != path), None)
 
 
 def _npy(root: Path, arrays: Iterable[Path], makers: Mapping[Path, str]) -> Iterator[SampleFiles]:
@@ -188,8 +188,15 @@ def _shape(image: Path) -> tuple[tuple[int, int] | None, int | None]:
         return (opened.height, opened.width), len(opened.getbands()) if len(opened.getbands()) in {1, 3} else None
 
 
-def _word(path: Path) -> str:
-    return path.name.lower().replace("_", "-").partition("-")[0].partition(".")[0]
+def _split_of(path: Path) -> str:
+    """Return the part of a name that says which split it is: `test` of x_test.npy; empty for none."""
+    parts = re.split(r"[^a-z0-9]+", path.name.lower())
+    return next((part for part in parts if part in (*_TESTS, *_TRAINS)), "")
+
+
+def is_training(path: Path) -> bool:
+    """Return True if a file or folder is named as the training split."""
+    return _split_of(path) in _TRAINS
 
 
 def _is_train(candidate: SampleFiles, among: Iterable[SampleFiles]) -> bool:
@@ -199,6 +206,6 @@ def _is_train(candidate: SampleFiles, among: Iterable[SampleFiles]) -> bool:
 
 def _rank(candidate: SampleFiles) -> tuple[int, int, int, str]:
     kind = ("folder", "idx", "npz", "npy").index(candidate.source)
-    word = _word(candidate.path)
-    order = _TESTS.index(word) if word in _TESTS else len(_TESTS) + (word in _TRAINS)
+    split = _split_of(candidate.path)
+    order = _TESTS.index(split) if split in _TESTS else len(_TESTS) + (split in _TRAINS)
     return kind, order, len(candidate.path.parts), candidate.path.as_posix()

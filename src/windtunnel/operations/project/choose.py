@@ -7,7 +7,7 @@ from pathlib import Path
 
 from windtunnel.boundary.discovery import samples, walk, weights
 from windtunnel.boundary.discovery.architecture import factories
-from windtunnel.boundary.discovery.samples import SampleFiles
+from windtunnel.boundary.discovery.samples import SampleFiles, is_training
 from windtunnel.boundary.discovery.walk import Files, files_below, read_or_skip
 from windtunnel.boundary.discovery.weights import Weights
 from windtunnel.boundary.files import is_file, path_text
@@ -155,14 +155,16 @@ def notes(choice: Choice) -> list[str]:
             f"model.factory: no class or function without arguments builds what {model.path} fits; name one, module:function{untried}"
         )
     if data is None:
-        lines.append("data: no folder of images by class, idx file or .npz with `x` was found; name it under `data`")
+        lines.append(
+            "data: no folder of images by class, idx file, .npz with `x` or pair of .npy was found; name it under `data`"
+        )
     elif data.source == "folder" and data.side is None and choice.resize is None and not (model and model.of_library):
         lines.append("data.resize: the images differ in size, or are not there yet; say which size the model takes")
     if model and data and model.classes and data.classes and max(model.classes, 2) != data.classes:
         lines.append(
             f"data.class_names: the model has {model.classes} outputs, {data.path} {data.classes} classes; list all of the model's"
         )
-    if data and data.path.name in {"train", "training"}:
+    if data and is_training(data.path):
         lines.append(f"data.path: {data.path} looks like training data; assess on samples the model has not seen")
     return lines
 
