@@ -12,14 +12,18 @@ from torch import nn
 
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.bound_propagation.bounder import Bounder
-from windtunnel.assessments.verification.canonical.subject import canonical_subject
+from windtunnel.assessments.verification.canonical.subject import canonical_subject, unit_of
 from windtunnel.assessments.verification.canonical.trace import UntraceableError
+from windtunnel.assessments.verification.cascade import solver_step
 from windtunnel.assessments.verification.cascade.solver_step import graph_for_marabou
 from windtunnel.assessments.verification.marabou.onnx_graph import check_scale
-from windtunnel.assessments.verification.marabou.queries import check_equivalence
+from windtunnel.assessments.verification.marabou.queries import MARABOU_TOLERANCE, check_equivalence
+from windtunnel.assessments.verification.marabou.worker import Query
 from windtunnel.boundary.models.load import export_onnx
 from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.statistics import median
+from windtunnel.core.subject import subject_of
 
 MEAN, STD = torch.tensor([0.49, 0.48, 0.45]), torch.tensor([0.25, 0.22, 0.26])
 BALLS = {Norm.LINF: 0.004, Norm.L2: 0.05, Norm.L1: 0.1}
@@ -95,9 +99,10 @@ def test_marabou_decides_alike_where_logits_are_small(tiny):
     assert torch.equal(verdicts(small, 0.2, "linf-box"), verdicts(tiny, 0.2, "linf-box"))
 
 
-@pytest.mark.parametrize(
-    "capabilities", [frozenset(Capability), frozenset({Capability.FORWARD, Capability.ONNX_GRAPH})]
-)
+WITHOUT_GRADIENTS = frozenset({Capability.FORWARD, Capability.ONNX_GRAPH})
+
+
+@pytest.mark.parametrize("capabilities", [frozenset(Capability), WITHOUT_GRADIENTS])
 def test_an_onnx_graph_of_small_logits_is_brought_to_scale_and_one_of_small_values_refused(
     tiny, tmp_path, capabilities
 ):
@@ -105,11 +110,40 @@ def test_an_onnx_graph_of_small_logits_is_brought_to_scale_and_one_of_small_valu
     path = export_onnx(small.classifier, tmp_path / "small.onnx")
     given = replace(small.classifier, onnx_path=path, capabilities=capabilities)
     canonical = canonical_subject(replace(small, classifier=given))
-    graph = graph_for_marabou(canonical, given, tmp_path)
+    graph, _ = graph_for_marabou(canonical, given, tmp_path)
     check_equivalence(canonical.subject.classifier, graph, small.dataset.inputs)
     check_scale(graph, small.dataset.inputs)
     with pytest.raises(IncompatibleError, match=r"at most .*e-0"):
         check_scale(path, small.dataset.inputs)
+
+
+@pytest.mark.parametrize("spread", [1.2, 1.00049], ids=["any", "where four digits of the unit round apart"])
+def test_queries_allow_for_what_the_deployed_file_and_its_exported_graph_differ_by(tiny, tmp_path, monkeypatch, spread):
+    unit, _ = unit_of(tiny.clean_logits.double())
+    network = scaled(tiny.classifier.module, spread / unit)
+    own = as_given(tiny, network)
+    measured = float(median((own.clean_logits.amax(1) - own.clean_logits.amin(1)).tolist()))
+    own = as_given(tiny, scaled(network, spread / measured))
+    path = export_onnx(own.classifier, tmp_path / "model.onnx")
+    deployed = nn.Sequential(own.classifier.module, Times(1.00005))
+    given = replace(own.classifier, module=deployed, onnx_path=path, capabilities=WITHOUT_GRADIENTS)
+    queries = list[Query]()
+    monkeypatch.setattr(solver_step, "solve_all", lambda _, asked, *__: queries.extend(asked) or [])
+    subject = subject_of(given, tiny.dataset)
+    assess("v", entry("linf-box"), budget(0.05), subject)
+    apart = float((subject.clean_logits - own.clean_logits).abs().max()) / canonical_subject(subject).unit
+    assert apart > 1e-5
+    assert all(query.margin <= -(MARABOU_TOLERANCE + 2 * apart) for query in queries)
+    assert queries
+
+
+class Times(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return x * self.factor
 
 
 def test_the_equivalence_check_is_relative(tiny, tmp_path):

@@ -181,7 +181,7 @@ def test_bounds_are_of_the_torch_form_and_the_solver_reads_the_graph_itself(tmp_
     canonical = canonical_subject(subject)
     assert isinstance(canonical.subject.classifier.module, torch.fx.GraphModule), "traced, as a torch model is"
     pytest.importorskip("maraboupy")
-    graph = onnx.load(str(graph_for_marabou(canonical, given, tmp_path)))
+    graph = onnx.load(str(graph_for_marabou(canonical, given, tmp_path)[0]))
     own = onnx.load(str(path))
     assert [node.op_type for node in graph.graph.node if node.op_type == "Gemm"] == [
         node.op_type for node in own.graph.node if node.op_type == "Gemm"

@@ -83,26 +83,27 @@ def _log_probability(own_logit: Tensor, others: Tensor) -> Tensor:
     return log_probability
 
 
-def canonical_subject(subject: Subject, *, traced: bool = True) -> Canonical:
+def canonical_subject(subject: Subject, *, traced: bool = True, scale: tuple[float, float] | None = None) -> Canonical:
     """Return the subject with its network traced, folded and brought to unit scale; nothing of it touches the user's module.
 
     traced: False to rescale the logits of a copy, which is quick, and enough for an attack or branch and bound.
+    scale: (unit, offset) of the logits; None to measure them.
     A model that cannot be traced is copied and its logits rescaled; one without gradients is only rescaled. Raises
     IncompatibleError for a model of which a trace is one branch, or of one size of batch.
     """
     classifier, inputs = subject.classifier, subject.dataset.inputs[:MEASURED]
-    if Capability.AUTOGRAD not in classifier.capabilities or not len(inputs):
-        unit, offset = unit_of(subject.clean_logits[:MEASURED].double())
-        return _rescaled(subject, Rescaled(classifier.module, unit, offset), unit, offset)
-    trace_or_reason = _traced(classifier) if traced else ""
+    is_opaque = Capability.AUTOGRAD not in classifier.capabilities or not len(inputs)
+    trace_or_reason = _traced(classifier) if traced and not is_opaque else ""
     if isinstance(trace_or_reason, str):
-        unit, offset = unit_of(subject.clean_logits[:MEASURED].double())
+        unit, offset = scale or unit_of(subject.clean_logits[:MEASURED].double())
+        if is_opaque:
+            return _rescaled(subject, Rescaled(classifier.module, unit, offset), unit, offset)
         copied = nn.Sequential(_copied(classifier.module), _last(unit, offset, classifier.num_classes))
         return _rescaled(subject, copied.to(classifier.device), unit, offset)
     network = copy.deepcopy(trace_or_reason.graph)
     with torch.no_grad():
         logits = network(inputs.double().cpu())
-        unit, offset = unit_of(logits)
+        unit, offset = scale or unit_of(logits)
         rescale(network, inputs.double().cpu(), unit, offset)
     network_on_device = network.float().to(classifier.device)
     if not trace_or_reason.ending:
@@ -153,10 +154,13 @@ def _rescaled(
     own_logits = classifier.logits(subject.dataset.inputs)
     theirs = subject.clean_logits[:MEASURED].double() if logits is None else logits
     apart = (own_logits[: len(theirs)].double() - (theirs - offset) / unit).abs()
-    largest = float(apart.max()) if len(apart) else 0.0
-    # Up to a power of two: what a machine's rounding measures is not what another's does.
-    slack = 2.0 ** math.ceil(math.log2(largest)) if 0 < largest < math.inf else largest
+    slack = slack_of(float(apart.max()) if len(apart) else 0.0)
     return Canonical(replace(subject, classifier=classifier, clean_logits=own_logits), unit, offset, slack)
+
+
+def slack_of(largest: float) -> float:
+    """Return a difference up to a power of two: what a machine's rounding measures is not what another's does."""
+    return 2.0 ** math.ceil(math.log2(largest)) if 0 < largest < math.inf else largest
 
 
 def _copied(module: nn.Module) -> nn.Module:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from windtunnel.assessments.verification.canonical.subject import MEASURED, Canonical, canonical_subject
+from windtunnel.assessments.verification.canonical.subject import MEASURED, Canonical, canonical_subject, slack_of
 from windtunnel.assessments.verification.cascade.step import Step, Trial
 from windtunnel.assessments.verification.cascade.task import Ledger, VerificationTask
 from windtunnel.assessments.verification.marabou import onnx_graph
@@ -52,11 +52,11 @@ def solve(step: str, ledger: Ledger, task: VerificationTask) -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         with time_limit(task.deadline):
-            onnx = graph_for_marabou(canonical, ledger.subject.classifier, Path(folder))
+            onnx, slack = graph_for_marabou(canonical, ledger.subject.classifier, Path(folder))
         if task.time_left < least:
             raise OutOfTimeError
         one_by_one = entry.other_classes == "one_by_one"
-        without_limits = queries_of(subject, task.epsilon, indices, one_by_one=one_by_one, slack=canonical.slack)
+        without_limits = queries_of(subject, task.epsilon, indices, one_by_one=one_by_one, slack=slack)
         all_queries = [
             replace(query, seconds=seconds, bounds=entry.output_bounds)
             for query, seconds in zip(without_limits, seconds_left.tolist(), strict=True)
@@ -114,8 +114,10 @@ def _enter(answer: SolverAnswer, step: str, ledger: Ledger, subject: Subject, on
         ledger.caveats.append(Caveat("undecided", f"Marabou: {answer.reason}.", sample))
 
 
-def graph_for_marabou(canonical: Canonical, classifier: Classifier, folder: Path) -> Path:
-    """Return the graph for Marabou, exported from the canonical network; of an ONNX file without gradients, from its torch form.
+def graph_for_marabou(canonical: Canonical, classifier: Classifier, folder: Path) -> tuple[Path, float]:
+    """Return the graph for Marabou, exported from the canonical network, and its slack, at least that network's.
+
+    Of an ONNX file without gradients it is exported from the file's torch form.
 
     Raises IncompatibleError where it is not the model, or has operators or values that Marabou cannot deal with.
     """
@@ -124,13 +126,14 @@ def graph_for_marabou(canonical: Canonical, classifier: Classifier, folder: Path
     if classifier.onnx_path and Capability.AUTOGRAD not in classifier.capabilities:
         read = OnnxNetwork(classifier.onnx_path).eval().requires_grad_(False)
         given = replace(classifier, module=read, capabilities=frozenset(Capability))
-        network = canonical_subject(subject_of(given, subject.dataset)).subject.classifier.module
+        read_subject, scale = subject_of(given, subject.dataset), (canonical.unit, canonical.offset)
+        network = canonical_subject(read_subject, scale=scale).subject.classifier.module
     onnx_graph.check_layers(network)
     onnx = _exported(replace(own, module=network), folder / "model.onnx")
-    check_equivalence(own, onnx, subject.dataset.inputs)
+    slack = max(canonical.slack, slack_of(check_equivalence(own, onnx, subject.dataset.inputs)))
     onnx_graph.check_operators(onnx, network)
     onnx_graph.check_scale(onnx, subject.dataset.inputs[:MEASURED])
-    return onnx
+    return onnx, slack
 
 
 def _exported(classifier: Classifier, path: Path) -> Path:

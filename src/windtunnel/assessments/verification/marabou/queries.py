@@ -129,15 +129,15 @@ def _given_up(query: Query, lost: Lost, timeout: float, deadline: float) -> Solv
     return SolverAnswer(query.index, Verdict.UNKNOWN, min(timeout, query.seconds), reason=reason)
 
 
-def check_equivalence(classifier: Classifier, onnx: Path, inputs: Tensor, tolerance: float = 1e-4) -> None:
-    """Refuse a graph that is not the model: logits on `inputs` may differ by `tolerance` of their largest spread.
+def check_equivalence(classifier: Classifier, onnx: Path, inputs: Tensor, tolerance: float = 1e-4) -> float:
+    """Return the largest difference of a logit on `inputs`; refuse a graph where it is above `tolerance` of their largest spread.
 
     The spread of a sample is its largest less its smallest logit, so that scaled and shifted logits are held to the same.
     """
     from windtunnel.boundary.models.backends import OnnxModule
 
     if not len(inputs):
-        return
+        return 0.0
     logits = classifier.logits(inputs).double()
     spread = float((logits.amax(1) - logits.amin(1)).max())
     difference = float((OnnxModule(onnx)(inputs).double() - logits).abs().max())
@@ -146,6 +146,7 @@ def check_equivalence(classifier: Classifier, onnx: Path, inputs: Tensor, tolera
             f"the ONNX graph of {classifier.source} differs from the model by {difference:.3g} in a logit, which range "
             f"over {spread:.3g} ({tolerance:g} of that is allowed): what is verified of the one says nothing of the other"
         )
+    return difference
 
 
 def replay(classifier: Classifier, onnx: Path, query: Query, example: np.ndarray, shape: tuple[int, ...]) -> str:
