@@ -123,6 +123,24 @@ class Gelus(nn.Module):
         )
 
 
+class NormsByName(nn.Module):
+    """Normalisation with the names of its arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.group = nn.LayerNorm(4), nn.GroupNorm(2, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = torch.layer_norm(x.flatten(1), normalized_shape=[4], weight=self.layer.weight, cudnn_enable=True)
+        return torch.group_norm(first, num_groups=2, bias=self.group.bias, eps=self.group.eps)
+
+
+def test_normalisation_takes_its_arguments_by_name():
+    module = NormsByName().eval()
+    x = torch.rand(5, 1, 2, 2, dtype=torch.float64)
+    assert torch.allclose(Network(module, (1, 2, 2), CPU).logits(x), module.double()(x))
+
+
 class OwnPower(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.flatten(1) ** x.flatten(1)

@@ -332,33 +332,34 @@ def _attention(
     return _matmul(apply, _softmax(apply, _matmul(apply, query * scale, key.transpose(-2, -1)), -1), value)
 
 
-def _standardised(apply: Apply, z: Tensor, count: int, eps: float) -> Tensor:
-    """Return z less its mean, over its standard deviation, both over the last `count` dimensions."""
-    dims = tuple(range(-count, 0))
-    inverse_root = Convex("rsqrt", torch.rsqrt, math.inf, lambda v: -(v**-1.5) / 2, (eps, math.inf))
-    centred = z - z.mean(dims, keepdim=True)
-    variance = apply(SQUARE, centred).mean(dims, keepdim=True)
-    return _product(apply, centred, apply(inverse_root, variance + eps))
+def _layer_norm(apply: Apply, z: Tensor, normalized_shape: Sequence[int], *affine: Any, **named: Any) -> Tensor:
+    return _scaled_and_shifted(apply, z, len(normalized_shape), normalized_shape, *affine, **named)
 
 
-def _norm(
+def _group_norm(apply: Apply, z: Tensor, num_groups: int, *affine: Any, **named: Any) -> Tensor:
+    groups, shape = z.unflatten(1, (num_groups, -1)), (num_groups, -1, *[1] * (z.ndim - 2))
+    return _scaled_and_shifted(apply, groups, z.ndim - 1, shape, *affine, **named).flatten(1, 2)
+
+
+def _scaled_and_shifted(
     apply: Apply,
     z: Tensor,
-    groups: int | Sequence[int],
+    count: int,
+    shape: Sequence[int],
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
     *_: object,
+    **__: object,
 ) -> Tensor:
-    """Return layer_norm over the last dimensions, of the sizes `groups`, or group_norm over so many groups of channels."""
-    if isinstance(groups, int):
-        result = _standardised(apply, z.unflatten(1, (groups, -1)), z.ndim - 1, eps).view(z.shape)
-        of_channels = (-1, *[1] * (z.ndim - 2))
-        weight, bias = (None if part is None else part.view(of_channels) for part in (weight, bias))
-    else:
-        result = _standardised(apply, z, len(groups), eps)
-    result = result if weight is None else result * weight
-    return result if bias is None else result + bias
+    """Return z standardised over its last `count` dimensions, times weight plus bias, which are brought to `shape`."""
+    dims = tuple(range(-count, 0))
+    inverse_root = Convex("rsqrt", torch.rsqrt, math.inf, lambda v: -(v**-1.5) / 2, (eps, math.inf))
+    centred = z - z.mean(dims, keepdim=True)
+    variance = apply(SQUARE, centred).mean(dims, keepdim=True)
+    result = _product(apply, centred, apply(inverse_root, variance + eps))
+    result = result if weight is None else result * weight.view(*shape)
+    return result if bias is None else result + bias.view(*shape)
 
 
 def _pow(apply: Apply, z: Tensor, exponent: object) -> Tensor:
@@ -419,8 +420,8 @@ REWRITES: dict[str, Callable[..., Tensor]] = {
     "softmax": _softmax,
     "log_softmax": _log_softmax,
     "scaled_dot_product_attention": _attention,
-    "layer_norm": _norm,
-    "group_norm": _norm,
+    "layer_norm": _layer_norm,
+    "group_norm": _group_norm,
 }
 
 
