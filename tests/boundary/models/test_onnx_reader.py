@@ -169,6 +169,53 @@ def test_gelu_and_normalisation_that_an_exporter_took_apart_have_their_own_bound
     assert "gelu" in {getattr(layer.activation, "name", "") for layer in layers}
 
 
+NODE = helper.make_node
+GELU = [
+    NODE("Div", ["x", "c"], ["d"]), NODE("Erf", ["d"], ["e"]), NODE("Add", ["e", "one"], ["a"]), NODE("Mul", ["x", "a"], ["y"])
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("root", "dtype", "joined"),
+    [
+        (2**0.5, "f4", True),
+        (1.414214, "f4", True),
+        (1.4151, "f4", False),
+        (1.4140625, "f4", False),
+        (2**0.5, "f2", True),
+    ],
+)
+def test_a_gelu_is_one_only_where_it_divides_by_the_root_of_two(tmp_path, root, dtype, joined):
+    path = save(tmp_path / "m.onnx", GELU, {"c": np.array(root, dtype), "one": np.array(1, dtype)}, shape=("n", 4))
+    model = onnx.load(path)
+    model.graph.input[0].name = "own"
+    model.graph.node.insert(
+        0, NODE("Cast", ["own"], ["x"], to=TensorProto.FLOAT16 if dtype == "f2" else TensorProto.FLOAT)
+    )
+    onnx.save(model, path)
+    network, x = OnnxNetwork(path), torch.randn(64, 4)
+    assert ("TwiceGelu" in {step.operator for step in network.steps}) == joined
+    tolerance = 1e-2 if dtype == "f2" else 1e-6
+    torch.testing.assert_close(network(x).float(), x * (1 + torch.erf(x / root)), atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+@pytest.mark.parametrize(("axes", "shift"), [(True, "x"), (False, "eps")], ids=["no number to add", "all axes"])
+def test_what_is_like_standardisation_is_computed_as_it_stands(tmp_path, opset, axes, shift):
+    def mean(name, to):
+        of = ([name, "last"], {}) if axes and opset == 18 else ([name], {"axes": [-1]} if axes else {})
+        return NODE("ReduceMean", of[0], [to], keepdims=1, **of[1])
+
+    nodes = [
+        mean("x", "m"), NODE("Sub", ["x", "m"], ["c"]), NODE("Pow", ["c", "two"], ["p"]), mean("p", "v"),
+        NODE("Add", ["v", shift], ["s"]), NODE("Sqrt", ["s"], ["r"]), NODE("Div", ["c", "r"], ["y"]),
+    ]  # fmt: skip
+    constants = {"two": np.float32(2), "eps": np.float32(1e-5), "last": np.array([-1])}
+    path = save(tmp_path / "m.onnx", nodes, constants, opset, ("n", 4))
+    x = torch.rand(6, 4)
+    torch.testing.assert_close(OnnxNetwork(path)(x), onnxruntime_logits(path, x, True))
+
+
 @pytest.mark.parametrize("name", ["qoperator-old-int8", "qdq-old-uint8"])
 def test_a_quantised_graph_is_certified_where_no_sampled_point_breaks_it(tmp_path, name):
     """At a jump the file and float64 bounds may take different sides, so that a bound covers both."""

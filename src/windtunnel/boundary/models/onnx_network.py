@@ -22,7 +22,6 @@ from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.references import first_line, foreign_errors
 
 _DOMAINS = {"", "ai.onnx", "com.microsoft"}
-_ROUNDED = 1e-3  # by how much an exporter's constant may be off
 _COPIES = {"Cast", "CastLike", "Identity", "Dropout"}  # operators that may do nothing
 # Why a graph that has one of these is refused, where its name alone does not say it.
 _REASONS = {
@@ -443,7 +442,9 @@ class _Reader:
                     erf = made(term, "Erf") if self._number(one) == 1 else None
                     scaled = made(erf.inputs[0], "Div") if erf else None
                     if scaled and scaled.inputs[0] == value:
-                        is_gelu = abs(self._number(scaled.inputs[1]) - math.sqrt(2)) < _ROUNDED
+                        dtype = self.values[scaled.outputs[0]].tensors[0].dtype
+                        off = abs(self._number(scaled.inputs[1]) - math.sqrt(2))
+                        is_gelu = off <= max(1e-6, torch.finfo(dtype).eps / 2)  # rounded in text, or by its type
                         return ("Gelu" if len(others) == 1 else "TwiceGelu", (value,), {}) if is_gelu else None
             return None
         centred, root = made(x, "Sub"), made(other, "Sqrt")
@@ -453,14 +454,15 @@ class _Reader:
         mean = made(centred.inputs[1], "ReduceMean") if centred else None
         if not (centred and shifted and variance and squares and mean):
             return None
-        axes = [list(part.attributes.get("axes") or part.inputs[1] or ()) for part in (mean, variance)]
+        axes = [list(part.attributes.get("axes") or (*part.inputs, None)[1] or ()) for part in (mean, variance)]
         rank = self.values[mean.outputs[0]].tensors[0].ndim
         last = sorted(int(axis) % rank for axis in axes[0]) == list(range(rank - len(axes[0]), rank))
         is_square = squares.inputs[0] == x and self._number(squares.inputs[1]) == 2
-        if not (is_square and last and axes[0] == axes[1] and mean.inputs[0] == centred.inputs[0]):
+        epsilon = self._number(shifted.inputs[1])
+        is_standard = is_square and mean.inputs[0] == centred.inputs[0] and epsilon >= 0
+        if not (is_standard and axes[0] and last and axes[0] == axes[1]):
             return None
-        attributes = {"axis": -len(axes[0]), "epsilon": self._number(shifted.inputs[1])}
-        return "Standardise", centred.inputs[:1], attributes
+        return "Standardise", centred.inputs[:1], {"axis": -len(axes[0]), "epsilon": epsilon}
 
     def _number(self, item: object) -> float:
         """Return the one number of a constant input; NaN for anything else."""
