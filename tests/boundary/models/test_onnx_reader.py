@@ -8,6 +8,7 @@ import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper
+from torch.overrides import TorchFunctionMode
 
 from tests.boundary.models.onnx_graphs import GRAPHS, dynamo, legacy
 from windtunnel.assessments.verification.assess import assess
@@ -214,6 +215,22 @@ def test_what_is_like_standardisation_is_computed_as_it_stands(tmp_path, opset, 
     path = save(tmp_path / "m.onnx", nodes, constants, opset, ("n", 4))
     x = torch.rand(6, 4)
     torch.testing.assert_close(OnnxNetwork(path)(x), onnxruntime_logits(path, x, True))
+
+
+class Passing(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mode", [lambda: torch.device("cpu"), Passing], ids=["a default device", "any other"])
+def test_gradients_pass_straight_through_rounding_under_a_mode_that_does_not_bound_it(tmp_path, mode):
+    network = OnnxNetwork(save(tmp_path / "m.onnx", [NODE("Round", ["x"], ["y"])], {}, shape=("n", 4)))
+    x = torch.rand(3, 4).requires_grad_()
+    with mode():
+        (gradient,) = torch.autograd.grad(network(x).sum(), x)
+    assert torch.equal(gradient, torch.ones_like(x))
+    with torch.device("cpu"):
+        assert Network(network, (4,), torch.device("cpu")).layers, "the jump is bounded"
 
 
 @pytest.mark.parametrize("name", ["qoperator-old-int8", "qdq-old-uint8"])

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import has_torch_function
+from torch.overrides import handle_torch_function, has_torch_function
 
 Attributes = dict[str, Any]
 _DTYPES = {1: torch.float32, 2: torch.uint8, 3: torch.int8, 5: torch.int16, 6: torch.int32, 7: torch.int64}
@@ -155,7 +155,7 @@ def _jump(x: Tensor, *, operator: str) -> Tensor:
         "Ceil": torch.ceil,
         "Binarise": lambda z: torch.where(z >= 0, torch.ones_like(z), -torch.ones_like(z)),
     }
-    return _straight_through(functions[operator](x), x)
+    return straight_through(functions[operator](x), x)
 
 
 @_row("Min", "Max", "Sum", "Mean")
@@ -548,9 +548,12 @@ def _reduce(
 # Quantised graphs: the arithmetic of onnxruntime, integers exact
 
 
-def _straight_through(rounded: Tensor, x: Tensor) -> Tensor:
-    """Return `rounded`, exactly, with the gradient of `x` for an attack; verifiers, which run under a mode, bound the jump."""
-    return rounded.detach() + (x - x.detach()) if x.requires_grad and not has_torch_function((x,)) else rounded
+def straight_through(rounded: Tensor, x: Tensor) -> Tensor:
+    """Return `rounded`, exactly, with the gradient of `x`; one call to a torch function mode, as a verifier's, which bounds the jump."""
+    if has_torch_function((x,)):
+        result: Tensor = handle_torch_function(straight_through, (x,), rounded, x)
+        return result
+    return rounded.detach() + (x - x.detach()) if x.requires_grad else rounded
 
 
 def _along(value: Tensor, x: Tensor, axis: int) -> Tensor:
@@ -570,7 +573,7 @@ def _quantised(
     units = x if scale is None else x / _along(scale, x, axis)
     offset = 0.0 if zero is None else _along(zero, x, axis).to(x.dtype)
     limits = torch.iinfo(dtype)
-    return (_straight_through(units.round(), units) + offset).clamp(limits.min, limits.max)
+    return (straight_through(units.round(), units) + offset).clamp(limits.min, limits.max)
 
 
 @_row("QuantizeLinear")

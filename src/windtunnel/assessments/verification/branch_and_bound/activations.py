@@ -396,6 +396,7 @@ REWRITES: dict[str, Callable[..., Tensor]] = {
     "adaptive_max_pool2d": _adaptive_max_pool2d,
     "sign": lambda apply, z: apply(STEP, z) - apply(STEP, -z),  # 0 where both are 1
     "round": _round,
+    "straight_through": lambda apply, rounded, z: rounded,  # the ONNX reader's, for attacks
     "floor": lambda apply, z: apply(FLOOR, z),
     "ceil": lambda apply, z: -apply(FLOOR, -z),
     "trunc": lambda apply, z: apply(FLOOR, apply(RELU, z)) - apply(FLOOR, apply(RELU, -z)),
