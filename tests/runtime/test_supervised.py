@@ -84,8 +84,11 @@ def test_a_trial_in_a_fork_tells_how_it_ended_the_process_and_waits_no_longer_th
     assert capfd.readouterr() == ("", "")
     monkeypatch.setattr(supervised, "_TRIAL", 20.0)
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    killed = []
+    monkeypatch.setattr(supervised.os, "kill", lambda *call: killed.append(call))
     try:
         assert supervised.ending_in_fork(lambda: os._exit(7)) == "in an unknown way"
         assert supervised.ending_in_fork(lambda: None) == ""
     finally:
         signal.signal(signal.SIGCHLD, before)
+    assert not killed  # by then the number may be another process's

@@ -279,13 +279,14 @@ def ending_in_fork(work: Callable[[], object]) -> str:
             theirs.send_bytes(b"returned")
             os._exit(0)
         theirs.close()
+        is_late = not ours.poll(_TRIAL)
         try:
-            has_ended = ours.poll(_TRIAL) and not ours.recv_bytes()
+            has_ended = not is_late and not ours.recv_bytes()
         except EOFError:
             has_ended = True
     code = None
     with suppress(ChildProcessError, ProcessLookupError):  # the caller ignores SIGCHLD, or waits for every child
-        if not has_ended:
+        if is_late:  # after its word it ends, and where SIGCHLD is ignored its number may soon be another process's
             os.kill(child, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return _ending(code) if has_ended else ""
