@@ -8,7 +8,6 @@ import signal
 import socket
 import struct
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -229,7 +228,7 @@ def test_a_foreign_host_is_refused_whatever_it_knows(httpd, host):
     assert ask(httpd, "/", Host=host, Cookie=f"{httpd.cookie}={httpd.token}")[0] == 421
 
 
-def test_odd_requests_and_browsers_that_leave_are_answered_without_a_traceback(httpd, capfd):
+def test_odd_requests_and_browsers_that_leave_are_answered_without_a_traceback(httpd, capfd, monkeypatch):
     cookie = f"Cookie: {httpd.cookie}={httpd.token}\r\n"
     own, leaves = "Host: 127.0.0.1\r\n", struct.pack("ii", 1, 0)  # by a reset
     for request, status in (
@@ -248,11 +247,25 @@ def test_odd_requests_and_browsers_that_leave_are_answered_without_a_traceback(h
             connection.sendall(f"{request}{cookie}\r\n".encode())
             assert connection.recv(100).split()[1] == str(status).encode()
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, leaves)
-    httpd.files["slow.png"] = lambda: time.sleep(0.2) or bytes(2**24)
+    has_left, is_handled, handle_error, answering = threading.Event(), threading.Event(), httpd.handle_error, []
+
+    def slow_picture():
+        answering.append(threading.current_thread())
+        assert has_left.wait(10)
+        return bytes(2**24)
+
+    def handle_and_tell(*request):
+        handle_error(*request)
+        if threading.current_thread() in answering:
+            is_handled.set()
+
+    httpd.files["slow.png"] = slow_picture
+    monkeypatch.setattr(httpd, "handle_error", handle_and_tell)
     with socket.create_connection(("127.0.0.1", httpd.server_port), timeout=10) as connection:
         connection.sendall(f"GET /slow.png HTTP/1.1\r\n{own}{cookie}\r\n".encode())
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, leaves)
-    time.sleep(0.4)
+    has_left.set()
+    assert is_handled.wait(10)
     assert capfd.readouterr().err == ""
 
 
