@@ -4,12 +4,15 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from ruamel.yaml import YAML
 
+from windtunnel.assessments.attacks.preflight import preflight
 from windtunnel.cli.gate import gate as gate_command
 from windtunnel.core.errors import UserError
-from windtunnel.evaluation.gate.decide import decide, flatten, regression_mismatch
+from windtunnel.evaluation.gate.decide import decide, flatten, regression_mismatch, with_named
 from windtunnel.evaluation.gate.table import failing, markdown, sentence
 from windtunnel.evaluation.validate import validate
+from windtunnel.operations.resolve.build import entry_of_gate
 from windtunnel.params.results import Gate
 from windtunnel.records.files import write_json
 from windtunnel.records.gate import (
@@ -145,7 +148,7 @@ def with_tight(held: str) -> OutcomeRecord:
 @pytest.mark.parametrize(
     ("at_tight", "line"),
     [
-        ([], "Add attacks: {standard: {library: windtunnel, algorithm: standard, budget: tight}}"),
+        ([], "no attack ran at the budget 'tight', so there is no worst case."),
         (
             [layer(0).model_copy(update={"name": "tight", "norm": "L2"})],
             "algorithm: PGDL2, budget: {norm: L2, epsilon: 0.1}",
@@ -356,7 +359,30 @@ def test_a_slip_in_the_gate_is_one_line_with_the_nearest_match(gate, line):
     assert "\n" not in str(caught.value)
 
 
-def test_metrics_that_a_run_of_these_params_has_are_accepted():
+@pytest.mark.parametrize(
+    "budget",
+    [
+        *({"norm": norm, "epsilon": 8 / 255} for norm in ("Linf", "L2", "L1")),
+        {"norm": "L0", "epsilon": 5.0},
+        {"rotation": 12.5, "brightness": 8 / 255, "border": "reflect"},
+    ],
+    ids=["Linf", "L2", "L1", "L0", "transformation"],
+)
+def test_the_attack_that_is_proposed_for_a_named_budget_is_accepted_at_it(digits_subject, budget):
+    """The gate gets the norm of a budget at which nothing ran from the resolved params."""
+    content = {**PARAMS, "budgets": {"tight": budget}, "gate": {"minimum": {TIGHT: 0.3}}}
+    entry = entry_of_gate(validate(content))
+    layers = with_named([layer(200, "all")], entry["budgets"])
+    result = decide(Gate.model_validate(entry["gate"]), METRICS, record("1" * 200), layers=layers)
+    proposed = YAML(typ="safe").load(result.conditions[-1].reason.partition("Add attacks: ")[2])
+    params = validate({**content, "attacks": proposed})
+    (attack,) = params.attacks.values()
+    preflight("attacks.it", attack, params.budget, digits_subject.classifier, digits_subject.dataset)
+    effective, named = attack.budget.over(params.budget), params.budgets["tight"]
+    assert (effective.norm, effective.epsilon) == (named.norm, named.epsilon)
+    assert with_named([layer(0).model_copy(update={"name": "tight"})], entry["budgets"])[1:] == []
+    assert "budgets" not in entry_of_gate(validate(PARAMS))
+
     names = ["clean/accuracy", "worst_case/accuracy_ci_low", "pgd/adversarial_accuracy", "blur/corrupted_accuracy"]
     validate({**PARAMS, "gate": {"minimum": dict.fromkeys(names, 0.1)}})
     paired = ["clean/accuracy", "worst_case/accuracy", "pgd/adversarial_accuracy", "blur/corrupted_accuracy"]

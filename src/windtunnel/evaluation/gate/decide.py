@@ -54,8 +54,8 @@ def decide(
 
     Without a champion the conditions on the regression do not apply: the first model has nothing to be compared with. A gate
     without any condition passes, and its result has none. layers: the sandwich at every budget, the global one first; the
-    draws of each say what its rates are an estimate of. A condition on a rate without an estimate is refused, which makes
-    the run unsound.
+    draws of each say what its rates are an estimate of; see `with_named`. A condition on a rate without an estimate is refused,
+    which makes the run unsound.
     """
     conditions = []
     if gate.no_hard_failures and (hard_failures or gate.is_set):
@@ -143,7 +143,8 @@ def _no_estimate(name: str, layers: Sequence[Layer]) -> str:
         return ""
     if end == "worst_case" and (layer is None or not layer.n_attacked):
         where = layer.budget if layer else f"the budget '{budget}'"
-        return f"no attack ran at {where}, so there is no worst case. Add attacks: {_attack_at(layer, budget)}"
+        line = f" Add attacks: {_attack_at(layer)}" if layer else ""
+        return f"no attack ran at {where}, so there is no worst case.{line}"
     if layer and layer.only_first:
         line = "; ".join(f"{draw.key}.samples.selection: random" for draw in layer.draws)
         other = ", or use certified/accuracy_all" if name == "certified/accuracy" else ""
@@ -151,11 +152,17 @@ def _no_estimate(name: str, layers: Sequence[Layer]) -> str:
     return ""
 
 
-def _attack_at(layer: Layer | None, budget: str | None) -> str:
-    """Return an entry of params.yaml that attacks at the budget of `layer`, or at the named one where nothing ran there."""
-    if layer is None:
-        return f"{{standard: {{library: windtunnel, algorithm: standard, budget: {budget}}}}}"
-    ranges: dict[str, object] = {"norm": layer.norm, "epsilon": f"{layer.epsilon:g}"}
+def with_named(layers: Sequence[Layer], budgets: Json) -> list[Layer]:
+    """Add a layer without samples for each named budget of the gate (`budgets` of its resolved entry) at which nothing ran."""
+    assert isinstance(budgets, list)
+    counts = {"n": 0, "n_attacked": 0, "n_examined": 0}
+    named = [Layer.model_validate({**counts, **budget}) for budget in budgets if isinstance(budget, dict)]
+    return [*layers, *(layer for layer in named if layer.name not in {one.name for one in layers})]
+
+
+def _attack_at(layer: Layer) -> str:
+    """Return an entry of params.yaml that attacks at the budget of `layer`."""
+    ranges: dict[str, object] = {"norm": layer.norm, "epsilon": layer.epsilon}
     name, attack = _ATTACKS.get(layer.norm, ("turn", "library: transformations, algorithm: gradient"))
     if transformation := transformation_of(layer.norm):
         ranges = dict(transformation.block)

@@ -17,7 +17,7 @@ from windtunnel.operations.resolve import dependencies
 from windtunnel.operations.resolve.closure import Closure, Code, Memory
 from windtunnel.operations.stages.run import ENTRY
 from windtunnel.params.entry import Block, Entry
-from windtunnel.params.load import entries
+from windtunnel.params.load import budget_names, entries
 from windtunnel.params.resolved import Drawing, FigureSpec, Resolved, Work
 from windtunnel.params.results import ReportEntry
 from windtunnel.params.schema import Params
@@ -101,7 +101,7 @@ class Resolver:
         yield self._stage("summary", all_params, self.model_options, (*self.model_code, *_TABLES), slices, draws=True)
         shown = ReportEntry(report=p.report, assessments=tuple(name for _, name, _ in entries(p)))
         yield self._stage("report", _plain(shown), frozenset({"image files"}), _TABLES, computes=False, draws=True)
-        yield self._stage("gate", {"gate": _plain(p.gate)}, frozenset(), computes=False)
+        yield self._stage("gate", entry_of_gate(p), frozenset(), computes=False)
 
     def entry(self, stage: str, name: str) -> Resolved:
         """One entry of an assessment family. Raises UserError for entries that build on one another in a circle."""
@@ -253,3 +253,14 @@ def _figures(family: str, name: str, entry: Entry) -> list[FigureSpec]:
 
 def _plain(block: Block, *without: str) -> dict[str, JsonValue]:
     return block.model_dump(mode="json", exclude=set(without))
+
+
+def entry_of_gate(params: Params) -> dict[str, JsonValue]:
+    """Return the block `gate`, and the norm and epsilon of each named budget that its conditions are of."""
+    conditions = [*params.gate.minimum, *params.gate.maximum_regression]
+    budgets: list[JsonValue] = [
+        {"name": name, "norm": norm, "epsilon": epsilon}
+        for (norm, epsilon), name in budget_names(params).items()
+        if any(f"/{name}/" in metric for metric in conditions)
+    ]
+    return {"gate": _plain(params.gate), **({"budgets": budgets} if budgets else {})}
