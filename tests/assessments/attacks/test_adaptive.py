@@ -449,6 +449,16 @@ def test_large_logits_alone_are_attacked_for_a_share_of_the_passes_of_standard(d
     assert not any("100 steps" in run for run in result.kwargs["runs"])
 
 
+def test_a_search_for_late_state_leaves_the_copy_as_it_was(digits_subject: Subject) -> None:
+    """The model is restored from this copy."""
+    model = LateSwitch(digits_subject.classifier.module, digits_subject.classifier.module, 14)
+    hidden = _hidden(lambda _: model, digits_subject, 6)
+    untouched = nn.ModuleList([copy.deepcopy(model)] * 2)
+    attack = SimpleNamespace(subject=hidden, runs=[None])
+    adapt._with_late_state(Diagnosis(()), attack, untouched)
+    assert untouched[1].calls == model.calls - 1
+
+
 @pytest.mark.usefixtures("cheap_standard")
 def test_adaptive_breaks_a_rounding_network_and_says_how(digits_subject: Subject, tmp_path: Path) -> None:
     """Every example is of the model itself, each names the configuration that found it, and the report says so first."""

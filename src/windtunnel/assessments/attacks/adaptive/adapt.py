@@ -193,10 +193,11 @@ def _with_weak_gradients(diagnosis: Diagnosis, state: BestResults, runs: list[Pl
 
 def _with_late_state(diagnosis: Diagnosis, attack: AttackSetup, untouched: nn.Module | None) -> Diagnosis:
     """Add to the diagnosis if the model answers otherwise after the attacks of standard than a copy from before them."""
-    if untouched is None or not attack.runs or diagnosis.has(*search.CHANGING):
+    called = copied(untouched)  # the model is restored from `untouched`, which calls would change
+    if called is None or not attack.runs or diagnosis.has(*search.CHANGING):
         return diagnosis
     classifier, few = attack.subject.classifier, attack.subject.dataset.inputs[:FEW]
-    before = replace(classifier, module=untouched[1])  # type: ignore[index]  # of a list of two
+    before = replace(classifier, module=called[1])  # type: ignore[index]  # of a list of two
     if not differs(before.logits(few), classifier.logits(few), CHANGED):
         return diagnosis
     sentence = "answers change after the attacks of standard: the model keeps state between calls"
