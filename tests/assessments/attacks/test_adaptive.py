@@ -447,6 +447,11 @@ def test_large_logits_alone_are_attacked_for_a_share_of_the_passes_of_standard(d
     result = _attacked(hidden)
     assert [o["kind"] for o in result.kwargs["adaptive"]["obstacles"]] == ["large_logits"]
     assert not any("100 steps" in run for run in result.kwargs["runs"])
+    assert any("100 steps" in name for name in result.kwargs["adaptive"]["left_out"])
+    assert "large logits" in next(c.text for c in result.caveats if c.code == "adapting_cut")
+    whole = _attacked(hidden, passes=1000)
+    assert any("100 steps" in run for run in whole.kwargs["runs"])
+    assert "left_out" not in whole.kwargs["adaptive"]
 
 
 def test_a_search_for_late_state_leaves_the_copy_as_it_was(digits_subject: Subject) -> None:

@@ -122,6 +122,7 @@ def assess(
         caveats=(
             *caveats_of(attack.budget, attack.runs, state.beyond, state.repaired, data, subject, attack.before),
             *fresh_caveats(fresh),
+            *(caveat for outcome in attack.outcome for caveat in outcome.caveats()),
             *state.incidents.caveats(subject.dataset.ids),
         ),
         kwargs={

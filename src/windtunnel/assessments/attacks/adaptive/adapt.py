@@ -38,7 +38,6 @@ from windtunnel.core.contracts import Norm, PerturbationBudget, ThreatModel
 from windtunnel.core.seeds import seeded
 
 WEAK_SHARE = 0.1  # of the samples left by gradients, broken at random, above which gradients are weak
-SHARE_FOR_COMMON = 0.25  # of the passes of standard, where a model has no other obstacles than honest ones have
 JUDGED_DRAWS = 3 * DRAWS  # of a random model, among whose examples the best is kept
 STUDENT_SAMPLES, STUDENT_ABOVE = 500, 0.5  # trained where more of the compared samples than this share stand
 
@@ -65,11 +64,11 @@ def adapt(attack: AttackSetup, state: BestResults, launch: Launch) -> search.Out
     if untouched is not None and diagnosis.has(ObstacleKind.STATE):
         _restore(module, untouched)
     n_standard, before, passes_before = len(attack.runs), _accuracy(attack, state), state.passes
-    failed_remedies = _search(attack, diagnosis, state, launch)
+    failed_remedies, left_out = _search(attack, diagnosis, state, launch)
     winners = state.broken_by[state.broken_by >= n_standard]
     winner = attack.runs[int(winners.mode().values)].name if len(winners) else ""
     share = (state.passes - passes_before) / max(1.0, state.passes)
-    return search.Outcome(diagnosis, before, _accuracy(attack, state), winner, share, tuple(failed_remedies))
+    return search.Outcome(diagnosis, before, _accuracy(attack, state), winner, share, failed_remedies, left_out)
 
 
 def adapted_run(where: str, configuration: search.Configuration, budget: PerturbationBudget) -> PlannedAttack:
@@ -83,8 +82,10 @@ def adapted_run(where: str, configuration: search.Configuration, budget: Perturb
     )
 
 
-def _search(attack: AttackSetup, diagnosis: Diagnosis, state: BestResults, launch: Launch) -> list[str]:
-    """Attack with the remedies; return the reasons of those under which the model raises."""
+def _search(
+    attack: AttackSetup, diagnosis: Diagnosis, state: BestResults, launch: Launch
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Attack with the remedies; return `failed_remedies` and `left_out` of the outcome."""
     judge, is_random = _judge(attack, diagnosis), diagnosis.has(*search.DRAWN) or diagnosis.calls > 1
     deeper = search.DEEPER[attack.budget.norm] if is_random else ""
     unbroken, lucky = state.living, torch.zeros(0, dtype=torch.int64)
@@ -92,7 +93,7 @@ def _search(attack: AttackSetup, diagnosis: Diagnosis, state: BestResults, launc
         lucky = _unconfirmed(attack, state, judge)
         unbroken = state.attacked.nonzero().flatten() if is_random else torch.cat([unbroken, lucky]).sort().values
     if not len(unbroken) or not diagnosis.obstacles:
-        return []
+        return (), ()
     proposed = search.remedies_for(diagnosis, _element_epsilon(attack), may_rewrite=attack.entry.adapt is None)
     errors = {remedy: _error_under(attack, remedy, search.probe_of(unbroken)) for remedy in proposed}
     remedies = [remedy for remedy in proposed if not errors[remedy]]
@@ -100,9 +101,11 @@ def _search(attack: AttackSetup, diagnosis: Diagnosis, state: BestResults, launc
     where, classifier = f"attacks.{attack.name}", attack.subject.classifier
     classes = classifier.criterion.competing_classes(classifier.num_classes)
     passes = settle(where, attack.row, attack.entry.params, attack.budget).effective["passes"]
-    allowance = int(str(passes)) * len(unbroken)
-    if attack.runs and all(obstacle.kind in search.COMMON for obstacle in diagnosis.obstacles):
-        allowance = min(allowance, int(SHARE_FOR_COMMON * state.passes))
+    allowance, withheld, left_out = int(str(passes)) * len(unbroken), 0, list[str]()
+    is_common = all(obstacle.kind in search.COMMON for obstacle in diagnosis.obstacles)
+    if attack.runs and is_common and "passes" not in attack.entry.params:
+        withheld = max(0, allowance - int(search.SHARE_FOR_COMMON * state.passes))
+        allowance -= withheld
     is_robust = torch.ones(len(attack.subject.dataset), dtype=torch.bool)
 
     def attempt(configuration: search.Configuration, indices: Tensor) -> Tensor:
@@ -128,6 +131,8 @@ def _search(attack: AttackSetup, diagnosis: Diagnosis, state: BestResults, launc
         """Attack what is left, of a random model all, if passes are; return the number of samples it breaks."""
         rest = unbroken if is_random else unbroken[is_robust[unbroken]]
         if not len(rest) or configuration.passes > allowance / len(rest):
+            if len(rest) and configuration.passes <= (allowance + withheld) / len(rest):
+                left_out.append(configuration.name)
             return 0
         return int((attempt(configuration, rest) > 0).sum())
 
@@ -138,7 +143,7 @@ def _search(attack: AttackSetup, diagnosis: Diagnosis, state: BestResults, launc
     for configuration in searches:
         attack_rest(configuration)
     _draw_until_wrong(attack, state, lucky, first)
-    return [f"{remedy.name}: {error}" for remedy, error in errors.items() if error]
+    return tuple(f"{remedy.name}: {error}" for remedy, error in errors.items() if error), tuple(left_out)
 
 
 def _error_under(attack: AttackSetup, remedy: GradientRemedy, indices: Tensor) -> str:

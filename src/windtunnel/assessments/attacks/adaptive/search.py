@@ -11,7 +11,7 @@ from torch import Tensor
 
 from windtunnel.assessments.attacks.adaptive.obstacles import Diagnosis, ObstacleKind
 from windtunnel.assessments.attacks.adaptive.surrogates import GradientRemedy, straight_through
-from windtunnel.core.contracts import Json, Norm
+from windtunnel.core.contracts import Caveat, Json, Norm
 from windtunnel.core.statistics import median
 
 PROBED = 12  # survivors on which candidates are compared
@@ -38,7 +38,8 @@ _OPERATIONS = (
 _STEPS_OF_KIND = (ObstacleKind.SIGN, ObstacleKind.COMPARISON, ObstacleKind.SELECTION)
 # Answered by the losses of standard that do not change with the scale of the logits, but for their last bits.
 SCALES = (ObstacleKind.LARGE_LOGITS, ObstacleKind.TINY_LOGITS, ObstacleKind.PROBABILITIES)
-COMMON = (*SCALES, ObstacleKind.WEAK_GRADIENT)  # which honest models have too
+# Honest models have these too: where there is no other, adapting takes this share of the passes of standard at most.
+COMMON, SHARE_FOR_COMMON = (*SCALES, ObstacleKind.WEAK_GRADIENT), 0.25
 _MISLEADING = (
     ObstacleKind.DISCONTINUOUS,
     ObstacleKind.WRONG_GRADIENT,
@@ -227,7 +228,7 @@ class Outcome:
     """Result of adapting: the diagnosis, the share of all samples that stands before and after it, the configuration that broke most.
 
     share_of_passes: of the entry's passes, the share that adapting took after the attacks of standard. failed_remedies: those
-    under which the model raises, with the error.
+    under which the model raises, with the error. left_out: the attacks on the rest that `SHARE_FOR_COMMON` left no passes for.
     """
 
     diagnosis: Diagnosis
@@ -236,6 +237,17 @@ class Outcome:
     winner: str
     share_of_passes: float = 0.0
     failed_remedies: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    def caveats(self) -> Iterator[Caveat]:
+        """Yield what the cut of the passes left out."""
+        if self.left_out:
+            kinds = ", ".join(obstacle.kind.replace("_", " ") for obstacle in self.diagnosis.obstacles)
+            yield Caveat(
+                "adapting_cut",
+                f"Adapting took {SHARE_FOR_COMMON:.0%} of the passes of standard at most, as honest models have these obstacles "
+                f"too ({kinds}): {len(self.left_out)} of its attacks did not run. Set params.passes to run them.",
+            )
 
     def sentence(self) -> str:
         """Return the result in a sentence for the first page."""
@@ -268,6 +280,7 @@ class Outcome:
             "share_of_passes": self.share_of_passes,
             **({"lines": lines} if (lines := self.lines()) else {}),
             **({"failed_remedies": list(self.failed_remedies)} if self.failed_remedies else {}),
+            **({"left_out": list(self.left_out)} if self.left_out else {}),
             "sentence": self.sentence(),
         }
 
