@@ -189,7 +189,7 @@ def _mistakes(errors: list[ErrorDetails], start: int = 0) -> Iterator[ErrorDetai
         at = next((i for i, part in enumerate(location) if i >= start and _is_union_tag(part)), len(location))
         branches = by_place.setdefault(location[:at], {})
         branches.setdefault(location[at] if at < len(location) else "", []).append(details)
-    for place, branches in by_place.items():
+    for union, branches in by_place.items():
         # What is of another type than a branch wants was not meant for it.
         meant = {
             tag: inside
@@ -197,7 +197,7 @@ def _mistakes(errors: list[ErrorDetails], start: int = 0) -> Iterator[ErrorDetai
             if not tag or inside[0]["loc"][-1] != tag or not inside[0]["type"].endswith("_type")
         } or branches
         tag, inside = next(iter(meant.items()))
-        yield from _mistakes(inside, len(place) + 1) if tag else inside
+        yield from _mistakes(inside, len(union) + 1) if tag else inside
 
 
 def _line(details: ErrorDetails, where: str) -> str:

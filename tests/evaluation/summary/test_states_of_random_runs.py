@@ -372,15 +372,18 @@ def on_cases(test):
     return test
 
 
-@settings(max_examples=int(os.environ.get("WINDTUNNEL_EXAMPLES", "60")))
-@on_cases
-@given(
+on_random_runs = given(
     RUNS,
     st.integers(0, 50),
     st.sets(st.integers(0, N - 1), max_size=2),
     st.sampled_from(MODELS),
     st.sampled_from(NORMS),
 )
+
+
+@settings(max_examples=int(os.environ.get("WINDTUNNEL_EXAMPLES", "60")))
+@on_cases
+@on_random_runs
 def test_the_states_partition_the_samples_and_the_truth_lies_between_the_ends(
     tmp_path_factory, run, seed, nan, model, norm
 ):
@@ -423,13 +426,7 @@ def sections_in(sections) -> list[Section]:
 
 @settings(max_examples=int(os.environ.get("WINDTUNNEL_EXAMPLES", "60")) // 10)
 @on_cases
-@given(
-    RUNS,
-    st.integers(0, 50),
-    st.sets(st.integers(0, N - 1), max_size=2),
-    st.sampled_from(MODELS),
-    st.sampled_from(NORMS),
-)
+@on_random_runs
 def test_every_door_gives_the_same_numbers(tmp_path_factory, run, seed, nan, model, norm):
     subject, invalid, folder = (
         subject_with(seed, model),

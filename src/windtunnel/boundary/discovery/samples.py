@@ -131,11 +131,11 @@ def _npy(root: Path, arrays: Iterable[Path], makers: Mapping[Path, str]) -> Iter
             yield replace(_of_shape(path, "npy", makers, shape), train=train, labels=pair)
 
 
-def _named_alike(path: Path, files: set[Path], words: Mapping[str, tuple[str, ...]]) -> Path | None:
-    """Return the file beside `path` whose name has another word of `words` in place of one; None for none."""
+def _named_alike(path: Path, files: set[Path], replacements: Mapping[str, tuple[str, ...]]) -> Path | None:
+    """Return the file beside `path` whose name has one of the `replacements` of a word in its place; None for none."""
     parts = re.split(r"([^a-zA-Z0-9]+)", path.stem)
     for i, part in enumerate(parts):
-        for word in words.get(part.lower(), ()):
+        for word in replacements.get(part.lower(), ()):
             for written in (word, word.upper(), word.title()):
                 other = path.with_stem("".join([*parts[:i], written, *parts[i + 1 :]]))
                 if other in files:

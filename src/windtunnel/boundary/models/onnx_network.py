@@ -395,12 +395,12 @@ class _Reader:
                 name = step.inputs[0].name  # type: ignore[union-attr]
             return name, producers.get(name)
 
-        def made(item: object, operator: str) -> GraphStep | None:
+        def producer(item: object, operator: str) -> GraphStep | None:
             step = source(item.name)[1] if isinstance(item, Name) and not item.is_constant else None
             return step if step is not None and step.operator == operator else None
 
         for step in self.steps:
-            if step.operator in {"Mul", "Div"} and (joined_step := self._composed(step, made)):
+            if step.operator in {"Mul", "Div"} and (joined_step := self._composed(step, producer)):
                 step.operator, step.inputs, step.attributes = joined_step
                 continue
             if step.operator not in {"Transpose", "Conv", "Sign"} or not isinstance(step.inputs[0], Name):
@@ -426,32 +426,32 @@ class _Reader:
                     step.inputs = (before.inputs[0], *step.inputs[1:])
 
     def _composed(
-        self, step: GraphStep, made: Callable[[object, str], GraphStep | None]
+        self, step: GraphStep, producer: Callable[[object, str], GraphStep | None]
     ) -> tuple[str, tuple[Name | Static | None, ...], Attributes] | None:
         """Return (operator, inputs, attributes) of the GELU or standardisation that ends in `step`, which older opsets lack.
 
-        made: The step that made an input, where it is of an operator.
+        producer: The step that makes an input, where it is of an operator.
         """
         x, other = step.inputs[:2]
         if step.operator == "Mul":
             for value, factor in ((x, other), (other, x)):
-                half = made(factor, "Mul")
+                half = producer(factor, "Mul")
                 others = [item for item in half.inputs[:2] if self._number(item) != 1 / 2] if half else []
-                total = made(others[0] if len(others) == 1 else factor, "Add")
-                for term, one in (total.inputs[:2], total.inputs[1::-1]) if total else ():
-                    erf = made(term, "Erf") if self._number(one) == 1 else None
-                    scaled = made(erf.inputs[0], "Div") if erf else None
+                total = producer(others[0] if len(others) == 1 else factor, "Add")
+                for term, addend in (total.inputs[:2], total.inputs[1::-1]) if total else ():
+                    erf = producer(term, "Erf") if self._number(addend) == 1 else None
+                    scaled = producer(erf.inputs[0], "Div") if erf else None
                     if scaled and scaled.inputs[0] == value:
                         dtype = self.values[scaled.outputs[0]].tensors[0].dtype
                         off = abs(self._number(scaled.inputs[1]) - math.sqrt(2))
                         is_gelu = off <= max(1e-6, torch.finfo(dtype).eps / 2)  # rounded in text, or by its type
                         return ("Gelu" if len(others) == 1 else "TwiceGelu", (value,), {}) if is_gelu else None
             return None
-        centred, root = made(x, "Sub"), made(other, "Sqrt")
-        shifted = made(root.inputs[0], "Add") if root else None
-        variance = made(shifted.inputs[0], "ReduceMean") if shifted else None
-        squares = made(variance.inputs[0], "Pow") if variance else None
-        mean = made(centred.inputs[1], "ReduceMean") if centred else None
+        centred, root = producer(x, "Sub"), producer(other, "Sqrt")
+        shifted = producer(root.inputs[0], "Add") if root else None
+        variance = producer(shifted.inputs[0], "ReduceMean") if shifted else None
+        squares = producer(variance.inputs[0], "Pow") if variance else None
+        mean = producer(centred.inputs[1], "ReduceMean") if centred else None
         if not (centred and shifted and variance and squares and mean):
             return None
         axes = [list(part.attributes.get("axes") or (*part.inputs, None)[1] or ()) for part in (mean, variance)]

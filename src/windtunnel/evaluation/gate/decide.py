@@ -157,7 +157,8 @@ def with_named(layers: Sequence[Layer], budgets: Json) -> list[Layer]:
     assert isinstance(budgets, list)
     counts = {"n": 0, "n_attacked": 0, "n_examined": 0}
     named = [Layer.model_validate({**counts, **budget}) for budget in budgets if isinstance(budget, dict)]
-    return [*layers, *(layer for layer in named if layer.name not in {one.name for one in layers})]
+    covered = {layer.name for layer in layers}
+    return [*layers, *(layer for layer in named if layer.name not in covered)]
 
 
 def _attack_at(layer: Layer) -> str:

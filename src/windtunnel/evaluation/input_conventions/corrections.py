@@ -238,9 +238,9 @@ def own_size_suspicion(classifier: Classifier, resized: Dataset, original: Datas
         return None
     if not better(right[0], right[1], 1):
         return None
-    to, own = ("x".join(map(str, size)) for size in sizes)
-    words = f"images kept their own size of {own}: were they not resized to {to} in training?"
-    return Suspicion(words, _mean(right[0]), _mean(right[1]), len(original), size=sizes[1])
+    resized_to, stored_size = ("x".join(map(str, size)) for size in sizes)
+    hypothesis = f"images kept their own size of {stored_size}: were they not resized to {resized_to} in training?"
+    return Suspicion(hypothesis, _mean(right[0]), _mean(right[1]), len(original), size=sizes[1])
 
 
 def _asked(classifier: Classifier, data: Dataset) -> list[_Tried]:

@@ -82,8 +82,8 @@ def _per_channel(affine: Affine, dims: int, size: int) -> tuple[Tensor, Tensor] 
     constants = affine.scale, affine.shift
     if any(c.ndim != dims or any(d != 1 for d in c.shape[1:]) for c in constants):
         return None
-    scale, shift = (c.flatten().expand(size) for c in constants)
-    return scale, shift
+    scales, offsets = (c.flatten().expand(size) for c in constants)
+    return scales, offsets
 
 
 def _after(layer: nn.Conv2d | nn.Linear, scale: Tensor, offset: Tensor) -> None:

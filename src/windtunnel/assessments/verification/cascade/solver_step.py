@@ -122,15 +122,15 @@ def graph_for_marabou(canonical: Canonical, classifier: Classifier, folder: Path
     Raises IncompatibleError where it is not the model, or has operators or values that Marabou cannot deal with.
     """
     subject = canonical.subject
-    own, network = subject.classifier, subject.classifier.module
+    folded, network = subject.classifier, subject.classifier.module
     if classifier.onnx_path and Capability.AUTOGRAD not in classifier.capabilities:
         read = OnnxNetwork(classifier.onnx_path).eval().requires_grad_(False)
-        given = replace(classifier, module=read, capabilities=frozenset(Capability))
-        read_subject, scale = subject_of(given, subject.dataset), (canonical.unit, canonical.offset)
+        torch_form = replace(classifier, module=read, capabilities=frozenset(Capability))
+        read_subject, scale = subject_of(torch_form, subject.dataset), (canonical.unit, canonical.offset)
         network = canonical_subject(read_subject, scale=scale).subject.classifier.module
     onnx_graph.check_layers(network)
-    onnx = _exported(replace(own, module=network), folder / "model.onnx")
-    slack = max(canonical.slack, slack_of(check_equivalence(own, onnx, subject.dataset.inputs)))
+    onnx = _exported(replace(folded, module=network), folder / "model.onnx")
+    slack = max(canonical.slack, slack_of(check_equivalence(folded, onnx, subject.dataset.inputs)))
     onnx_graph.check_operators(onnx, network)
     onnx_graph.check_scale(onnx, subject.dataset.inputs[:MEASURED])
     return onnx, slack

@@ -45,8 +45,8 @@ def check_operators(path: Path, network: nn.Module) -> None:
         or (node.op_type == "Conv" and _overlooked(node))
     ]
     if unread:
-        places = ((node, operator_names.get(part)) for node in unread for part in node.name.split("/"))
-        named = (f"this {node.op_type}, of {place}" for node, place in places if place)
+        origins = ((node, operator_names.get(part)) for node in unread for part in node.name.split("/"))
+        named = (f"this {node.op_type}, of {operator}" for node, operator in origins if operator)
         raise IncompatibleError(f"Marabou does not read {next(named, unread[0].op_type)}; {_READS}")
 
 
