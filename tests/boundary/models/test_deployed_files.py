@@ -4,11 +4,13 @@ import pickle
 import warnings
 from dataclasses import replace
 
+import onnx
 import pytest
 import torch
 from pydantic import ValidationError
 from torch import nn
 
+from windtunnel.boundary.models import onnx_gradients
 from windtunnel.boundary.models.load import import_model, load_classifier, preview_classifier
 from windtunnel.boundary.models.tflite.adapter import keep
 from windtunnel.boundary.models.trust import trust_of
@@ -71,14 +73,14 @@ def test_values_are_of_the_deployed_model_and_gradients_of_the_twin():
 
 
 def test_a_twin_is_imported_and_loaded_beside_the_deployed_file(tmp_path):
-    onnx, weights = tmp_path / "deployed.onnx", tmp_path / "float.pt"
+    deployed, weights = tmp_path / "deployed.onnx", tmp_path / "float.pt"
     torch.onnx.export(
-        Rounds(network()), (torch.zeros(2, 3, 2, 2),), str(onnx), dynamo=False, input_names=["x"],
+        Rounds(network()), (torch.zeros(2, 3, 2, 2),), str(deployed), dynamo=False, input_names=["x"],
         dynamic_axes={"x": {0: "n"}},
     )  # fmt: skip
     torch.save(network().state_dict(), weights)
     twin = {"source": "state_dict", "path": str(weights), "factory": f"{__name__}:network"}
-    model = Model(source="onnx", path=str(onnx), twin=twin)
+    model = Model(source="onnx", path=str(deployed), twin=twin)
     import_model(model, None, 0, "cpu", tmp_path / "kept", assessed=data())
     classifier = load_classifier(tmp_path / "kept", "cpu", data(), trust_of(model))
     assert Capability.AUTOGRAD in classifier.capabilities
@@ -88,6 +90,37 @@ def test_a_twin_is_imported_and_loaded_beside_the_deployed_file(tmp_path):
     (caveat,) = [c for c in classifier.caveats if c.code == "twin"]
     agree = int((classifier.predict(data().inputs) == network()(data().inputs).argmax(1)).sum())
     assert f"they agree on {agree} of 20 samples" in caveat.text
+
+
+def test_a_quantised_graph_may_be_its_own_twin_where_its_torch_form_differs(tmp_path, monkeypatch):
+    path = tmp_path / "int8.onnx"
+    inputs = (torch.zeros(2, 3, 2, 2),)
+    torch.onnx.export(
+        Rounds(network()), inputs, str(path), dynamo=False, input_names=["x"], dynamic_axes={"x": {0: "n"}}
+    )
+    monkeypatch.setattr(onnx_gradients.OnnxModule, "forward", lambda self, x: self._run(x) + 0.25 * x[:, 0, 0, :1])
+    file = {"source": "onnx", "path": str(path)}
+    alone = preview_classifier(Model(**file), data(), None, "cpu")
+    assert Capability.AUTOGRAD not in alone.capabilities
+    both = preview_classifier(Model(**file, twin=file), data(), None, "cpu")
+    assert Capability.AUTOGRAD in both.capabilities
+    x = data().inputs.requires_grad_()
+    (gradient,) = torch.autograd.grad(both.module(x)[:, 0].sum(), x)
+    assert torch.equal(both.module(x).detach(), alone.logits(x))
+    torch.testing.assert_close(gradient, network()[1].weight[0].view(1, 3, 2, 2).expand(20, -1, -1, -1))
+
+
+def test_a_twin_without_gradients_is_refused(tmp_path):
+    path, cut = tmp_path / "deployed.onnx", tmp_path / "cut.onnx"
+    for file, module in ((path, Rounds(network())), (cut, nn.Sequential(network(), nn.LogSoftmax(1)))):
+        inputs = (torch.zeros(2, 3, 2, 2),)
+        torch.onnx.export(module, inputs, str(file), dynamo=False, input_names=["x"], dynamic_axes={"x": {0: "n"}})
+    graph = onnx.load(cut)
+    graph.graph.node[-1].op_type = "Hardmax"  # which is not read
+    onnx.save(graph, cut)
+    model = Model(source="onnx", path=str(path), twin={"source": "onnx", "path": str(cut)})
+    with pytest.raises(UserError, match=r"model\.twin: .*Hardmax.*: a twin is there for its gradients"):
+        preview_classifier(model, data(), None, "cpu")
 
 
 @pytest.mark.parametrize("form", ["dynamic", "PT2E"])

@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import math
 import re
 import shutil
 import sys
@@ -23,7 +24,7 @@ from windtunnel.boundary.models.backends import PredictFunction, Program, copy_g
 from windtunnel.boundary.models.heads import adapt_outputs, head_of
 from windtunnel.boundary.models.preprocess import Preprocessed, adapt_graph, steps_of
 from windtunnel.boundary.models.programs import cutting_operator
-from windtunnel.boundary.models.record import MODEL_JSON, Steps, read_model, write_model
+from windtunnel.boundary.models.record import LIMIT, MODEL_JSON, Steps, read_model, write_model
 from windtunnel.boundary.models.training import train_classifier
 from windtunnel.boundary.models.trust import NOTHING, Trust, require_sha256, trust_of
 from windtunnel.boundary.models.twin import TWIN, agreement_of, with_twin
@@ -80,11 +81,13 @@ def import_model(
     directory: Path,
     server: str | None = None,
     assessed: Dataset | None = None,
+    limit: float = LIMIT,
 ) -> None:
     """Make or fetch the model and keep all of it in `directory`, so that later stages read nothing else.
 
     `model.preprocess` is kept beside it, that of an ONNX graph inside the file. An ONNX graph is compared with its torch
-    form on the samples `assessed`; without them it has a forward pass alone.
+    form on the samples `assessed`; without them, or where logits differ by more than `limit` of their spread, it has a
+    forward pass alone.
 
     `server` is MLflow's `tracking.uri`. Raises UserError where the model is unavailable or its digest is not the `sha256` of params.
     """
@@ -130,7 +133,7 @@ def import_model(
         with trust_of(model).bounded(f": {facts['original']}, read and run by onnxruntime,"):
             facts["expects"] = adapt_graph(file, model.preprocess, assessed.inputs.shape[1:], str(facts["original"]))
             head = adapt_outputs(file, head, model.output, str(facts["original"]))
-            facts["sha256"], facts["gradients"] = file_digest(file), compare(file, assessed.inputs)
+            facts["sha256"], facts["gradients"] = file_digest(file), compare(file, assessed.inputs, limit)
     elif steps:
         facts["preprocess"] = steps
     if head is not None:
@@ -138,11 +141,15 @@ def import_model(
     write_model(facts, directory)
     shutil.rmtree(directory / TWIN, ignore_errors=True)
     if (twin := model.twin_model) and assessed is not None:
-        with _keys_of_twin():
-            import_model(twin, train, seed, device, directory / TWIN, server, assessed)
+        with _keys_of_twin():  # a twin's logits count nowhere, so its torch form may differ
+            import_model(twin, train, seed, device, directory / TWIN, server, assessed, math.inf)
         trust = trust_of(model)
         assert trust.twin
         other = load_classifier(directory / TWIN, device, assessed, trust.twin)
+        if Capability.AUTOGRAD not in other.capabilities:
+            raise IncompatibleError(
+                f"model.twin: {other.source}: a twin is there for its gradients, and this one has none"
+            )
         deployed = load_classifier(directory, device, assessed, replace(trust, twin=None))
         write_model({**facts, "twin": agreement_of(deployed, other, assessed.inputs)}, directory)
 
