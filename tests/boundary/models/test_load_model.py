@@ -161,6 +161,50 @@ def test_a_trainers_checkpoint_gives_its_state_dict(here, module, mlp_subject, k
     assert imported(model, mlp_subject.dataset, here / "kept").digest == mlp_subject.classifier.digest
 
 
+def below(prefix, state):
+    return {f"{prefix}{name}": value for name, value in state.items()}
+
+
+CHECKPOINTS = {
+    "the only state dict": lambda state: {"net": state, "acc": 91.2, "optimizer": {"state": {}, "param_groups": []}},
+    "Lightning": lambda state: {"state_dict": {**below("model.", state), "criterion.weight": torch.ones(10)}},
+    "torch.compile": lambda state: below("_orig_mod.", state),
+    "torch.compile of DataParallel": lambda state: below("_orig_mod.module.", state),
+    "an average of weights": lambda state: {**below("module.", state), "n_averaged": torch.tensor(3)},
+}
+
+
+@pytest.mark.parametrize("form", CHECKPOINTS)
+def test_weights_behind_a_wrapper_are_those_of_the_network(here, module, mlp_subject, form):
+    torch.save(CHECKPOINTS[form](module.state_dict()), here / "w.pt")
+    model = Model(source="state_dict", path="w.pt", factory="their_model:small")
+    assert imported(model, mlp_subject.dataset, here / "kept").digest == mlp_subject.classifier.digest
+
+
+def test_of_two_state_dicts_the_model_is_taken_and_the_other_named(here, module, mlp_subject):
+    averaged = {name: value * 0 for name, value in module.state_dict().items()}
+    torch.save({"model_ema": averaged, "model": module.state_dict()}, here / "w.pt")
+    model = Model(source="state_dict", path="w.pt", factory="their_model:small")
+    classifier = imported(model, mlp_subject.dataset, here / "kept")
+    assert classifier.digest == mlp_subject.classifier.digest
+    assert "(w.pt: model, not model_ema)" in classifier.source
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (lambda state: {"student": state, "teacher": state}, "it holds student, teacher; save one of them alone"),
+        (lambda state: {**below("net.", state), **below("ema.", state)}, r"it fits below net\., ema\.; save"),
+    ],
+)
+def test_state_dicts_that_fit_alike_are_refused(here, module, mlp_subject, content, words):
+    torch.save(content(module.state_dict()), here / "w.pt")
+    with pytest.raises(UserError, match=words):
+        imported(
+            Model(source="state_dict", path="w.pt", factory="their_model:small"), mlp_subject.dataset, here / "kept"
+        )
+
+
 def test_a_function_of_probabilities_is_a_model_of_forward_passes_only(here, mlp_subject):
     dataset = mlp_subject.dataset
     classifier = imported(Model(source="function", function="their_model:predict"), dataset, here / "kept")

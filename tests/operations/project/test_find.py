@@ -16,8 +16,8 @@ from ruamel.yaml import YAML
 from torch import nn
 
 from windtunnel.boundary import text
-from windtunnel.boundary.discovery import walk
-from windtunnel.boundary.discovery.architecture import factories
+from windtunnel.boundary.discovery import walk, weights
+from windtunnel.boundary.discovery.architecture import Architecture, factories
 from windtunnel.core.errors import UserError
 from windtunnel.operations.project.choose import Choice, FolderContents, notes, params_text
 
@@ -45,6 +45,17 @@ def test_a_state_dict_says_how_many_channels_and_classes_its_model_has(tmp_path,
     (one,) = found().weights
     assert (one.source, one.channels, one.classes, one.size) == ("state_dict", 3, 5, 4 * 27 + 4 + 16 * 5 + 5)
     assert one.parts == {"0", "2"}
+
+
+def test_an_architecture_is_looked_for_behind_the_prefix_of_lightning(tmp_path, found, monkeypatch):
+    state = {f"model.{name}": value for name, value in net().state_dict().items()}
+    torch.save({"state_dict": state}, tmp_path / "last.ckpt")
+    of_library = Architecture("timm", "tiny", 5)
+    monkeypatch.setattr(
+        weights, "fitting_architecture", lambda state, name: (of_library if "0.weight" in state else None, ())
+    )
+    (one,) = found().weights
+    assert (one.source, one.name, one.classes) == ("timm", "tiny", 5)
 
 
 def test_what_could_run_code_or_is_no_checkpoint_is_no_candidate(tmp_path, found):

@@ -154,10 +154,13 @@ def _tensors(file: Path, path: Path, made_by: str) -> Weights | None:
 
     from windtunnel.boundary.models.loaders import state_dict_in
 
-    state = state_dict_in(torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)))
+    state, _ = state_dict_in(torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)))
     # Quantised layers also have other values.
     weights = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
-    architecture, untried = fitting_architecture(weights, path.name)
+    parts = frozenset(name.partition(".")[0] for name in state)
+    # A single child is a wrapper, as of Lightning; no architecture of a library has one.
+    inner = {name.partition(".")[2]: value for name, value in weights.items()} if len(parts) == 1 else weights
+    architecture, untried = fitting_architecture(inner, path.name)
     if architecture:
         classes = architecture.classes or IMAGENET_CLASSES
         kwargs = {"num_classes": architecture.classes} if architecture.classes else {}
@@ -168,7 +171,7 @@ def _tensors(file: Path, path: Path, made_by: str) -> Weights | None:
         path,
         "state_dict",
         made_by,
-        parts=frozenset(name.partition(".")[0] for name in state),
+        parts=parts,
         channels=int(kernels[0].shape[1]) if kernels and kernels[0].shape[1] in {1, 3} else None,
         classes=_classes(tensors),
         size=sum(tensor.numel() for tensor in tensors),

@@ -1,11 +1,13 @@
 """One loader per kind of model that `import_model` keeps: from model.json and the files beside it to a torch module."""
 
+import copy
 import functools
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -79,8 +81,8 @@ def load_state_dict(record: ModelRecord, directory: Path, trust: Trust) -> Loade
     """Return the user's factory with the user's weights."""
     facts = narrowed(KeptFile, record)
     module = own_module(trust, "the model is a state dict")
-    load_weights(module, directory / facts.file, facts.original)
-    return Loaded(module, TORCH, module_digest(module), f"{type(module).__name__} ({facts.original})")
+    which = load_weights(module, directory / facts.file, facts.original)
+    return Loaded(module, TORCH, module_digest(module), f"{type(module).__name__} ({facts.original}{which})")
 
 
 def own_module(trust: Trust, why: str) -> nn.Module:
@@ -229,8 +231,11 @@ def preprocessed(module: nn.Module, steps: Steps) -> nn.Module:
     return Preprocessed(module, steps).eval()
 
 
-def load_weights(module: nn.Module, path: Path, original: str) -> None:
-    """Load a file of weights, or a trainer's checkpoint, into a module. Raises UserError where it is none, or does not fit."""
+def load_weights(module: nn.Module, path: Path, original: str) -> str:
+    """Load a file of weights, or a trainer's checkpoint, into a module; return which of several state dicts it is (see `state_dict_in`).
+
+    Raises UserError where it is none, or does not fit.
+    """
     check_file(path, where="model.path")
     try:
         content = _read_weights(path)
@@ -239,10 +244,12 @@ def load_weights(module: nn.Module, path: Path, original: str) -> None:
             f"model.path: {original} is not a state dict that loads with weights_only ({type(error).__name__})"
         ) from error
     try:
-        module.load_state_dict(state_dict_in(content))
+        state, which = state_dict_in(content)
+        module.load_state_dict(_without_wrapper(state, module.state_dict().keys()))
     except Exception as error:  # keys or shapes that do not fit, or no state dict at all
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"model.path: {original} does not fit the architecture ({reason})") from error
+    return which
 
 
 def _read_weights(path: Path) -> object:
@@ -253,17 +260,50 @@ def _read_weights(path: Path) -> object:
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
-def state_dict_in(content: object) -> dict[str, Tensor]:
-    """Return the state dict of a checkpoint: itself, or what is kept under a trainer's key, without DataParallel's prefix."""
-    if isinstance(content, dict):
-        nested = [content[key] for key in _STATE_KEYS if isinstance(content.get(key), dict)]
-        content = nested[0] if nested else content
-    if not isinstance(content, dict) or not all(map(_is_weight, content.values())):
+def state_dict_in(content: object) -> tuple[dict[str, Tensor], str]:
+    """Return the state dict of a checkpoint, and in words which of several it is; empty where it is the only one.
+
+    It is the content itself, what stands under a trainer's key, or the only state dict there; without the prefix of DataParallel
+    and torch.compile.
+    """
+    which = ""
+    if isinstance(content, dict) and not _is_state_dict(content):
+        states = [key for key, value in content.items() if value and _is_state_dict(value)]
+        keys = [*(key for key in _STATE_KEYS if key in states), *(key for key in states if key not in _STATE_KEYS)]
+        if len(keys) > 1 and keys[0] not in _STATE_KEYS:
+            raise UserError(f"it holds {', '.join(map(str, keys))}; save one of them alone")
+        content = content[keys[0]] if keys else content
+        which = f": {keys[0]}, not {', '.join(map(str, keys[1:]))}" if keys[1:] else ""
+    if not _is_state_dict(content):
         raise UserError(f"it is a {type(content).__name__}, and not of names to tensors")
-    if all(str(key).startswith("module.") for key in content):
-        # In its metadata too, by which torch reads old forms.
-        consume_prefix_in_state_dict_if_present(content, "module.")
-    return content
+    for prefix in ("_orig_mod.", "module.", "_orig_mod."):
+        if all(str(key).startswith(prefix) for key in content):
+            # In its metadata too, by which torch reads old forms.
+            consume_prefix_in_state_dict_if_present(content, prefix)
+    return content, which
+
+
+def _without_wrapper(state: dict[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:
+    """Return the part of a state dict that has these names below a wrapper's prefix, as Lightning's `model.`; itself where none has.
+
+    Raises UserError where several parts have them.
+    """
+    last = max(names, key=len, default="")
+    prefixes = [key.removesuffix(last) for key in state if key.endswith(f".{last}")]
+    fitting = [prefix for prefix in prefixes if all(prefix + name in state for name in names)]
+    if not fitting or last in state:
+        return state
+    if len(fitting) > 1:
+        raise UserError(f"it fits below {', '.join(fitting)}; save the state dict of one of them alone")
+    part = copy.copy(state)  # with its metadata
+    consume_prefix_in_state_dict_if_present(part, fitting[0])
+    for key in part.keys() - set(names):
+        del part[key]
+    return part
+
+
+def _is_state_dict(value: object) -> TypeGuard[dict[str, Tensor]]:
+    return isinstance(value, dict) and all(map(_is_weight, value.values()))
 
 
 def _is_weight(value: object) -> bool:

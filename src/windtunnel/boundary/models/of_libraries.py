@@ -110,8 +110,8 @@ def given_weights(model: Model, name: str, seed: int, build: Callable[[], nn.Mod
         raise UserError(f"model.weights: random, and model.path: {model.path}; one of the two")
     if model.path:
         network = build()
-        load_weights(network, Path(model.path), model.path)
-        return network, f"{name} ({Path(model.path).name})"
+        which = load_weights(network, Path(model.path), model.path)
+        return network, f"{name} ({Path(model.path).name}{which})"
     if model.weights == RANDOM:
         with seeded(derive_seed(seed, "model", "random weights")):
             return build(), name
