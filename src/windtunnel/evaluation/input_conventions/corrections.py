@@ -47,7 +47,7 @@ ENOUGH_SAMPLES = 100  # for the loss: a few samples have too few errors to weigh
 _TEMPERATURES = torch.logspace(-2, 1, 31)  # of logits whose deviation is 1
 # A correction within so much of the best one is as good: the first of the list, which is the commonest, is named.
 ALIKE = 0.02
-_RIVALS, _SWAPPED = 3, 3  # so many are named, and tried with channels swapped
+_RIVALS = 3  # so many are named
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def _also(correction: Correction, shape: Sequence[int], order: str, what: str, *
     return _expecting(f"{condition}, {what} ({order}):{question}", f"{correction.name} in {order}", shape, changed)
 
 
-def with_channels_swapped(correction: Correction, shape: Sequence[int]) -> Correction:
+def _with_channels_swapped(correction: Correction, shape: Sequence[int]) -> Correction:
     """Return the correction for a model whose channels are the other way round."""
     assert correction.preprocess is not None
     values = correction.preprocess.model_dump(exclude_unset=True)
@@ -178,6 +178,7 @@ def corrections(data: Dataset, *, is_flat: bool = False) -> Iterator[Correction]
     if shape[0] == 3:
         hypothesis = "the channels were the other way round: are they BGR in the data, or in the model?"
         yield _expecting(hypothesis, "BGR", shape, {"channels": "BGR"})
+        yield from (_with_channels_swapped(correction, shape) for correction in expectations(shape))
         if is_flat:
             hypothesis = "channels came last: does the model expect NHWC?"
             yield _expecting(hypothesis, "NHWC", shape, {"layout": "NHWC"})
@@ -244,19 +245,13 @@ def own_size_suspicion(classifier: Classifier, resized: Dataset, original: Datas
 
 
 def _asked(classifier: Classifier, data: Dataset) -> list[_Tried]:
-    """Return the logits under every correction, and under the likeliest ones with channels swapped."""
+    """Return what the classifier makes of the samples under every correction."""
 
     def tried(correction: Correction) -> _Tried:
         logits = classifier.logits(correction.inputs(data.inputs).contiguous())
         return _tried(correction.words, logits, data.targets, correction)
 
-    candidates = [tried(c) for c in corrections(data, is_flat=_takes_vectors(classifier, data))]
-    if not data.is_image or data.inputs.shape[1] != 3:
-        return candidates
-    shape = tuple(data.inputs.shape[1:])
-    values = [candidate for candidate in candidates if candidate.is_of_values]
-    likeliest = sorted(values, key=lambda candidate: (-_mean(candidate.right), _mean(candidate.losses)))[:_SWAPPED]
-    return candidates + [tried(with_channels_swapped(c.correction, shape)) for c in likeliest if c.correction]
+    return [tried(correction) for correction in corrections(data, is_flat=_takes_vectors(classifier, data))]
 
 
 def _takes_vectors(classifier: Classifier, data: Dataset) -> bool:
