@@ -14,6 +14,7 @@ from windtunnel.assessments.figures.pictures import picture_mode
 from windtunnel.assessments.latent.assess import load_models
 from windtunnel.boundary.data.load import load_dataset
 from windtunnel.boundary.data.slices import read_slices
+from windtunnel.boundary.data.sources import turned_pictures
 from windtunnel.boundary.generators.load import check_generators
 from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.boundary.models.load import UNTRAINED, named_classifier, preview_classifier
@@ -111,9 +112,8 @@ def check_compatibility(
     classifier = preview_classifier(params.model, assessed, train, params.device, params.tracking.uri)
     console.print(f"{OK} model: {classifier.source} ({', '.join(sorted(classifier.capabilities))})")
     requested = [(f"{family}.{name}", entry.samples.n) for family, name, entry in entries(params)]
-    for note in filter(
-        None, (too_many(where, n, len(assessed)) for where, n in [("data", params.data.samples.n), *requested])
-    ):
+    counts = [too_many(where, n, len(assessed)) for where, n in [("data", params.data.samples.n), *requested]]
+    for note in filter(None, [turned_pictures(params.data, assessed.ids), *counts]):
         console.print(f"{WARN} {escape(note)}")
     mistakes = _generator_mistakes(params, assessed, train)
     for family, name, entry in entries(params):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, ValidationInfo, field_validator, model_validator
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import unknown_word
@@ -86,6 +86,16 @@ class Head(Block):
     top_k: PositiveInt | None = key(None, "top_k: a sample counts as correct while its label is among the k largest")
     labels: Names | None = key(None, "multi_label: the names of all outputs, in their order")
     label: str | None = key(None, "multi_label: the label that is assessed, one of labels")
+
+    @field_validator("label", mode="before")
+    @classmethod
+    def _check_one_label(cls, value: object, info: ValidationInfo) -> object:
+        several = value if isinstance(value, list) else ["all"] if value == "all" else []
+        if several and value not in (info.data.get("labels") or []):
+            raise ValueError(
+                f"a run assesses one label; windtunnel sweep --set model.head.label={','.join(map(str, several))} assesses each"
+            )
+        return value
 
     @model_validator(mode="before")
     @classmethod

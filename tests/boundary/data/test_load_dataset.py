@@ -11,11 +11,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from PIL import Image
+from PIL import ExifTags, Image
 
 from windtunnel.boundary.data.load import load_dataset, read_assessed, read_train, save_datasets
 from windtunnel.boundary.data.record import origin_of
-from windtunnel.boundary.data.sources import SOURCES, middle
+from windtunnel.boundary.data.sources import SOURCES, middle, turned_pictures
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
 from windtunnel.params.data import Data
@@ -148,6 +148,26 @@ def test_only_the_chosen_files_of_a_folder_are_read(tmp_path):
     dataset, _ = load_dataset(Data(source="folder", path=str(tmp_path), samples={"n": 3}), 0)
     assert len(dataset) == 3
     assert "zzz.png" in the_line(Data(source="folder", path=str(tmp_path)))
+
+
+def test_hidden_files_and_folders_are_no_samples(tmp_path):
+    save_folder(tmp_path, IMAGES[:3], ["a", "b", ".ipynb_checkpoints"])
+    (tmp_path / "a/._000.png").write_bytes(b"of macOS")
+    dataset, _ = load_dataset(Data(source="folder", path=str(tmp_path)), 0)
+    assert dataset.ids == ("a/000.png", "b/001.png")
+    assert dataset.class_names == ("a", "b")
+
+
+def test_pictures_that_exif_says_to_turn_are_named(tmp_path):
+    save_folder(tmp_path, IMAGES[:2], ["a", "b"])
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    Image.fromarray(IMAGES[2]).save(tmp_path / "a/turned.jpg", exif=exif)
+    data = Data(source="folder", path=str(tmp_path))
+    dataset, _ = load_dataset(data, 0)
+    assert "EXIF says to turn 1 of 3 pictures (a/turned.jpg, ...)" in turned_pictures(data, dataset.ids)
+    assert turned_pictures(data, ("a/000.png", "b/001.png")) == ""
+    assert turned_pictures(Data(), ("digit-0001",)) == ""
 
 
 def test_a_function_of_the_users_gives_arrays_or_data_sets(tmp_path, monkeypatch):

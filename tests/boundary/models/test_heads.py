@@ -224,6 +224,11 @@ def test_a_head_changes_the_digest_of_the_model(tmp_path):
         ({"kind": "top_k"}, "needs top_k"),
         ({"labels": ["a", "b"], "label": "c"}, "'c' is not one of labels"),
         ({"label": "c"}, "needs labels"),
+        (
+            {"labels": ["a", "b"], "label": "all"},
+            r"a run assesses one label; windtunnel sweep --set model\.head\.label=all",
+        ),
+        ({"labels": ["a", "b"], "label": ["a", "b"]}, r"sweep --set model\.head\.label=a,b assesses each"),
         ("sigmoid", "softmax"),
         ({"kind": "binary", "threshold": 1}, "less than 1"),
     ],
@@ -231,6 +236,10 @@ def test_a_head_changes_the_digest_of_the_model(tmp_path):
 def test_a_wrong_head_is_refused(head, line):
     with pytest.raises(ValidationError, match=line):
         Model(head=head)
+
+
+def test_a_label_may_be_called_all():
+    assert Model(head={"labels": ["all", "some"], "label": "all"}).head.label == "all"
 
 
 @pytest.mark.parametrize("output", [None, "logit", "probability"])

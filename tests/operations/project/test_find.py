@@ -148,6 +148,14 @@ def test_images_of_different_sizes_have_no_side(tmp_path, found):
     assert found().data[0].side is None
 
 
+def test_hidden_files_are_no_candidates(tmp_path, found):
+    images(tmp_path / "data")
+    (tmp_path / "data/a/._0.png").write_bytes(b"of macOS")
+    torch.save(net().state_dict(), tmp_path / "._net.pt")
+    assert found().weights == []
+    assert found().data[0].side == (6, 8)
+
+
 def test_idx_files_have_their_labels_and_training_split(tmp_path, found):
     for name in ("t10k-images-idx3-ubyte.gz", "train-images-idx3-ubyte.gz"):
         (tmp_path / name).touch()

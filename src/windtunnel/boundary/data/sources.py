@@ -17,7 +17,7 @@ from typing import IO
 import numpy as np
 import psutil
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import ExifTags, Image
 
 from windtunnel.boundary.files import IMAGE_SUFFIXES, open_file, path_text, read_text
 from windtunnel.boundary.limits import bounded
@@ -219,7 +219,9 @@ def _folder(data: Data, split: str) -> Raw:
     folder = Path(path or "")
     if path is None or not folder.is_dir():
         raise UserError(f"{key}: {path or '(nothing)'}: no such folder")
-    files = sorted(f for f in folder.rglob("*") if f.suffix.lower() in IMAGE_SUFFIXES)
+    images = (f for f in folder.rglob("*") if f.suffix.lower() in IMAGE_SUFFIXES)
+    # Hidden ones are of systems and editors: macOS's ._photo.png, .ipynb_checkpoints.
+    files = sorted(f for f in images if not any(part.startswith(".") for part in f.relative_to(folder).parts))
     if not files:
         raise UserError(f"{key}: {folder} holds no images ({', '.join(sorted(IMAGE_SUFFIXES))})")
     if odd := [file for file in files if not file.is_file()]:  # a pipe would be waited for
@@ -237,8 +239,8 @@ def _folder(data: Data, split: str) -> Raw:
                 f"file,label, or 'none'"
             )
         class_of_file = [name.split("/")[0] for name in names]
-    images = ImageFiles(files, data.channels, data.size, key, crop=data.crop is not None)
-    return Raw(images, None if class_of_file is None else np.array(class_of_file), names, (0.0, 255.0))
+    pixels = ImageFiles(files, data.channels, data.size, key, crop=data.crop is not None)
+    return Raw(pixels, None if class_of_file is None else np.array(class_of_file), names, (0.0, 255.0))
 
 
 def _csv_labels(path: Path, names: Sequence[str], key: str) -> list[str]:
@@ -291,6 +293,24 @@ def _picture(path: Path, channels: int | None) -> Image.Image:
             raise UserError(f"{path}: has more than 8 bits a channel ({image.mode}); convert it, or give an .npz")
         mode = {1: "L", 3: "RGB"}.get(channels or 0) or ("L" if image.mode in {"1", "L", "LA"} else "RGB")
         return image.convert(mode)
+
+
+def turned_pictures(data: Data, names: Sequence[str]) -> str:
+    """Return the line for pictures (their `names`) that EXIF says to turn, which `data` does not; empty where there are none."""
+    folder = Path(data.path or "") if data.source == "folder" else None
+    turned = [name for name in names if folder and _orientation(folder / name) != 1]
+    if not turned:
+        return ""
+    return (
+        f"data.path: EXIF says to turn {len(turned)} of {len(names)} pictures ({turned[0]}, ...), which is not done, as in torchvision "
+        f"and timm; OpenCV and Pillow's exif_transpose do: if the model was trained on turned pictures, store them so"
+    )
+
+
+def _orientation(path: Path) -> int:
+    """Return the orientation by EXIF, 1 for upright."""
+    with Image.open(path, formats=IMAGE_FORMATS) as image:
+        return int(image.getexif().get(ExifTags.Base.Orientation) or 1)
 
 
 def load_function(data: Data, seed: int) -> tuple[Raw | Dataset, Raw | Dataset | None]:

@@ -81,7 +81,8 @@ def _folders(root: Path, folder: Path, without: Path, depth: int) -> Iterator[tu
         return
     if any(entry.name in _NOT_OURS for entry in entries):
         return
-    yield folder, [entry.name for entry in entries if _is_usable(root, folder / entry.name)]
+    visible = [entry.name for entry in entries if not entry.name.startswith(".")]
+    yield folder, [name for name in visible if _is_usable(root, folder / name)]
     if depth == _DEEPEST:
         return
     for entry in entries:
