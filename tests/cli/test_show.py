@@ -1,5 +1,6 @@
 """`windtunnel show` and `windtunnel algorithms`: nothing is cut, what compares stands together, every short word is explained."""
 
+import io
 import json
 import re
 import shutil
@@ -12,8 +13,11 @@ from rich.console import Console
 
 from tests.reporting.report.conftest import edit, write_run
 from windtunnel.assessments.catalogue import algorithms
+from windtunnel.cli import gate, output, runs, sanity, show
 from windtunnel.cli.main import cli
 from windtunnel.cli.output import TableColumn, print_table
+from windtunnel.records.findings import FindingRecord, Severity, Status
+from windtunnel.records.gate import Condition, Decision, GateResult
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +122,53 @@ def test_a_name_that_must_be_typed_is_never_cut_on_a_terminal(width):
     text = console.export_text()
     assert all(name in text for _, name, _ in rows)
     assert "…" not in text
+
+
+# Of columns with a name to type, which stands without its heading where a table goes on below itself.
+HEADINGS = {"assessment", "algorithm", "budget", "condition", "id", "outcome", "parameter", "run"}
+WHY, BASIS = "0.07 below the floor", "Linf 8/255, n 80"
+FAILED = Condition("worst_case/accuracy", 0.83, 0.9, (0.74, 0.9), holds=False, reason=WHY, basis=BASIS)
+FLAGGED = FindingRecord(
+    id="D15", title="An independent witness of the attacks", severity=Severity.HARD, status=Status.FAIL, value=0.25,
+    threshold=0.1, reason="a second implementation breaks more", remedy="Raise attacks.pgd.budget.steps",
+)  # fmt: skip
+
+
+def text_at(width, draw):
+    """What is printed in a terminal of that width, or elsewhere where it is None, as text."""
+    console = Console(
+        width=width or 10_000, force_terminal=bool(width), no_color=True, highlight=False, file=io.StringIO()
+    )
+    draw(console)
+    return re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue())
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.parametrize("name", ["show", "gate", "sanity", "compare"])
+def test_no_word_is_cut_in_a_terminal_of_any_width(run, monkeypatch, name, width):
+    monkeypatch.chdir(run)
+
+    def draw(console):
+        if name == "gate":
+            gate.show_result(GateResult(Decision.FAILED, (FAILED,)), console)
+        elif name == "sanity":
+            sanity._print_rows([FLAGGED], console)
+        else:
+            module = show if name == "show" else runs
+            monkeypatch.setattr(module, "table_console", lambda: console)
+            words = ["show"] if name == "show" else ["compare", "reports", "workspace"]
+            found = CliRunner().invoke(cli, words)
+            assert found.exit_code == 0, found.output
+
+    words = {word.strip("[](),;:'") for word in text_at(None, draw).split()}
+    shown = text_at(width, draw)
+    assert max(map(len, shown.splitlines())) <= width
+    assert {word for word in words if len(word) < width and word not in shown} <= HEADINGS
+
+
+def test_tables_of_the_commands_are_printed_in_one_place():
+    commands = Path(output.__file__).parent
+    assert [path.name for path in commands.glob("*.py") if "rich.table" in path.read_text()] == ["output.py"]
 
 
 def test_the_catalogue_is_complete_in_a_pipe(asked):

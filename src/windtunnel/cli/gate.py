@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from windtunnel.cli.output import OutputPath
+from windtunnel.cli.output import OutputPath, TableColumn, print_line, print_table, table_console
 from windtunnel.core.errors import INFRASTRUCTURE, UserError
 from windtunnel.evaluation.gate.table import COLUMNS, champion_line, markdown, rows, sentence
 from windtunnel.records.findings import read_findings
@@ -85,7 +84,7 @@ def gate(
         elif as_markdown:
             click.echo(markdown(result), nl=False)
         else:
-            show_result(result, Console())
+            show_result(result, table_console())
     except UserError as error:
         click.echo(f"windtunnel: {GATE} is missing or damaged ({error}); run dvc repro", err=True)
         ctx.exit(INFRASTRUCTURE)
@@ -138,22 +137,17 @@ _IN_WORDS = {True: "holds", False: "fails", None: "undecided"}
 
 def show_result(result: GateResult, console: Console) -> None:
     """Print the decision as a table."""
-    table = Table(header_style="bold")
-    for column in COLUMNS[:-1]:
-        right = column in {"value", "threshold", "interval"}
-        table.add_column(column, justify="right" if right else "left", overflow="fold")
-    notes = []
-    for *cells, holds, why in rows(result):
-        colour = _COLOURS.get(holds, "red")
-        table.add_row(*map(escape, cells), f"[{colour}]{holds}[/{colour}]")
-        notes += [f"[{colour}]{holds}[/{colour}] {escape(cells[0])}: {escape(why)}"] if why else []
-    if result.conditions:
-        console.print(table)
+    *names, last = COLUMNS[:-1]
+    columns = [TableColumn(n, n == names[0], n in {"value", "threshold", "interval"}) for n in names]
+    conditions = rows(result)
+    colours = {holds: _COLOURS.get(holds, "red") for *_, holds, _ in conditions}
+    print_table(console, [*columns, TableColumn(last, styles=colours)], [("", [row[:-1] for row in conditions])])
     # Reasons are sentences: below the table they keep its columns readable in a narrow terminal.
-    for note in notes:
-        console.print(note, soft_wrap=True)
+    for name, *_, holds, why in conditions:
+        if why:
+            print_line(console, f"[{colours[holds]}]{holds}[/] {escape(name)}: {escape(why)}")
     for line in result.hard_failures:
-        console.print(f"[bold red]NOT VALID[/bold red] {escape(line)}")
+        print_line(console, f"[bold red]NOT VALID[/bold red] {escape(line)}")
     if line := champion_line(result):
-        console.print(escape(line), soft_wrap=True)
-    console.print(f"gate: {escape(sentence(result))}", style="bold")
+        print_line(console, escape(line))
+    print_line(console, f"[bold]gate: {escape(sentence(result))}[/bold]")

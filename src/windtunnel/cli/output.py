@@ -1,8 +1,8 @@
 """Output of commands: tables that cut nothing, and options that name a file or a folder to write."""
 
 import math
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
@@ -53,11 +53,17 @@ class FiniteRange(click.FloatRange):
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A heading. `typed`: contains text that a user types, so it is never wrapped; `right`: numbers."""
+    """A heading. `typed`: contains text that a user types, so it is never wrapped; `right`: numbers; `styles`: by a cell's text."""
 
     name: str
     typed: bool = False
     right: bool = False
+    styles: Mapping[str, str] = field(default_factory=dict)
+
+    def cell(self, text: str) -> str:
+        """Return a cell's text in the markup of rich."""
+        style = self.styles.get(text)
+        return f"[{style}]{escape(text)}[/]" if style else escape(text)
 
 
 def headings(*names: str, typed: Collection[str] = (), right: Collection[str] = ()) -> tuple[TableColumn, ...]:
@@ -71,40 +77,56 @@ def table_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=100_000, no_color=True)
 
 
+def print_line(console: Console, line: str) -> None:
+    """Print a line in the markup of rich: wrapped between words in a terminal, whole elsewhere."""
+    console.print(line, soft_wrap=not console.is_terminal)
+
+
 def print_table(console: Console, columns: Sequence[TableColumn], groups: Groups, title: str = "") -> None:
     """Print rows in groups, each below its heading (none where empty). Plain text, without markup, in every cell.
 
-    Columns without any text are left out. In a terminal a table that is too wide goes on below itself.
+    Columns without any text are left out. In a terminal no word is cut: a table that is too wide goes on below itself.
     """
     filled = [i for i in range(len(columns)) if any(row[i] for _, part in groups for row in part)]
     columns = [columns[i] for i in filled]
     groups = [(name, [[row[i] for i in filled] for row in part]) for name, part in groups]
     rows = [row for _, part in groups for row in part]
     if not console.is_terminal:
-        print("\n".join(_plain(columns, groups, title)))
+        lines = "\n".join(_plain(columns, groups, title))
+        console.print(lines, markup=False, emoji=False, highlight=False, soft_wrap=True)
         return
     if title:
-        console.print(f"[bold]{escape(title)}[/bold]")
-    needed = (max(cell_len(c.name), *(_least(row[i], c) for row in rows)) + _GAP for i, c in enumerate(columns))
-    if sum(needed) > console.width:
-        _stacked(console, columns, groups)
-        return
-    table = Table(box=None, header_style="bold", padding=(0, _GAP, 0, 0), pad_edge=False)
-    for i, column in enumerate(columns):
-        width = max(cell_len(row[i]) for row in rows) if column.typed else None
-        table.add_column(
-            column.name,
-            justify="right" if column.right else "left",
-            no_wrap=column.typed,
-            overflow="fold",
-            min_width=width,
-        )
+        print_line(console, f"[bold]{escape(title)}[/bold]")
+    widths = [max(_least(text, c) for text in (c.name, *(row[i] for row in rows))) for i, c in enumerate(columns)]
+    natural = [max(cell_len(text) for text in (c.name, *(row[i] for row in rows))) for i, c in enumerate(columns)]
+    wanted = [most - width for most, width in zip(natural, widths, strict=True)]
+    room = console.width - sum(widths) - _GAP * len(widths)
+    is_stacked = room < 0
+    if not is_stacked:
+        share = min(1.0, room / max(1, sum(wanted)))
+        widths = [width + int(more * share) for width, more in zip(widths, wanted, strict=True)]
+        console.print(_grid(columns, widths, (), header=True))
     for name, part in groups:
         if name:
-            table.add_row(f"[bold]{escape(name)}[/bold]")
-        for row in part:
-            table.add_row(*map(escape, row))
-    console.print(table)
+            print_line(console, f"[bold]{escape(name)}[/bold]")
+        if is_stacked:
+            _print_stacked(console, columns, part)
+        else:
+            console.print(_grid(columns, widths, part))
+
+
+def _grid(
+    columns: Sequence[TableColumn], widths: Sequence[int], rows: Sequence[Sequence[str]], header: bool = False
+) -> Table:
+    """Return rows in columns of these widths, or with `header` the names of the columns above them."""
+    table = Table(box=None, show_header=header, header_style="bold", padding=(0, _GAP, 0, 0), pad_edge=False)
+    for column, width in zip(columns, widths, strict=True):
+        table.add_column(
+            column.name, justify="right" if column.right else "left", no_wrap=column.typed, overflow="fold", width=width
+        )
+    for row in rows:
+        table.add_row(*(column.cell(text) for column, text in zip(columns, row, strict=True)))
+    return table
 
 
 def _plain(columns: Sequence[TableColumn], groups: Groups, title: str) -> Iterator[str]:
@@ -133,16 +155,13 @@ def _least(text: str, column: TableColumn) -> int:
     return max(max((cell_len(word) for word in text.split()), default=0), min(_WIDEST, cell_len(text)) // 2)
 
 
-def _stacked(console: Console, columns: Sequence[TableColumn], groups: Groups) -> None:
+def _print_stacked(console: Console, columns: Sequence[TableColumn], rows: Sequence[Sequence[str]]) -> None:
     """Print each row as a line of what the user types, and its other cells below it."""
-    for name, part in groups:
-        if name:
-            console.print(f"[bold]{escape(name)}[/bold]")
-        for row in part:
-            cells = [(column, escape(text)) for column, text in zip(columns, row, strict=True) if text]
-            first = "  ".join(text for column, text in cells if column.typed)
-            console.print(f"[cyan]{first}[/cyan]", soft_wrap=True)
-            grid = Table.grid(padding=(0, 0, 0, 4))
-            grid.add_column(overflow="fold")
-            grid.add_row("; ".join(f"[dim]{escape(c.name)}[/dim] {text}" for c, text in cells if not c.typed))
-            console.print(grid)
+    for row in rows:
+        cells = [(column, text) for column, text in zip(columns, row, strict=True) if text]
+        first = "  ".join(escape(text) for column, text in cells if column.typed)
+        console.print(f"[cyan]{first}[/cyan]", soft_wrap=True)
+        grid = Table.grid(padding=(0, 0, 0, 4))
+        grid.add_column(overflow="fold")
+        grid.add_row("; ".join(f"[dim]{escape(c.name)}[/dim] {c.cell(text)}" for c, text in cells if not c.typed))
+        console.print(grid)

@@ -5,10 +5,9 @@ import os
 from dataclasses import asdict
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from windtunnel.boundary.params import load_params
+from windtunnel.cli.output import headings, print_table, table_console
 from windtunnel.core.machine import usable_processors
 from windtunnel.operations.dvc_files import drop_stale_stages, require_whole_files
 from windtunnel.operations.dvc_files import repair as repair_files
@@ -58,10 +57,8 @@ def status(*, as_json: bool) -> None:
     if not pending:
         click.echo("Nothing to run: every result matches the present params, files, versions and code.")
         return
-    table = Table.grid(padding=(0, 2))
-    for stage in (stage for stage in pending if stage.why):
-        table.add_row(f"[bold]{stage.stage}[/bold]", "; ".join(stage.why), _time(stage))
-    Console().print(table)
+    rows = [(stage.stage, "; ".join(stage.why), _time(stage)) for stage in pending if stage.why]
+    print_table(table_console(), headings("stage", "why", "last time", typed=("stage",)), [("", rows)])
     if later := [stage.stage for stage in pending if not stage.why]:
         click.echo(f"and, where the results before them change: {', '.join(later)}")
     click.echo(_estimate(pending))

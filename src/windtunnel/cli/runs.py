@@ -10,14 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.box import SIMPLE
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table as Grid
 
 from windtunnel.boundary.mlflow_server import tracking_uri
 from windtunnel.boundary.params import load_params
-from windtunnel.cli.output import OutputPath
+from windtunnel.cli.output import OutputPath, TableColumn, print_line, print_table, table_console
 from windtunnel.core.errors import UserError, nearest, shown
 from windtunnel.core.machine import usable_processors
 from windtunnel.operations.dvc_files import require_whole_files
@@ -31,8 +28,6 @@ if TYPE_CHECKING:
     from windtunnel.reporting.compare.comparison import Comparison
     from windtunnel.reporting.compare.runs import Run
     from windtunnel.reporting.report.model import Section
-
-_WIDTH = 120  # where there is no terminal that has one
 
 
 @click.command()
@@ -84,20 +79,16 @@ def show_comparison(comparison: Comparison, *, as_markdown: bool, html: Path | N
 def _print(heading: str, sections: list[Section]) -> None:
     from windtunnel.reporting.report.model import Table, Text
 
-    console = Console() if Console().is_terminal else Console(width=_WIDTH)
-    console.print(f"[bold]{escape(heading)}[/bold]")
+    console = table_console()
+    print_line(console, f"[bold]{escape(heading)}[/bold]")
     for section in sections:
-        console.print(f"\n[bold]{escape(section.title)}[/bold]")
+        print_line(console, f"\n[bold]{escape(section.title)}[/bold]")
         for block in section.blocks:
             if isinstance(block, Table):
-                table = Grid(title=escape(block.caption) or None, title_justify="left", header_style="bold", box=SIMPLE)
-                for i, cell in enumerate(block.header):
-                    table.add_column(escape(cell), justify="left" if i == 0 else "right", overflow="fold")
-                for row in block.rows:
-                    table.add_row(*map(escape, row))
-                console.print(table)
+                columns = [TableColumn(name, typed=i == 0, right=i > 0) for i, name in enumerate(block.header)]
+                print_table(console, columns, [("", block.rows)], block.caption)
             elif isinstance(block, Text):
-                console.print(escape(block.text), style="dim")
+                print_line(console, f"[dim]{escape(block.text)}[/dim]")
 
 
 WORKSPACE = "workspace"

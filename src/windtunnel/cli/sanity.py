@@ -7,10 +7,9 @@ import click
 from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
-from rich.table import Table
 
 from windtunnel.boundary.params import load_params
-from windtunnel.cli.output import OutputPath
+from windtunnel.cli.output import OutputPath, TableColumn, print_line, print_table, table_console
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.evaluation.sanity.check import GROUPS, PLUGINS, Check
 from windtunnel.evaluation.sanity.remedies import REMEDIES, stronger
@@ -45,7 +44,7 @@ def sanity(*, explain: str | None, group: str | None, flagged: bool, as_json: bo
       windtunnel sanity --flagged
       windtunnel sanity --explain C3
     """  # noqa: D301
-    console = Console()
+    console = table_console()
     if explain:
         _explain(explain, console)
         return
@@ -65,30 +64,27 @@ def sanity(*, explain: str | None, group: str | None, flagged: bool, as_json: bo
     if as_json:
         click.echo(sanity_answer(recorded, now).text())
         return
-    console.print(_table([r for r in rows if (group is None or r.group == group) and (not flagged or r.flagged)]))
+    _print_rows((r for r in rows if (group is None or r.group == group) and (not flagged or r.flagged)), console)
     # The counts are those of the run's record, as in `show`, the report and MLflow; what is asked now is said beside them.
     number = counts(recorded)
-    console.print(f"[{_COLOUR[Status(overall(number))]}]{overall(number)}[/]: {in_words(number)}")
+    print_line(console, f"[{_COLOUR[Status(overall(number))]}]{overall(number)}[/]: {in_words(number)}")
     checked_now = [f"{row.id} {row.status.replace('_', ' ')}" for row in now]
-    console.print(f"checked now, and not counted: {', '.join(checked_now)}")
-    console.print(escape(last_run.meaning))
+    print_line(console, f"checked now, and not counted: {', '.join(checked_now)}")
+    print_line(console, escape(last_run.meaning))
 
 
-def _table(rows: Iterable[FindingRecord]) -> Table:
-    table = Table(header_style="bold", title="Sanity checks: are these numbers valid?")
-    for column in ("id", "check", "", "value", "limit", "observation, and what to do"):
-        table.add_column(column, justify="right" if column in ("value", "limit") else "left", overflow="fold")
-    last = ""
+def _print_rows(rows: Iterable[FindingRecord], console: Console) -> None:
+    groups: dict[str, list[tuple[str, ...]]] = {}
+    styles = {}
     for row in rows:
-        if row.group != last:
-            table.add_section()
-            table.add_row("", f"[bold]{GROUPS.get(row.group, PLUGINS)}[/bold]")
-            last = row.group
         text = ". ".join(filter(None, (row.reason, row.remedy if row.flagged else "")))
-        shown = row.status.replace("_", " ") + (f" ({row.severity})" if row.flagged else "")
-        numbers = (_number(row.value), _number(row.threshold))
-        table.add_row(row.id, escape(row.title), f"[{_COLOUR[row.status]}]{shown}[/]", *numbers, escape(text))
-    return table
+        result = row.status.replace("_", " ") + (f" ({row.severity})" if row.flagged else "")
+        styles[result] = _COLOUR[row.status]
+        cells = (row.id, row.title, result, _number(row.value), _number(row.threshold), text)
+        groups.setdefault(GROUPS.get(row.group, PLUGINS), []).append(cells)
+    names = ("id", "check", "result", "value", "limit", "observation, and what to do")
+    columns = [TableColumn(n, n == "id", n in {"value", "limit"}, styles if n == "result" else {}) for n in names]
+    print_table(console, columns, list(groups.items()), "Sanity checks: are these numbers valid?")
 
 
 def _number(value: float | str | None) -> str:
@@ -152,7 +148,7 @@ def strengthen(*, dry_run: bool, only: tuple[str, ...]) -> None:
     """  # noqa: D301
     from windtunnel.operations.strengthen import add_to, lines_of, run_entries
 
-    recorded, params, console = read_sanity(SANITY), load_params(), Console()
+    recorded, params, console = read_sanity(SANITY), load_params(), table_console()
     if recorded is None:
         raise UserError(f"{SANITY}: no sanity checks ran yet. Run dvc repro first")
     check_ids = {name.upper() for name in only}
@@ -161,11 +157,9 @@ def strengthen(*, dry_run: bool, only: tuple[str, ...]) -> None:
     checks = [row for row in recorded.checks if not check_ids or row.id in check_ids]
     entries = stronger(checks, params.attacks, params.budget, params.model.head.kind)
     if not entries:
-        console.print(
-            "strengthen: nothing to add: params.yaml already has every attack that would settle a flagged check"
-        )
+        click.echo("strengthen: nothing to add: params.yaml already has every attack that would settle a flagged check")
         return
-    console.print(escape(lines_of(entries)), end="")
+    click.echo(lines_of(entries), nl=False)
     if dry_run:
         return
     add_to(PARAMS_FILE, entries)
@@ -173,12 +167,10 @@ def strengthen(*, dry_run: bool, only: tuple[str, ...]) -> None:
     for name, done in zip(entries, run_entries(entries), strict=True):
         if isinstance(done, UserError):
             failed.append(name)
-            console.print(f"[red]{escape(str(done))}[/red]", soft_wrap=True)
+            print_line(console, f"[red]{escape(str(done))}[/red]")
         else:
-            console.print(f"{name}: broke {done.broken} of {done.left} surviving samples")
-    console.print(
-        f"{PARAMS_FILE}: {len(entries)} entries added; dvc repro takes them into the worst case and the report"
-    )
+            click.echo(f"{name}: broke {done.broken} of {done.left} surviving samples")
+    click.echo(f"{PARAMS_FILE}: {len(entries)} entries added; dvc repro takes them into the worst case and the report")
     if failed:
         raise UserError(
             f"{PARAMS_FILE}: attacks.{', attacks.'.join(failed)} failed; correct or remove them before dvc repro"

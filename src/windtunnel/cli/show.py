@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from windtunnel.assessments.latent.tables import ClassifierMetrics
 from windtunnel.assessments.sweeps.report import print_report
-from windtunnel.cli.output import headings, print_table, table_console
+from windtunnel.cli.output import headings, print_line, print_table, table_console
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
 from windtunnel.core.sample_states import SampleState
@@ -76,7 +76,7 @@ def show(*, name: str | None, caveats: bool, as_json: bool) -> None:
         click.echo(ShowAnswer(summary=summary, assessments=rows, checks=[*checks], gate=gate_content).text())
         return
     for failure in options.hard_failures:
-        console.print(f"[bold red]NOT VALID[/bold red] {escape(failure)}", soft_wrap=True)
+        print_line(console, f"[bold red]NOT VALID[/bold red] {escape(failure)}")
     _print_sandwich(summary, rows, console)
     _print_weakest_class(summary.metrics, console)
     console.print()
@@ -86,12 +86,12 @@ def show(*, name: str | None, caveats: bool, as_json: bool) -> None:
     if checks:
         number = counts(checks)
         line = f"sanity: [bold]{overall(number)}[/bold], {in_words(number)}  (windtunnel sanity)"
-        console.print(line, soft_wrap=True)
+        print_line(console, line)
     if caveats:
         for row_name, metadata in {**rows, "summary": summary}.items():
             _print_caveats(row_name, metadata, console)
     if gate:
-        console.print(f"gate: [bold]{escape(sentence(gate))}[/bold]  (windtunnel gate)", soft_wrap=True)
+        print_line(console, f"gate: [bold]{escape(sentence(gate))}[/bold]  (windtunnel gate)")
 
 
 def _print_sandwich(summary: Metadata, rows: Mapping[str, Metadata], console: Console) -> None:
@@ -111,7 +111,7 @@ def _print_sandwich(summary: Metadata, rows: Mapping[str, Metadata], console: Co
     title = f"Robustness sandwich of {summary.metrics.get('n_samples', '?')} samples, {_text(clean)} correct on clean inputs"
     print_table(console, _SANDWICH, [("", lines)], title)
     for note in notes:
-        console.print(f"[yellow]{escape(note)}[/yellow]", soft_wrap=not console.is_terminal)
+        print_line(console, f"[yellow]{escape(note)}[/yellow]")
 
 
 def _print_weakest_class(metrics: Metrics, console: Console) -> None:
@@ -120,10 +120,10 @@ def _print_weakest_class(metrics: Metrics, console: Console) -> None:
     at = "".join(f" at {_budget(Region(norm=first.norm, epsilon=first.epsilon))}" for first in layers_of(metrics)[:1])
     for i, end in enumerate(ends):
         weakest = min(classes, key=lambda row: row.rates[i].value)
-        console.print(
+        print_line(
+            console,
             f"weakest of {len(classes)} classes{at}, {ENDS[end]}: [bold]'{escape(weakest.name)}'[/bold], "
             f"{escape(str(weakest.rates[i]))} of {weakest.n} samples; the best class is higher by {escape(gap_words(metrics, end))}",
-            soft_wrap=not console.is_terminal,
         )
 
 
@@ -176,7 +176,7 @@ def _print_words(rows: Mapping[str, Metadata], checks: Sequence[FindingRecord], 
             if key in metadata.metrics and key in meanings and name != "clean":
                 texts.setdefault(key, meanings[key])
     for word, meaning in texts.items():
-        console.print(f"[bold]{escape(word)}[/bold]: {escape(meaning)}", soft_wrap=not console.is_terminal)
+        print_line(console, f"[bold]{escape(word)}[/bold]: {escape(meaning)}")
 
 
 def _show_one(metadata: Metadata, console: Console) -> None:
@@ -223,7 +223,7 @@ def _with_limits(metrics: Mapping[str, Json], key: str) -> str:
 def _print_caveats(name: str, metadata: Metadata, console: Console) -> None:
     for caveat in metadata.caveats:
         line = f"[yellow]{escape(name)}[/yellow] {escape(caveat.code)}: {escape(caveat.text)}"
-        console.print(line, soft_wrap=not console.is_terminal)
+        print_line(console, line)
 
 
 def _shown(directory: Path, checks: Sequence[FindingRecord]) -> Metadata:

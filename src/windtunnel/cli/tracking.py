@@ -11,13 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from windtunnel.boundary.mlflow_server import ARTIFACTS, is_answering, main_root, tracking_uri
 from windtunnel.boundary.params import load_params
-from windtunnel.cli.output import OutputPath
+from windtunnel.cli.output import OutputPath, headings, print_table, table_console
 from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.operations.dvc_files import require_whole_files
 from windtunnel.operations.stages.track import report_delivery
@@ -43,6 +40,9 @@ def track(*, strict: bool) -> None:
     report_delivery(track_state(strict=strict))
 
 
+_VERSIONS = headings(
+    "alias", "version", "gate", "last retraining", "why", "assessment run", typed=("alias", "version", "assessment run")
+)
 _PATIENCE = 180  # seconds; MLflow's server takes about 20 to answer on two cores
 
 
@@ -212,19 +212,20 @@ def champion(*, fetch: bool, reassess: bool) -> None:
             reassess_champion(fetched, params, run_stage)
         click.echo(f"champion: the outcomes of {fetched} are in champion/")
         return
-    table = Table(header_style="bold")
-    for column in ("alias", "version", "gate", "last retraining", "why", "assessment run"):
-        table.add_column(column, overflow="fold")
     named = {alias: registry.alias(alias) for alias in (CHAMPION, CHALLENGER, PREVIOUS)}
     newest = registry.versions()[:1]  # an unsound one has no alias
     if newest and newest[0].number not in {version.number for version in named.values() if version}:
         named["-"] = newest[0]
+    rows = []
     for alias, version in named.items():
         if version:
             ended, why = version.tags.get(STATUS, "-").replace("_", " "), version.tags.get(REASONS, "")
-            reasons = escape(why or version.tags.get("gate.reasons", ""))
-            table.add_row(alias, version.number, version.decision, ended, reasons, version.run_id)
-    Console().print(table if table.row_count else f"{registry.model}: no version yet")
+            reasons = why or version.tags.get("gate.reasons", "")
+            rows.append((alias, version.number, version.decision, ended, reasons, version.run_id))
+    if rows:
+        print_table(table_console(), _VERSIONS, [("", rows)])
+    else:
+        click.echo(f"{registry.model}: no version yet")
 
 
 @click.command()
