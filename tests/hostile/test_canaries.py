@@ -477,7 +477,6 @@ def test_nothing_else_in_the_code_loads_what_can_run():
         "boundary/generators/load.py": "weights_only=True",
         "boundary/models/loaders.py": "weights_only",
         "boundary/models/programs.py": "weights_only=True",
-        "boundary/discovery/weights.py": "weights_only=True",
         # What a worker of ours sent, over a pipe or a cluster that this process opened: never a file, never a stranger's.
         "runtime/executors/payload.py": "a message of a worker or a driver of ours",
     }

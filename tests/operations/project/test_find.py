@@ -13,6 +13,7 @@ import torch
 from onnx import TensorProto, helper
 from PIL import Image
 from ruamel.yaml import YAML
+from safetensors.torch import save_file
 from torch import nn
 
 from windtunnel.boundary import text
@@ -58,10 +59,30 @@ def test_an_architecture_is_looked_for_behind_the_prefix_of_lightning(tmp_path, 
     assert (one.source, one.name, one.classes) == ("timm", "tiny", 5)
 
 
-def test_what_could_run_code_or_is_no_checkpoint_is_no_candidate(tmp_path, found):
+@pytest.mark.parametrize("name", ["net.th", "model_best.pth.tar", "net.safetensors"])
+def test_weights_are_found_by_the_names_that_trainers_give_them(tmp_path, found, name):
+    (save_file if name.endswith("safetensors") else torch.save)(net().state_dict(), tmp_path / name)
+    (tmp_path / "images.tar").write_bytes(b"of images")
+    (one,) = found().weights
+    assert (str(one.path), one.source, one.classes) == (name, "state_dict", 5)
+
+
+def test_the_architecture_that_a_checkpoint_names_is_tried_first(tmp_path, found, monkeypatch):
+    asked = []
+    monkeypatch.setattr(weights, "fitting_architecture", lambda state, words: (asked.append(words), (None, ()))[1])
+    torch.save({"arch": "resnet50d", "epoch": 3, "state_dict": net().state_dict()}, tmp_path / "last.pth.tar")
+    assert len(found().weights) == 1
+    assert asked == ["last.pth.tar resnet50d"]
+
+
+def test_what_could_run_code_or_is_no_checkpoint_is_no_candidate(tmp_path, found, capsys):
     torch.save(net(), tmp_path / "pickled.pt")
     (tmp_path / "text.pt").write_text("no weights")
     assert found().weights == []
+    assert (
+        "pickled.pt is not a state dict that loads with weights_only (UnpicklingError); torch.save"
+        in capsys.readouterr().err
+    )
     assert found().model_at("notes.txt") is None
 
 
@@ -117,6 +138,7 @@ def test_an_image_classifier_of_hugging_face_is_a_folder(tmp_path, found):
             json.dumps({"architectures": [kind], "id2label": {"0": "a", "1": "b"}})
         )
     (tmp_path / "config.json").write_text("[1")
+    save_file(net().state_dict(), tmp_path / "vit" / "model.safetensors")  # which belongs to the folder
     (one,) = found().weights
     assert (one.source, one.path, one.classes) == ("huggingface", Path("vit"), 2)
     assert found().model_at("vit") == one

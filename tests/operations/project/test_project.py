@@ -143,6 +143,13 @@ def test_a_file_without_gradients_gets_no_bounds():
         assert bool(plain(params_text(Choice(weights, PHOTOS, "", ""), Path("..")))["verification"]) is verified
 
 
+def test_every_entry_for_a_model_that_is_only_asked_has_a_limit_of_queries(monkeypatch):
+    content = plain(params_text(Choice(Weights(Path("api:predict"), "function"), PHOTOS, "", ""), Path("..")))
+    assert content["attacks"] == {}
+    assert content["queries"]["square"]["max_queries"] == 200
+    assert content["queries"]["evoba"]["params"] == {"generation_size": 20, "generations": 50}
+
+
 def test_a_model_of_a_library_brings_its_transforms():
     choice = Choice(Weights(Path("models/vit"), "huggingface", is_folder=True), PHOTOS, "", "mine")
     text = params_text(choice, Path(".."))

@@ -16,11 +16,20 @@ from windtunnel.core.references import first_line, repository
 WEIGHTS = {
     ".pt": "state_dict",
     ".pth": "state_dict",
+    ".th": "state_dict",
     ".ckpt": "state_dict",
+    ".safetensors": "state_dict",
     ".pt2": "export",
     ".onnx": "onnx",
     ".tflite": "tflite",
 }
+
+
+def kind_of_weights(path: Path) -> str | None:
+    """Return the `model.source` of a file of weights by its name, as of net.onnx and model_best.pth.tar; None for another file."""
+    return WEIGHTS.get(Path(path.name.lower().removesuffix(".tar")).suffix)
+
+
 _DEEPEST, _MOST_FOLDERS = 6, 5_000
 _NOT_ENTERED = frozenset(
     "__pycache__ build champion dist env mlartifacts mlruns node_modules site-packages venv wandb".split()
@@ -61,7 +70,7 @@ def _sort_in(files: Files, folder: Path, name: str) -> None:
     suffix = path.suffix.lower()
     if suffix in IMAGE_SUFFIXES:
         files.image_folders.setdefault(folder, path)
-    elif suffix in WEIGHTS:
+    elif kind_of_weights(path):
         files.weights.append(path)
     elif suffix in {".npz", ".npy"} or "idx3-ubyte" in name:
         files.arrays.append(path)

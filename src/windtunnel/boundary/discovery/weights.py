@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windtunnel.boundary.discovery.architecture import IMAGENET_CLASSES, fitting_architecture
-from windtunnel.boundary.discovery.walk import WEIGHTS, maker, read_or_skip
+from windtunnel.boundary.discovery.walk import kind_of_weights, maker, read_or_skip
 from windtunnel.boundary.files import check_file
 from windtunnel.boundary.text import read_json_map
 
@@ -61,11 +61,16 @@ def candidates(
     root: Path, files: Iterable[Path], pretrained: Iterable[Path], makers: Mapping[Path, str]
 ) -> list[Weights]:
     """Return loadable weights among `files` and folders, and outputs of stages that do not exist yet; the latter come first."""
-    paths = [*files, *(path for path in makers if path.suffix in WEIGHTS)]
+    paths = [*files, *(path for path in makers if kind_of_weights(path))]
     paths = sorted(dict.fromkeys(paths), key=lambda path: (not maker(path, makers), len(path.parts), path))
-    places = [*paths[:_FIRST_LOOK], *pretrained]
-    looked = [read_or_skip(path, lambda path: look_at(root, path, maker(path, makers))) for path in places]
-    return [weights for weights in looked if weights]
+
+    def usable(places: Iterable[Path]) -> list[Weights]:
+        looked = (read_or_skip(path, lambda path: look_at(root, path, maker(path, makers))) for path in places)
+        return [weights for weights in looked if weights]
+
+    folders = usable(pretrained)
+    inside = {weights.path for weights in folders}  # whose files are no models of their own
+    return [*usable([path for path in paths if path.parent not in inside][:_FIRST_LOOK]), *folders]
 
 
 def named(model: str) -> Weights | None:
@@ -82,7 +87,7 @@ def look_at(root: Path, path: Path, made_by: str = "") -> Weights | None:
     file = root / path
     if file.is_dir():
         return _pretrained(file, path, made_by)
-    if (source := WEIGHTS.get(path.suffix.lower())) is None:
+    if (source := kind_of_weights(path)) is None:
         return None
     if not file.exists():
         return Weights(path, source, made_by)
@@ -152,15 +157,18 @@ def _activation(graph: onnx.GraphProto) -> str:
 def _tensors(file: Path, path: Path, made_by: str) -> Weights | None:
     import torch
 
-    from windtunnel.boundary.models.loaders import state_dict_in
+    from windtunnel.boundary.models.loaders import read_weights, state_dict_in
 
-    state, _ = state_dict_in(torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)))
+    content = read_weights(file, path.name)
+    # Trainers write the architecture beside the weights: {"arch": "resnet50", "state_dict": ...}.
+    words = [value for value in content.values() if isinstance(value, str)] if isinstance(content, dict) else []
+    state, _ = state_dict_in(content)
     # Quantised layers also have other values.
     weights = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
     parts = frozenset(name.partition(".")[0] for name in state)
     # A single child is a wrapper, as of Lightning; no architecture of a library has one.
     inner = {name.partition(".")[2]: value for name, value in weights.items()} if len(parts) == 1 else weights
-    architecture, untried = fitting_architecture(inner, path.name)
+    architecture, untried = fitting_architecture(inner, " ".join([path.name, *words]))
     if architecture:
         classes = architecture.classes or IMAGENET_CLASSES
         kwargs = {"num_classes": architecture.classes} if architecture.classes else {}

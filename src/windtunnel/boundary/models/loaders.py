@@ -4,6 +4,7 @@ import copy
 import functools
 import hashlib
 import inspect
+import zipfile
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -237,12 +238,7 @@ def load_weights(module: nn.Module, path: Path, original: str) -> str:
     Raises UserError where it is none, or does not fit.
     """
     check_file(path, where="model.path")
-    try:
-        content = _read_weights(path)
-    except Exception as error:  # damaged files, and pickles that weights_only refuses
-        raise UserError(
-            f"model.path: {original} is not a state dict that loads with weights_only ({type(error).__name__})"
-        ) from error
+    content = read_weights(path, original)
     try:
         state, which = state_dict_in(content)
         module.load_state_dict(_without_wrapper(state, module.state_dict().keys()))
@@ -252,12 +248,19 @@ def load_weights(module: nn.Module, path: Path, original: str) -> str:
     return which
 
 
-def _read_weights(path: Path) -> object:
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
+def read_weights(path: Path, original: str) -> object:
+    """Return the content of a file of weights, without running code of it. Raises UserError for a damaged file, and for a pickle."""
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
 
-        return load_file(path)
-    return torch.load(path, map_location="cpu", weights_only=True)
+            return load_file(path)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except Exception as error:  # damaged files, and pickles that weights_only refuses
+        raise UserError(
+            f"model.path: {original} is not a state dict that loads with weights_only ({type(error).__name__}); "
+            f"torch.save(model.state_dict(), path) writes one"
+        ) from error
 
 
 def state_dict_in(content: object) -> tuple[dict[str, Tensor], str]:
