@@ -139,6 +139,25 @@ def _largest_alone(inner: nn.Module) -> nn.Module:
     return masks.Around(inner, after=after)
 
 
+def _ranked(inner: nn.Module) -> nn.Module:
+    """Ranks its logits in numpy."""
+    return masks.Around(inner, after=lambda z: torch.from_numpy(z.detach().numpy().argsort(1).argsort(1)).float())
+
+
+def _in_half(inner: nn.Module) -> nn.Module:
+    return masks.Around(copy.deepcopy(inner).half(), before=lambda x: x.half())
+
+
+class _InAutocast(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.inner(x)
+
+
 def _deployed(inner: nn.Module) -> nn.Module:
     return WithTwin(masks.rounded_logits(inner), inner)
 
@@ -170,6 +189,9 @@ OBSTACLES: list[tuple[Make, ObstacleKind, str]] = [
     (_in_front(lambda x: torch.heaviside(x - 0.5, x.new_zeros(1))), ObstacleKind.SIGN, "takes the sign"),
     (_in_front(_without_graph), ObstacleKind.DETACHED, "detaches from the graph"),
     (_in_front(lambda x: torch.tensor(x.tolist())), ObstacleKind.OUTSIDE_THE_GRAPH, "leaves torch"),
+    (_ranked, ObstacleKind.OUTSIDE_THE_GRAPH, "leaves torch"),
+    (_in_half, ObstacleKind.LOW_PRECISION, "computes in float16 (11 bits of precision)"),
+    (_InAutocast, ObstacleKind.LOW_PRECISION, "layer inner.0 (Conv2d) computes in bfloat16 (8 bits of precision)"),
     (_in_front(_ZeroBackward.apply), ObstacleKind.CUSTOM_BACKWARD, "calls _ZeroBackward"),
     (_in_front(_hooked_tensor), ObstacleKind.GRADIENT_HOOK, "registers a hook"),
     (_in_front(_StuckNorm(1)), ObstacleKind.BATCH, "layer before (_StuckNorm) is in training mode"),
@@ -263,6 +285,38 @@ def test_surrogates_give_the_gradient_of_the_network_behind(make: Make, digits_s
             torch.autograd.grad(SOFTMAX.loss(model(point), digits_subject.dataset.targets[:6]).sum(), point)[0]
         )
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_gradient_that_few_bits_lose_is_that_of_float32(dtype: torch.dtype, digits_subject: Subject) -> None:
+    """The logits are of the low precision, bit for bit; their gradient, which would be zero or infinite in it, is not."""
+    inner, x = digits_subject.classifier.module, digits_subject.dataset.inputs[:6]
+    low = copy.deepcopy(inner).to(dtype)
+    model = masks.Around(low, before=lambda x: x.to(dtype), after=lambda z: (z * 1e-6).float() * 1e6)
+    remedies = remedies_for(_diagnosed(model, digits_subject), 0.1, may_rewrite=True)
+    remedy = next(r for r in remedies if r.name == "straight-through surrogates")
+    gradients = []
+    for network in (inner, Remedied(model, remedy)):
+        point = x.clone().requires_grad_()
+        logits = network(point)
+        gradients.append(torch.autograd.grad(logits[:, 3].sum(), point)[0].flatten())
+    assert torch.equal(logits, model(x))
+    assert float(nn.functional.cosine_similarity(*gradients, dim=0)) > 0.999
+
+
+@pytest.mark.usefixtures("cheap_standard")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_a_model_that_answers_in_another_float_type_is_attacked(dtype: torch.dtype, digits_subject: Subject) -> None:
+    """Libraries raise on logits of such a type: they get float32."""
+    make = lambda inner: masks.Around(copy.deepcopy(inner).to(dtype), before=lambda x: x.to(dtype))  # noqa: E731
+    hidden = _hidden(make, digits_subject, 12)
+    for library, algorithm in (
+        ("windtunnel", "adaptive"),
+        ("torchattacks", "Square"),
+        ("foolbox", "LinfDeepFoolAttack"),
+    ):
+        entry = AttackEntry(library=library, algorithm=algorithm)
+        assert attacks.assess("it", entry, BUDGET, hidden).metrics["n_succeeded"] > 0
 
 
 class _Residual(nn.Module):
@@ -613,7 +667,7 @@ class Elsewhere(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits."""
-        with torch.no_grad():
+        with torch.no_grad(), torch._C.DisableTorchFunction():  # calls of torch that no mode sees
             return torch.from_numpy(self.run(torch.from_numpy(x.detach().numpy())).numpy())
 
 

@@ -89,8 +89,8 @@ class CountedModel(ModelWrapper):
         self.passes = Passes()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the logits, (N, K)."""
-        logits: Tensor = self.model(inputs)
+        """Return the logits, float32 (N, K), whatever type the model answers in: libraries take no other."""
+        logits: Tensor = self.model(inputs).float()
         self.passes.forwards += len(inputs)
         if logits.requires_grad:
             logits.register_hook(self._count_backward)

@@ -1,6 +1,7 @@
 """Diagnose what stops or misleads the gradients of a model: obstacles with their evidence, from a trace and from measurements."""
 
 import copy
+import math
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -10,12 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.adaptive.operations import (
+    FINISHED_OUTSIDE,
     LEAVING,
     OUTSIDE,
     ForwardTrace,
     Operation,
     TracedCall,
+    is_narrow,
     is_near_copy,
+    names_classes_of,
     place,
     trace_of,
 )
@@ -49,6 +53,7 @@ class ObstacleKind(StrEnum):
     SELECTION = "selection"
     INTEGER_CAST = "integer_cast"
     DETACHED = "detached"
+    LOW_PRECISION = "low_precision"
     OUTSIDE_THE_GRAPH = "outside_the_graph"
     CUSTOM_BACKWARD = "custom_backward"
     GRADIENT_HOOK = "gradient_hook"
@@ -126,7 +131,7 @@ _NAMES = {
     ObstacleKind.SELECTION: "argmax argmin one_hot topk kthvalue argsort",
     ObstacleKind.INTEGER_CAST: "long int short byte char bool",
     ObstacleKind.DETACHED: "detach data",
-    ObstacleKind.OUTSIDE_THE_GRAPH: " ".join((OUTSIDE, *LEAVING)),
+    ObstacleKind.OUTSIDE_THE_GRAPH: " ".join((OUTSIDE, FINISHED_OUTSIDE, *LEAVING)),
 }
 _OPERATIONS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 _EFFECTS = {
@@ -183,7 +188,7 @@ class _Diagnosing:
             # What answers by some logits alone has the gradient of these, which says nothing of the other classes.
             last = [o for o in trace.operations if logits_at is not None and o.position > logits_at]
             operations = list(_of_operations(replace(trace, operations=last)))
-        obstacles = [*operations, *_of_steps(trace), *_of_hooks(self.module, trace)]
+        obstacles = [*operations, *_of_precision(trace), *_of_steps(trace), *_of_hooks(self.module, trace)]
         for operation in saturated:
             effect = f"is saturated: most values of its {operation.name} are at an end, with no gradient"
             sentence = f"{operation.place} {effect}"
@@ -404,6 +409,16 @@ def _named(changes: list[Obstacle], trace: ForwardTrace) -> Iterator[Obstacle]:
         yield obstacle
 
 
+def _of_precision(trace: ForwardTrace) -> Iterator[Obstacle]:
+    """Yield the first operation whose result has floats of fewer bits than the input."""
+    for operation in trace.operations:
+        for result in filter(is_narrow, trace.values(operation)[1]):
+            narrow, bits = str(result.dtype).removeprefix("torch."), 1 - math.log2(torch.finfo(result.dtype).eps)
+            sentence = f"{operation.place} computes in {narrow} ({bits:.0f} bits of precision): small gradients are rounded, or zero"
+            yield Obstacle(ObstacleKind.LOW_PRECISION, sentence, operation.layer, operation.name)
+            return
+
+
 def _of_steps(trace: ForwardTrace) -> Iterator[Obstacle]:
     """Yield optimisation at inference."""
     for call in trace.steps[:1]:
@@ -548,18 +563,8 @@ def _near_copy(trace: ForwardTrace) -> int | None:
 
 def _inner_logits(trace: ForwardTrace) -> int | None:
     """Return the position of the first operation whose result names the classes of the output; None where it is the output."""
-    output = trace.output
-    if output is None or output.ndim != 2:
-        return None
-    classes = output.argmax(1)
     for operation in trace.operations:
         for result in trace.values(operation)[1]:
-            if result is output:
-                return None
-            if (
-                result.shape == output.shape
-                and result.is_floating_point()
-                and float((result.argmax(1) == classes).float().mean()) > 0.95
-            ):
-                return operation.position
+            if trace.output is not None and names_classes_of(trace.output, result):
+                return None if result is trace.output else operation.position
     return None

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 CUSTOM = "custom function"
 OUTSIDE = "outside"  # a copy of the input that no recorded operation computed
+FINISHED_OUTSIDE = "finished_outside"  # logits that no recorded operation computed, from logits that one did
 LEAVING = frozenset({"numpy", "__array__", "item", "tolist"})
 NEAR_COPY = 0.5  # correlation with the input above which a tensor of its shape is a copy of it
 # The class whose `apply` every custom function ends in, also one that a model has bound to a name.
@@ -77,6 +78,19 @@ def is_near_copy(tensor: Tensor, inputs: Tensor) -> bool:
     images = (tensor.detach().float(), resized(inputs.detach().float(), tensor))
     first, second = (value - value.mean() for value in images)
     return float((first * second).sum() / (first.norm() * second.norm()).clamp(min=1e-12)) > NEAR_COPY
+
+
+def is_narrow(value: object) -> bool:
+    """Return True for a tensor, or a type, of floats of fewer than 32 bits."""
+    dtype = value.dtype if isinstance(value, Tensor) else value
+    return isinstance(dtype, torch.dtype) and dtype.is_floating_point and dtype.itemsize < 4
+
+
+def names_classes_of(output: Tensor, logits: Tensor) -> bool:
+    """Return True if floats of the output's shape (n, K) have the largest at its class, of nearly all samples."""
+    if logits.shape != output.shape or output.ndim != 2 or not logits.is_floating_point():
+        return False
+    return float((logits.argmax(1) == output.argmax(1)).float().mean()) > 0.95
 
 
 def tensors_in(values: object) -> list[Tensor]:
@@ -257,6 +271,13 @@ class _Recorder(CountingMode):
         if sources := tuple(self.places[id(t)] for t in tensors_in(inputs) if id(t) in self.places):
             self._add(name, sources, result, function, arguments)
 
+    def finish(self, output: Tensor) -> None:
+        """Record that the output comes from outside of torch, if recorded logits name its classes."""
+        for operation in reversed(self.trace.operations):
+            if any(names_classes_of(output, result) for result in self.trace.values(operation)[1]):
+                self._add(FINISHED_OUTSIDE, operation.results, output, None, ())
+                return
+
     def _place(self, tensor: Tensor) -> int:
         """Return the position of a tensor in the trace."""
         if id(tensor) not in self.places:
@@ -311,6 +332,8 @@ def trace_of(module: nn.Module, inputs: Tensor) -> ForwardTrace:
     finally:
         for hook in hooks:
             hook.remove()
+    if id(output) not in recorder.places:
+        recorder.finish(output)
     return _between(recorder.trace, output, recorder.places)
 
 

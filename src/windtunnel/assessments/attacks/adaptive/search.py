@@ -39,7 +39,7 @@ _STEPS_OF_KIND = (ObstacleKind.SIGN, ObstacleKind.COMPARISON, ObstacleKind.SELEC
 # Answered by the losses of standard that do not change with the scale of the logits, but for their last bits.
 SCALES = (ObstacleKind.LARGE_LOGITS, ObstacleKind.TINY_LOGITS, ObstacleKind.PROBABILITIES)
 # Honest models have these too: where there is no other, adapting takes this share of the passes of standard at most.
-COMMON, SHARE_FOR_COMMON = (*SCALES, ObstacleKind.WEAK_GRADIENT), 0.25
+COMMON, SHARE_FOR_COMMON = (*SCALES, ObstacleKind.WEAK_GRADIENT, ObstacleKind.LOW_PRECISION), 0.25
 _MISLEADING = (
     ObstacleKind.DISCONTINUOUS,
     ObstacleKind.WRONG_GRADIENT,
@@ -141,6 +141,7 @@ def remedies_for(diagnosis: Diagnosis, epsilon: float, *, may_rewrite: bool) -> 
         saturated=diagnosis.saturated,
         enters_at=diagnosis.enters_at,
         finite=diagnosis.has(ObstacleKind.GRADIENT_NOT_FINITE),
+        widened=diagnosis.has(ObstacleKind.LOW_PRECISION),
     )
     if straight.rewrites:
         remedies.append(straight)

@@ -21,6 +21,7 @@ from windtunnel.assessments.attacks.adaptive.operations import (
     CountingMode,
     applied,
     is_image,
+    is_narrow,
     operation_name,
     resized,
     tensors_in,
@@ -75,7 +76,8 @@ class GradientRemedy:
     calls (EOT). noise: the mean over draws of the input within so much of it. fresh_calls: the mean over so many calls of a
     fresh copy. scale: factor of the logits. student: "gradient" where the derivative of a distilled student is taken,
     "logits" where the student is attacked in place of the model (transfer). directions: the derivative is measured along so
-    many random directions, by calls at `noise` to both sides. has_neighbours: the mean over other samples in the batch.
+    many random directions, by calls at `noise` to both sides. widened: the derivative is that of the same operations in float32,
+    where the model computes in floats of fewer bits. has_neighbours: the mean over other samples in the batch.
     is_cut: no gradient at all.
     """
 
@@ -96,11 +98,13 @@ class GradientRemedy:
     directions: int = 0
     has_neighbours: bool = False
     is_cut: bool = False
+    widened: bool = False
 
     @property
     def calls(self) -> int:
         """Number of calls of the model, forwards and backwards, that one gradient takes."""
-        calls = (self.directions + 1 if self.directions else self.draws + (self.noise > 0)) * max(1, self.fresh_calls)
+        calls = self.directions + 1 if self.directions else self.draws * (1 + self.widened) + (self.noise > 0)
+        calls *= max(1, self.fresh_calls)
         return calls * NEIGHBOURHOODS * 3 // 2 if self.has_neighbours else calls
 
     @property
@@ -111,6 +115,7 @@ class GradientRemedy:
             or self.custom
             or bool(self.saturated)
             or self.finite
+            or self.widened
             or any(at is not None for at in (self.identity_at, self.enters_at, self.logits_at))
         )
 
@@ -179,10 +184,14 @@ class Remedied(nn.Module):
             return logits
         if len(x) == 1:  # operations are numbered by what concerns a batch, which is no sample of a loop
             return self._once(torch.cat([x, x]))[:1]
-        with _without_obstacles(model), Surrogates(x, remedy) as mode:
+        with _without_obstacles(model, remedy), Surrogates(x, remedy) as mode:
             output: Tensor = model(x)
         assert isinstance(mode, Surrogates)
         output, inner = mode.soft(output), mode.logits
+        if remedy.widened:
+            with torch.no_grad():
+                value = model(x)
+            output = attach(value.float(), output)
         if inner is None or inner.shape != output.shape:
             return output
         agree = inner.argmax(1) == output.argmax(1)
@@ -249,13 +258,17 @@ class FreshCopies(MeanOfProbabilities):
 
 
 @contextmanager
-def _without_obstacles(model: nn.Module) -> Iterator[None]:
-    """Take away the backward hooks of all modules, which may change a gradient, and the effect of `torch.inference_mode`."""
+def _without_obstacles(model: nn.Module, remedy: GradientRemedy) -> Iterator[None]:
+    """Take away the backward hooks of all modules, which may change a gradient, and the effect of `torch.inference_mode`.
+
+    Where the remedy widens floats, that of `torch.autocast` too.
+    """
     names = ("_backward_hooks", "_backward_pre_hooks")
     changes: list[tuple[Any, str, Any]] = [
         (part, name, type(hooks)()) for part in model.modules() for name in names if (hooks := getattr(part, name))
     ]
-    changes += [(torch.inference_mode, name, lambda *_: None) for name in ("__enter__", "__exit__")]
+    contexts = (torch.inference_mode, torch.autocast) if remedy.widened else (torch.inference_mode,)
+    changes += [(context, name, lambda *_: None) for context in contexts for name in ("__enter__", "__exit__")]
     before = [getattr(owner, name) for owner, name, _ in changes]
     try:
         for owner, name, value in changes:
@@ -299,6 +312,9 @@ class Surrogates(CountingMode):
     def handle(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call, and attach a surrogate where the remedy has one."""
         name, own_name = operation_name(func), getattr(func, "__name__", "")
+        if self.remedy.widened:
+            func = torch.Tensor.float if name in ("half", "bfloat16") else func
+            args, kwargs = tree_map(_widened, args), tree_map(_widened, kwargs)
         if name == "register_hook":
             return SimpleNamespace(remove=lambda: None)
         if name == "_set_grad_enabled" and self.remedy.operations and not args[0]:
@@ -543,6 +559,11 @@ def unquantised_call(name: str, inputs: tuple[Tensor, ...], kwargs: dict[str, An
     plain = name.removesuffix("_relu")
     result = torch.cat(inputs, kwargs.get("dim", 0)) if plain == "cat" else getattr(torch, plain)(*inputs)
     return result.relu() if name.endswith("_relu") else result
+
+
+def _widened(value: Any) -> Any:
+    """Return float32 for a tensor, or a type, of floats of fewer bits."""
+    return value if not is_narrow(value) else value.float() if isinstance(value, Tensor) else torch.float32
 
 
 def _detached(value: Any) -> Any:
