@@ -415,6 +415,30 @@ def test_votes_that_are_integers_have_a_gradient(digits_subject: Subject) -> Non
     assert bool((gradient.flatten(1).abs().amax(1) > 0).all())
 
 
+def _mode_of_views(z: Tensor) -> Tensor:
+    votes = torch.stack([part.argmax(1) for part in (z, 0.9 * z, 1.1 * z)])
+    return votes.mode(0).values.unsqueeze(1).eq(torch.arange(z.shape[1])).float()
+
+
+def _is_largest(z: Tensor) -> Tensor:
+    return (z == z.amax(1, keepdim=True)).float()
+
+
+@pytest.mark.parametrize("after", [_mode_of_views, _is_largest])
+def test_a_class_that_is_compared_has_a_gradient(after: Callable[[Tensor], Tensor], digits_subject: Subject) -> None:
+    """It leads where the logit of the class grows: the commonest of several answers, and the one that equals the largest."""
+    inner, x = digits_subject.classifier.module, digits_subject.dataset.inputs[:16]
+    remedied = Remedied(masks.Around(inner, after=after), GradientRemedy("straight-through", operations=True))
+    gradients = []
+    for model in (masks.Around(inner, after=lambda z: (z / 5).softmax(1)), remedied):
+        point = x.clone().requires_grad_()
+        logits = model(point)
+        loss = SOFTMAX.loss(logits, digits_subject.dataset.targets[:16])
+        gradients.append(torch.autograd.grad(loss.sum(), point)[0].flatten())
+    assert torch.equal(logits, after(inner(x)))
+    assert float(nn.functional.cosine_similarity(*gradients, dim=0)) > 0.5
+
+
 def test_the_identity_stands_for_preprocessing_that_resizes_outside_of_torch(digits_subject: Subject) -> None:
     """The derivative is that of the enlarged input."""
     with torch.random.fork_rng():

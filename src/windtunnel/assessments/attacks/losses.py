@@ -5,16 +5,15 @@ from typing import TypeAlias
 
 import eagerpy
 import foolbox
-import torch
 import torchattacks
 from foolbox.attacks.gradient_descent_base import BaseGradientDescent
 from foolbox.criteria import Misclassification, TargetedMisclassification
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from windtunnel.assessments.attacks.calls import LibraryCall
 from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.assessments.attacks.settings import library_class
+from windtunnel.core.criterion import SOFTMAX
 from windtunnel.core.errors import UserError
 
 # From logits (B, K) and labels int64 (B,) to a loss a sample, (B,), or of all of them, ().
@@ -57,7 +56,7 @@ def maximised(loss: Loss, call: LibraryCall, model: nn.Module) -> Tensor:
 
 def margin(call: LibraryCall, model: nn.Module) -> Tensor:
     """Maximise the best other logit minus the label's logit (Carlini and Wagner 2017, arXiv 1608.04644)."""
-    return maximised(lambda logits, labels: -_margins(logits, labels), call, model)
+    return maximised(SOFTMAX.margin_loss, call, model)
 
 
 def dlr(call: LibraryCall, model: nn.Module) -> Tensor:
@@ -67,7 +66,7 @@ def dlr(call: LibraryCall, model: nn.Module) -> Tensor:
         if logits.shape[1] < 3:
             raise UserError("loss: dlr needs three classes")
         first, _, third = logits.topk(3).values.T
-        value: Tensor = -_margins(logits, labels) / (first - third + 1e-12)
+        value: Tensor = SOFTMAX.margin_loss(logits, labels) / (first - third + 1e-12)
         return value
 
     return maximised(ratio, call, model)
@@ -75,13 +74,7 @@ def dlr(call: LibraryCall, model: nn.Module) -> Tensor:
 
 def ce(call: LibraryCall, model: nn.Module) -> Tensor:
     """Maximise the cross-entropy, as the attacks do by themselves."""
-    return maximised(lambda logits, labels: cross_entropy(logits, labels, reduction="none"), call, model)
-
-
-def _margins(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the logit of the label less the best other one, (B,)."""
-    others = logits.scatter(1, labels[:, None], -torch.inf).amax(1)
-    return logits.gather(1, labels[:, None]).squeeze(1) - others
+    return maximised(SOFTMAX.loss, call, model)
 
 
 LOSSES = ("ce", "dlr", "margin")

@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import Function
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from windtunnel.assessments.attacks.adaptive.operations import (
     LEAVING,
@@ -30,7 +30,9 @@ from windtunnel.assessments.attacks.gradients import MeanOverDraws
 
 _ROUNDING = frozenset({"round", "floor", "ceil", "trunc", "fake_quantize_per_tensor_affine"})
 REMAINDERS = frozenset({"remainder", "fmod", "frac"})  # what rounding takes away: no slope
-_COMPARISONS = {"gt": 1.0, "ge": 1.0, "lt": -1.0, "le": -1.0}
+# What is equal to the largest value is not below it.
+_COMPARISONS = {"gt": 1.0, "ge": 1.0, "eq": 1.0, "lt": -1.0, "le": -1.0, "ne": -1.0}
+_REARRANGING = frozenset("stack cat unsqueeze squeeze expand repeat_interleave __getitem__".split())
 _CASTS = frozenset(
     "to type type_as float double half bfloat16 long int short byte char bool dequantize _to_copy quantize_per_tensor "
     "quantize_per_channel".split()
@@ -300,6 +302,19 @@ def _choice_of(shadow: _Shadow | None, size: int) -> Tensor | None:
     return (1 - (shadow.value[..., None] - entries).abs()).clamp(min=0)
 
 
+def _choice_at(shadow: _Shadow | None, entries: Any, shape: torch.Size) -> Tensor | None:
+    """Return how much the given entry is chosen at each place of a comparison's result, float of its shape."""
+    if shadow is None:
+        return None
+    if shadow.value is not None:
+        share: Tensor = (1 - (shadow.value - entries).abs()).clamp(min=0)
+        return share.expand(shape)
+    if shadow.choice is None:
+        return None
+    choice, at = shadow.choice, torch.as_tensor(entries, device=shadow.choice.device)
+    return choice.expand(*shape, choice.shape[-1]).gather(-1, at.expand(shape)[..., None]).squeeze(-1)
+
+
 class Surrogates(CountingMode):
     """Run a forward pass with the derivatives of a remedy; `logits` is the result of the operation `logits_at`."""
 
@@ -385,7 +400,11 @@ class Surrogates(CountingMode):
             return attach(result, first)
         if name in ("detach", "data", "requires_grad"):
             return result
-        if name in ("topk", "kthvalue", "max", "min", "sort") and isinstance(result, tuple) and first is not None:
+        if (
+            name in ("topk", "kthvalue", "max", "min", "sort", "mode")
+            and isinstance(result, tuple)
+            and first is not None
+        ):
             self._remember_selection(name, first, result, args, kwargs)
             return result
         if not isinstance(result, Tensor):
@@ -404,6 +423,8 @@ class Surrogates(CountingMode):
                 return result
         if name in _COMPARISONS and len(args) == 2 and any(t.requires_grad for t in tensors_in(args)):
             difference = _COMPARISONS[name] * (args[0] - args[1])
+            if name in ("eq", "ne") and bool((_COMPARISONS[name] * difference > 0).any()):  # not with the largest value
+                difference = -difference
             self._remember(result, _Shadow(torch.sigmoid(difference / self._width(difference))))
             return result
         if name in ("bucketize", "searchsorted") and tensors_in(args):
@@ -458,6 +479,9 @@ class Surrogates(CountingMode):
     def _remember_selection(
         self, name: str, first: Tensor, result: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
+        if name == "mode" and (shadow := self._shadow(first)) and shadow.choice is not None:
+            dim = kwargs.get("dim", args[1] if len(args) > 1 else -1) % first.ndim
+            self._remember(result[0], _Shadow(choice=shadow.choice.mean(dim)))
         if not first.requires_grad or len(result) != 2:
             return
         is_extreme = name in ("max", "min")
@@ -478,6 +502,9 @@ class Surrogates(CountingMode):
     ) -> Tensor:
         """Repeat the call on the shadows of its integer and boolean arguments; that is the derivative, or the shadow of the result."""
         try:
+            if name in _REARRANGING and (choice := self._rearranged(func, args, kwargs, result)) is not None:
+                self._remember(result, _Shadow(choice=choice))
+                return result
             surrogate = self._shadowed_call(name, func, args, kwargs, result)
         except (RuntimeError, TypeError, IndexError, ValueError, AttributeError):
             return result  # an index, or a call that floats cannot make: no derivative passes
@@ -488,10 +515,24 @@ class Surrogates(CountingMode):
         self._remember(result, _Shadow(surrogate))
         return result
 
+    def _rearranged(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor
+    ) -> Tensor | None:
+        """Return the choices behind a result that rearranges indices, (*shape, m); None where they are in another order."""
+        choices = tree_map(lambda value: shadow.choice if (shadow := self._shadow(value)) else value, args)
+        if any(choice is None for choice in tree_leaves(choices)) or not tensors_in(choices)[0].is_floating_point():
+            return None
+        moved: Tensor = func(*choices, **kwargs)
+        return moved if moved.shape[:-1] == result.shape else None
+
     def _shadowed_call(
         self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor
     ) -> Any:
         shadows = [self._shadow(argument) for argument in args]
+        if name in ("eq", "ne") and any(shadows):
+            at = 0 if shadows[0] else 1
+            share = _choice_at(shadows[at], args[1 - at], result.shape)
+            return share if share is None or name == "eq" else 1 - share
         if len(args) > 1 and isinstance(args[1], torch.ScriptObject):
             return unpacked_call(name, self.soft(args[0]), args[1])
         if func.__class__.__module__ == "torch._ops" and result.is_quantized:
