@@ -1,19 +1,22 @@
 """The PDF as its readers and their tools see it: text, fonts, links, bookmarks, repeated headers, size."""
 
+import io
 import re
 import shutil
 import subprocess
 
 import pypdf
 import pytest
+from PIL import Image
 
 from tests.reporting.report.conftest import edit, metrics_of
+from windtunnel.assessments.figures.pictures import Picture
 from windtunnel.params.results import Report as Options
 from windtunnel.records.artifacts import read_artifacts
 from windtunnel.records.files import write_json
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.model import Table
-from windtunnel.reporting.report.pdf import render_pdf, table_parts
+from windtunnel.reporting.report.pdf import _picture, render_pdf, table_parts
 
 
 @pytest.fixture
@@ -45,6 +48,20 @@ def test_it_has_metadata_bookmarks_and_links_to_every_section(pdf):
     links = [a for a in annotations if "/Dest" in a.get_object() or "/A" in a.get_object()]
     assert len(links) >= len(titles)
     assert re.search(rf"Glossary\s+{len(reader.pages)}\b", reader.pages[-1].extract_text())  # at the foot
+
+
+def test_a_long_title_is_cut_between_words_in_the_footer(reports):
+    render_pdf(build_report(reports, Options(title="Robustness of several classifiers")), reports / "report.pdf")
+    footer = pypdf.PdfReader(reports / "report.pdf").pages[0].extract_text()
+    (line,) = re.findall(r"Robustness of several classifiers: .*", footer)
+    assert line.rstrip(" 1").endswith(" ...")
+
+
+def test_a_budget_under_a_picture_wraps_at_its_spaces():
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(file, "PNG")
+    _, text = _picture(Picture(file.getvalue(), "sample", "Linf\xa0≤\xa016/255"), 40)
+    assert text.text == "Linf ≤ 16/255"
 
 
 def test_every_font_is_embedded(pdf):

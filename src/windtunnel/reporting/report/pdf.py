@@ -1,6 +1,7 @@
 """The report as PDF by reportlab: links, bookmarks, page numbers, embedded fonts, vectors; equal bytes for equal reports."""
 
 import io
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -139,7 +140,8 @@ class _Document(BaseDocTemplate):  # type: ignore[misc]  # reportlab is untyped
         canvas.line(x_left, 11 * mm, right, 11 * mm)
         canvas.setFont(FONT, 7.2)
         canvas.setFillColor(colour("soft"))
-        canvas.drawString(x_left, 7.5 * mm, f"{self._report.title}: {self._report.front.subtitle}"[:70])
+        footer = textwrap.shorten(f"{self._report.title}: {self._report.front.subtitle}", 70, placeholder=" ...")
+        canvas.drawString(x_left, 7.5 * mm, footer)
         canvas.drawRightString(right, 7.5 * mm, f"{self._section}   {document.page}".strip())
 
     def afterFlowable(self, flowable: Flowable) -> None:
@@ -453,4 +455,5 @@ def _picture(picture: Picture | None, side: float) -> object:
     width, height = ImageReader(io.BytesIO(picture.png)).getSize()
     scale = side / max(width, height)
     image = Image(io.BytesIO(picture.png), width * scale, height * scale)
-    return [image, Paragraph(escape(picture.text), UNDER)] if picture.text else image
+    text = picture.text.replace("\xa0", " ")  # a budget may wrap in a column as narrow as a picture
+    return [image, Paragraph(escape(text), UNDER)] if text else image
