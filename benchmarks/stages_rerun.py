@@ -100,7 +100,9 @@ def main() -> None:
     parser.add_argument("--resolved", type=Path, default=Path("reports/resolved"))
     arguments = parser.parse_args()
     stages = {
-        str(file.relative_to(arguments.resolved)): set(json.loads(file.read_text())["work"].get("code", {}))
+        str(file.relative_to(arguments.resolved)): {  # `module:method` is a part of a module
+            name.partition(":")[0] for name in json.loads(file.read_text())["work"].get("code", {})
+        }
         for file in sorted(arguments.resolved.rglob("*.json"))
     }
     commits = git("log", "--no-merges", "--format=%H", f"-{arguments.commits}", arguments.end, "--", "src").split()

@@ -19,9 +19,6 @@ from windtunnel.assessments.figures.plots import Series as Series
 from windtunnel.assessments.figures.plots import bars as bars
 from windtunnel.assessments.figures.plots import lines as lines
 from windtunnel.assessments.figures.scene import Scene as Scene
-from windtunnel.assessments.reported import Column as Column
-from windtunnel.assessments.reported import Question as Question
-from windtunnel.assessments.reported import Reported as Reported
 from windtunnel.assessments.verification.cascade.step import Step as Step
 from windtunnel.assessments.verification.rows import VerifierRow as VerifierRow
 from windtunnel.boundary.models.loaders import Loaded as Loaded
@@ -50,8 +47,13 @@ from windtunnel.records.artifacts import Artifacts as Artifacts
 from windtunnel.records.artifacts import base_data as base_data
 from windtunnel.records.artifacts import base_kwargs as base_kwargs
 from windtunnel.records.result import AssessmentResult as AssessmentResult
-from windtunnel.registry.plugins import Family as Family
+from windtunnel.registry.family import Dependencies as Dependencies
+from windtunnel.registry.family import Family as Family
+from windtunnel.registry.family import PlannedRun as PlannedRun
 from windtunnel.registry.plugins import Lazy as Lazy
 from windtunnel.registry.plugins import Library as Library
 from windtunnel.registry.plugins import ModelSource as ModelSource
 from windtunnel.registry.plugins import View as View
+from windtunnel.registry.reported import Column as Column
+from windtunnel.registry.reported import Question as Question
+from windtunnel.registry.reported import Reported as Reported

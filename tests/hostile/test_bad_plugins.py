@@ -27,14 +27,16 @@ def library(**changes):
 R = library()
 """
 FAMILY = """
-from windtunnel.plugins import Family, Lazy
+from windtunnel.assessments.attacks.table import ALGORITHMS
+from windtunnel.params.attacks import AttackEntry
+from windtunnel.plugins import Family
+class Smears(Family):
+    name, stage, order, entry_type, figures = "smears", "smear", 70, AttackEntry, "mod"
+    def algorithms(self): return ALGORITHMS
+    def run(self, task): ...
 def family(**changes):
-    whole = dict(
-        name="smears", stage="smear", order=70, entry=Lazy("windtunnel.params.attacks:AttackEntry"),
-        algorithms=Lazy("windtunnel.assessments.attacks.table:ALGORITHMS"), preflight=Lazy("mod:f"), run=Lazy("mod:f"),
-        figures="mod", visualisers=(), headline=(),
-    )
-    return Family(**{**whole, **changes})
+    vars(smears := Smears()).update(changes)
+    return smears
 R = family()
 """
 LIB, FAM, MODELS, DATA = "windtunnel.libraries", "windtunnel.families", "windtunnel.models", "windtunnel.data"
@@ -89,10 +91,12 @@ WRONG: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "a family whose order is NaN": (FAM, "R = family(order=float('nan'))", ("order", "nan")),
     "a family whose stage leaves the folder": (FAM, "R = family(stage='../x')", ("stage", "../x")),
     "a family whose figures are text": (FAM, "R = family(visualisers='x')", ("visualisers", "x")),
-    "a family without algorithms": (FAM, "R = family(algorithms=None)", ("algorithms", "None")),
+    "a family without algorithms": (FAM, "del Smears.algorithms\nR = type('R', (Smears,), {'algorithms': Family.algorithms})()", ("TypeError", "algorithms")),
+    "a family whose algorithms raise": (FAM, "R = family(algorithms=lambda: 1 / 0)", ("smears", "ZeroDivisionError")),
+    "no family but its class": (FAM, "R = Smears", ("ABCMeta", "Family")),
     "a family whose order is text": (FAM, "R = family(order='last')", ("order", "last")),
-    "a family without an entry": (FAM, "R = family(entry=None)", ("entry", "None")),
-    "a family whose entry is not there": (FAM, "R = family(entry=Lazy('mod:Entry'))", ("mod:Entry", "AttributeError")),
+    "a family without an entry": (FAM, "del Smears.entry_type\nR = Smears()", ("entry_type", "None")),
+    "a family whose entry is no model": (FAM, "R = family(entry_type=int)", ("entry_type", "int")),
     "a family whose name is no word": (FAM, "R = family(name='a b')", ("name", "a b")),
     "a family whose stage is no word": (FAM, "R = family(stage='a;b')", ("stage", "a;b")),
     "a family whose headline is a number": (FAM, "R = family(headline=1)", ("headline", "1")),
@@ -198,7 +202,7 @@ def test_a_source_of_our_name_is_refused(tmp_path, project, group, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("group", "code"), [(LIB, LIBRARY), (FAM, FAMILY + "\ndef f(*_): ...\n")])
+@pytest.mark.parametrize(("group", "code"), [(LIB, LIBRARY), (FAM, FAMILY)])
 def test_a_right_record_is_taken(tmp_path, project, group, code):
     folder = tmp_path / "site"
     folder.mkdir()

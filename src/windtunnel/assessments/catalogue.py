@@ -3,16 +3,19 @@
 from windtunnel.core.contracts import Algorithm, AssessmentKind
 from windtunnel.core.errors import UserError, shown, unknown_word
 from windtunnel.params.entry import Entry
-from windtunnel.registry.plugins import families, family_of, libraries
+from windtunnel.registry.plugins import families, family_of, libraries, one_line
 
 
 def algorithms(family: str | None = None) -> tuple[Algorithm, ...]:
     """Return the rows of one family, or of all, in the order of the tables."""
     chosen = [family_of(family)] if family else families().values()
-    rows = tuple(row for record in chosen for row in record.algorithms())
+    rows: list[Algorithm] = []
+    for record in chosen:
+        with one_line(record):
+            rows += record.algorithms()
     if strange := [row for row in rows if not isinstance(row, Algorithm)]:
         raise UserError(f"plug-in: algorithms of a family: {shown(strange[0])} is no Algorithm")
-    return rows
+    return tuple(rows)
 
 
 def find_algorithm(library: str, name: str, where: str, family: str) -> Algorithm:

@@ -1,32 +1,8 @@
-"""Dependencies of an entry's result beyond the imports of its stage, declared by its family for `resolve`."""
+"""Dependencies of an entry on further models and on code of the user's, for `Family.dependencies`."""
 
-from __future__ import annotations
+from collections.abc import Iterable, Iterator, Mapping
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
-
-from windtunnel.params.entry import Entry
 from windtunnel.params.model import OtherModel
-
-if TYPE_CHECKING:
-    from windtunnel.params.schema import Params
-
-
-E = TypeVar("E", bound=Entry)
-
-
-@dataclass(frozen=True, slots=True)
-class Depends(Generic[E]):
-    """options: names of optional code that an entry imports, by default of its library. own_budget: whether it leaves
-    the global budget out. files: the user's files of an entry, by key. code: modules that it alone executes, the user's own
-    among them.
-    """
-
-    options: Callable[[E, Params], frozenset[str]] = lambda entry, params: frozenset({entry.library})
-    own_budget: Callable[[E], bool] = lambda entry: False
-    files: Callable[[E], Mapping[str, str]] = lambda entry: {}
-    code: Callable[[E], Iterator[str]] = lambda entry: iter(())
 
 
 def remote(places: Iterable[str | OtherModel]) -> frozenset[str]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.assessments.corrupted import on_corrupted_images
@@ -32,12 +33,13 @@ from windtunnel.records.result import AssessmentResult
 from windtunnel.records.run_times import read_runtime
 from windtunnel.records.storage import keep_images, require_inside
 from windtunnel.records.tables import write_csv
-from windtunnel.registry.plugins import Family, family_of
+from windtunnel.registry.family import Family, PlannedRun
+from windtunnel.registry.plugins import family_of
 from windtunnel.runtime.console import warn
 from windtunnel.runtime.executors import workers_used
 
 
-def run_entry(family: Family, resolved: Resolved, ended_by: str = "") -> Artifacts:
+def run_entry(family: Family[Any], resolved: Resolved, ended_by: str = "") -> Artifacts:
     """Run one entry of a family, from its preflight to its figures.
 
     Where nothing but its figures changed, the result that `resolve` kept is drawn, and nothing is computed. ended_by: why the process
@@ -68,37 +70,37 @@ def run_entry(family: Family, resolved: Resolved, ended_by: str = "") -> Artifac
     return artifacts
 
 
-def finish_entry(family: Family, artifacts: Artifacts, layout: Layout) -> None:
+def finish_entry(family: Family[Any], artifacts: Artifacts, layout: Layout) -> None:
     """Write the family's extra files; an empty series for a failed entry, since DVC expects its file."""
     if artifacts.metadata.failure is None:
-        if family.finish:
-            family.finish()(artifacts, layout)
+        family.finish(artifacts, layout)
     elif family.plot:
         columns = (family.plot["x"], family.plot["y"])
         write_csv(layout.plots / family.stage / f"{artifacts.name}.csv", columns, ())
 
 
-def task_of(family: Family, resolved: Resolved) -> Task[Entry]:
+def task_of(family: Family[Any], resolved: Resolved) -> Task[Entry]:
     """Build the task of a resolved entry, with its model and samples."""
     subject = current_subject(resolved.work.device, resolved.seed, model_in(resolved))
     return task_on(family, resolved, replace(subject, resolved=resolved.digest))
 
 
-def task_on(family: Family, resolved: Resolved, subject: Subject, layout: Layout = HERE) -> Task[Entry]:
+def task_on(family: Family[Any], resolved: Resolved, subject: Subject, layout: Layout = HERE) -> Task[Entry]:
     """Return an entry's task on its selection of the samples of `subject`."""
-    entry: Entry = family.entry().model_validate(resolved.work.entry)
+    entry: Entry = family.entry_type.model_validate(resolved.work.entry)
     where = f"{family.name}.{resolved.name}"
     warn(too_many(where, entry.samples.n, len(subject.dataset)))
     task = Task(where, resolved.name, entry, budget_of(entry), subject, subject, resolved, layout)
     return replace(task, subject=task.chosen_of(subject))
 
 
-def preflight(family: Family, task: Task[Entry]) -> None:
+def preflight(family: Family[Any], task: Task[Entry]) -> None:
     """Raise UserError for an entry that cannot run on its model and samples."""
-    family.preflight()(task.where, task.entry, task.budget, task.subject.classifier, task.subject.dataset)
+    subject = task.subject
+    family.preflight(PlannedRun(task.where, task.entry, task.budget, subject.classifier, subject.dataset))
 
 
-def compute(family: Family, task: Task[Entry], *, is_alone: bool = False) -> AssessmentResult:
+def compute(family: Family[Any], task: Task[Entry], *, is_alone: bool = False) -> AssessmentResult:
     """Return the result of an entry, or the record of its failure. Its preflight is not called.
 
     is_alone: the caller raises the failure, so that it is not printed.
@@ -110,7 +112,7 @@ def compute(family: Family, task: Task[Entry], *, is_alone: bool = False) -> Ass
 
 
 def _failed(
-    family: Family, task: Task[Entry], error: Exception | SystemExit, *, is_quiet: bool = False
+    family: Family[Any], task: Task[Entry], error: Exception | SystemExit, *, is_quiet: bool = False
 ) -> AssessmentResult:
     failed = failed_result(task, family.name, failure_of(error, task.where, is_quiet=is_quiet))
     # The single corruptions of a suite, as far as it came.
@@ -118,11 +120,11 @@ def _failed(
     return _as_written(failed, family, task)
 
 
-def result_of(family: Family, task: Task[Entry]) -> AssessmentResult:
+def result_of(family: Family[Any], task: Task[Entry]) -> AssessmentResult:
     """Return the result of an entry. Raises whatever the entry raises."""
     earlier = {reference.name: earlier_result(task, reference) for reference in task.entry.references()}
     task, images = on_corrupted_images(replace(task, earlier=earlier))
-    result: AssessmentResult = family.run()(task)
+    result = family.run(task)
     return _as_written(images.record(result) if images else result, family, task)
 
 
@@ -149,7 +151,7 @@ def earlier_result(task: Task[Entry], reference: EntryReference) -> Artifacts:
     return write_artifacts(result, own_directory, earlier.subject, started=started)
 
 
-def _is_of(artifacts: Artifacts, task: Task[Entry], family: Family) -> bool:
+def _is_of(artifacts: Artifacts, task: Task[Entry], family: Family[Any]) -> bool:
     """Return True if a result is of the params, samples and model of `task`, and no failure that may pass."""
     failure, stored = artifacts.metadata.failure, artifacts.metadata.provenance
     if family.built_on and not task.entry.corrupted_by:  # whose digest does not cover what a suite of corruptions is
@@ -169,7 +171,7 @@ def entry_digest(entry: Entry, budget: Budget) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _as_written(result: AssessmentResult, family: Family, task: Task[Entry]) -> AssessmentResult:
+def _as_written(result: AssessmentResult, family: Family[Any], task: Task[Entry]) -> AssessmentResult:
     require_inside(result.data, result.semantics)
     shown = {**result.kwargs, "show_sample_names": task.entry.show_sample_names}
     identity = {"entry": entry_digest(task.entry, task.budget)} if family.built_on else {}

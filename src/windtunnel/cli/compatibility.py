@@ -1,7 +1,7 @@
 """Load the data and the model; print what does not fit them, what the model sees, and what the run needs."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -45,6 +45,7 @@ from windtunnel.params.load import entries
 from windtunnel.params.model import Model
 from windtunnel.params.schema import Params
 from windtunnel.records.layout import REPORTS
+from windtunnel.registry.family import PlannedRun
 from windtunnel.registry.plugins import families, model_source, model_sources
 from windtunnel.reporting.answers import EstimateAnswer, PlanAnswer, QueriesAnswer, RoomAnswer, SeenAnswer
 
@@ -118,9 +119,8 @@ def check_compatibility(
     mistakes = _generator_mistakes(params, assessed, train)
     for family, name, entry in entries(params):
         with _collected(mistakes):
-            preflight = families()[family].preflight()
-            notes: Iterable[str] | None = preflight(f"{family}.{name}", entry, params.budget, classifier, assessed)
-            for note in notes or ():
+            plan = PlannedRun(f"{family}.{name}", entry, params.budget, classifier, assessed)
+            for note in families()[family].preflight(plan):
                 console.print(f"{WARN} {escape(note)}")
     mistakes += _transfer_mistakes(params, assessed)
     if mistakes and params.model.source == "function":
@@ -223,10 +223,9 @@ def print_queries(params: Params, assessed: Dataset, console: Console) -> list[Q
     shape, n_samples = tuple(assessed.inputs.shape[1:]), len(assessed)
     answers = [QueriesAnswer(name="clean", samples=n_samples, most=n_samples)]
     for family, name, entry in entries(params):
-        n, most_rows = min(entry.samples.n or n_samples, n_samples), families()[family].most_rows
-        answers.append(
-            QueriesAnswer(name=f"{family}.{name}", samples=n, most=most_rows()(entry, shape, n) if most_rows else None)
-        )
+        n = min(entry.samples.n or n_samples, n_samples)
+        most = families()[family].most_rows(entry, shape, n)
+        answers.append(QueriesAnswer(name=f"{family}.{name}", samples=n, most=most))
     if params.sanity.profile != "stored":
         answers.append(QueriesAnswer(name="sanity", samples=n_samples, most=params.sanity.queries))
     total = sum(answer.most or 0 for answer in answers)

@@ -38,12 +38,9 @@ def _unknown_words(params: Params) -> Iterator[str]:
         except UserError as error:
             yield str(error)
         record = family_of(family)
-        if record.unknown_words:
-            yield from record.unknown_words()(f"{family}.{name}", entry)
-        depends = record.depends
-        has_own_budget = depends is not None and depends().own_budget(entry)
+        yield from record.unknown_words(f"{family}.{name}", entry)
         # Only here: what is resolved for a stage has the budget filled in.
-        if not has_own_budget and (lack := entry.budget.lack(f"{family}.{name}", params.budget)):
+        if not record.has_own_budget(entry) and (lack := entry.budget.lack(f"{family}.{name}", params.budget)):
             yield lack
 
 

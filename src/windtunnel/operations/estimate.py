@@ -65,8 +65,7 @@ def sizes_of(params: Params, assessed: Dataset, train: Dataset | None, keep: Wan
         n, record = _samples(entry, n_samples), families()[family]
         stored_inputs = dependencies.as_it_runs(family, entry, params).kept_inputs
         stored_inputs = keep if keep is not None and entry.drops_images else stored_inputs
-        results = record.results()(entry) if record.results else 1
-        sizes.append(Size(f"{family}.{name}", n, results * result(n, stored_inputs)))
+        sizes.append(Size(f"{family}.{name}", n, record.stored_results(entry) * result(n, stored_inputs)))
     default_inputs = params.storage.inputs if keep is None else keep
     # clean, summary and report; sanity
     shared = 3 * result(n_samples, default_inputs) + result(n_samples, default_inputs, images=1)

@@ -163,8 +163,7 @@ def _unfit_images(
     where: str, suite_name: str, entry: Entry, params: Params, suite: CorruptionEntry, part: str
 ) -> Iterator[str]:
     """Yield a line for each reason why an entry cannot be run on the images of a suite of corruptions."""
-    parts = family_of("corruptions").parts
-    if part and parts and part not in (choices := parts()(suite, suite_name)):
+    if part and part not in (choices := family_of("corruptions").parts(suite, suite_name)):
         yield unknown_word(where, part, choices, what=f"a corruption and severity of {suite_name}")
     if suite.samples.n is not None and suite.samples != entry.samples:
         yield f"{where}: {suite_name} has {suite.samples.n} samples; take its samples away, or give this entry the same"

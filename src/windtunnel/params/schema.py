@@ -17,7 +17,7 @@ from windtunnel.params.model import Model
 from windtunnel.params.results import Clean, Gate, Report, Sanity, Tracking
 from windtunnel.params.sweeps import SweepEntry
 from windtunnel.params.verification import VerificationEntry
-from windtunnel.registry.plugins import families, record_of
+from windtunnel.registry.plugins import families, own_module
 
 DEVICES = ("auto", "cpu", "cuda", "xpu", "mps")
 RESERVED_NAMES = frozenset({"clean", "summary", "sanity"})
@@ -78,11 +78,11 @@ class Params(Block):
 @functools.cache
 def params_model() -> type[Params]:
     """Params, with a key for each family that a plug-in brings."""
-    added = {name: family for name, family in families().items() if not record_of(name)}
+    added = {name: family for name, family in families().items() if not own_module(name, "family")}
     if duplicates := [name for name in added if name in Params.model_fields]:
         raise UserError(f"plug-in: a family cannot be called '{duplicates[0]}', which is a key of params.yaml already")
     if not added:
         return Params
-    maps = {name: GenericAlias(dict, (Name, family.entry())) for name, family in added.items()}
+    maps = {name: GenericAlias(dict, (Name, family.entry_type)) for name, family in added.items()}
     fields: dict[str, Any] = {name: (kind, Field(default_factory=dict)) for name, kind in maps.items()}
     return create_model("Params", __base__=Params, **fields)

@@ -1,11 +1,10 @@
-"""Records by which a family of assessments or a library becomes known: ours by their folder, others' by an entry point.
+"""Families of assessments, libraries and sources of models: ours are found by their folder, others' by an entry point.
 
-A record holds names, not objects: `Lazy("package.module:name")` is imported when it is called, so that knowing every
-family costs nothing. Ours are `FAMILY` in `windtunnel/assessments/<family>/family.py` and `LIBRARIES` in a
-`libraries.py` below it. Another package registers through the entry-point groups
-`windtunnel.families`, `windtunnel.libraries` (records), `windtunnel.checks`, `windtunnel.figures` (modules that register
-by being imported), `windtunnel.models` (records or functions) and `windtunnel.data` (functions). Nothing else lists families,
-libraries or sources of models.
+Ours are `FAMILY`, an object, in `windtunnel/assessments/<family>/family.py` and `LIBRARIES` in `libraries.py` beside it. The record
+of a library holds names, not objects: `Lazy("package.module:name")` is imported when it is called. Another package registers
+through the entry-point groups `windtunnel.families` (objects), `windtunnel.libraries` (records), `windtunnel.checks`,
+`windtunnel.figures` (modules that register by being imported), `windtunnel.models` (records or functions) and `windtunnel.data`
+(functions). Nothing else lists families, libraries or sources of models.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from __future__ import annotations
 import functools
 import importlib.util
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_type_hints
 
 from windtunnel.core.errors import IncompatibleError, UserError, shown, unknown_word
 from windtunnel.core.references import first_line, foreign_errors, limited_import, load_object, resolve
+from windtunnel.registry.family import Family
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -52,61 +52,6 @@ class Lazy(Generic[T]):
     def module(self) -> str:
         """The module it is in."""
         return self.reference.partition(":")[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """One family of assessments: a key of params.yaml, a DVC stage, and everything that is the family's own.
-
-    name: the key of params.yaml. stage: the DVC stage (`python -m windtunnel stage <stage> <entry>`). order: place in lists
-    and reports. entry: the pydantic model of an entry. algorithms: the registry rows (a sequence of core.contracts.Algorithm).
-    preflight: (where, entry, budget, classifier, dataset) -> lines that `check` prints, or None; raises UserError for what cannot run.
-    run: assessments.run.Task -> AssessmentResult, reading what other entries or stages left where the entry says so.
-    finish: (Artifacts, Layout) -> None, what is written beside the artifacts once they are on disk; None for nothing.
-    depends: assessments.depends.Depends, what its entries depend on beside what the stage imports; None for the usual.
-    reported: assessments.reported.Reported, its section in the report; None for that of its kind.
-    unknown_words: (where, entry) -> a line for each name in it, beside its algorithm and its figures, that no record offers;
-    None where an entry has no such names.
-    asks_libraries: modules of ours that ask for the family's libraries, beside its table of algorithms.
-    figures: module that registers its visualisers.
-    visualisers: those drawn where an entry names none. headline: the metrics that lead, for people who compare runs. accuracy: the one
-    that stands for an assessment where one alone is shown, in words; without it that of its kind (records.basis).
-    plot: x, y and title of the series that `finish` writes to reports/plots/<stage>/<entry>.csv, as DVC draws it; None for none.
-    generators: whether its entries read the generative models of the stage `generators`. built_on: whether entries
-    may name its entries, whose results they build on (`on`, `examples_from`). parts: (entry, where) -> names of the
-    parts of its results that other entries may name; None for a result without parts. results: about how many results of all
-    its samples an entry leaves on the disk, one where absent. most_rows: (entry, shape of an image, samples) -> the most rows that
-    it sends to the model, None where no number is sure; None for a family that cannot say.
-    """
-
-    name: str
-    stage: str
-    order: int
-    entry: Lazy[Any]
-    algorithms: Lazy[Sequence[Any]]
-    preflight: Lazy[Callable[..., Iterable[str] | None]]
-    run: Lazy[Callable[[Any], Any]]
-    figures: str
-    visualisers: tuple[str, ...]
-    headline: tuple[str, ...]
-    accuracy: Mapping[str, str] = field(default_factory=dict)
-    finish: Lazy[Callable[[Any, Any], None]] | None = None
-    depends: Lazy[Any] | None = None
-    reported: Lazy[Any] | None = None
-    unknown_words: Lazy[Callable[[str, Any], Iterator[str]]] | None = None
-    asks_libraries: tuple[str, ...] = ()
-    plot: Mapping[str, str] | None = None
-    generators: bool = False
-    built_on: bool = False
-    parts: Lazy[Callable[[Any, str], list[str]]] | None = None
-    results: Lazy[Callable[[Any], int]] | None = None
-    most_rows: Lazy[Callable[[Any, tuple[int, ...], int], int | None]] | None = None
-
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """Return the modules that run one entry, without those of its figures."""
-        named = (self.entry, self.preflight, self.run, *((self.finish,) if self.finish else ()))
-        return tuple(reference.module for reference in named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,14 +135,14 @@ class ModelSource:
         return tuple(dict.fromkeys(part.module for part in (self.load, self.keep, self.view) if part is not None))
 
 
-R = TypeVar("R", Family, Library, ModelSource)
+R = TypeVar("R", Family[Any], Library, ModelSource)
 
 
 @functools.cache
-def families() -> dict[str, Family]:
+def families() -> dict[str, Family[Any]]:
     """Every family by name, in their order."""
     ours = [family_of(path.parent.name) for path in sorted(_ROOT.glob("*/family.py"))]
-    records = _joined("family", ours, "windtunnel.families", Family)
+    records = _joined("family", ours, "windtunnel.families", cast("type[Family[Any]]", Family))
     stages = [family.stage for family in records]
     if twice := next((f for f in records if stages.count(f.stage) > 1 or (_STAGES / f"{f.stage}.py").is_file()), None):
         raise UserError(
@@ -209,7 +154,7 @@ def families() -> dict[str, Family]:
 @functools.cache
 def libraries(family: str) -> dict[str, Library]:
     """Return the libraries of a family by name: ours first, then those of other packages."""
-    ours = [record for name in library_records(family) for record in load_object(f"{name}:LIBRARIES")]
+    ours = [record for name in own_module(family, "libraries") for record in load_object(f"{name}:LIBRARIES")]
     what = f"library of {family}"
     records = _joined(what, ours, "windtunnel.libraries", Library, lambda library: library.family == family)
     return {library.name: library for library in records}
@@ -238,21 +183,21 @@ def rows_of(family: str) -> list[Any]:
     return rows
 
 
-def library_records(family: str) -> list[str]:
-    """Return our modules that define the libraries of a family."""
-    paths = sorted((_ROOT / family).rglob("libraries.py"))
-    return [".".join((ASSESSMENTS, *path.relative_to(_ROOT).with_suffix("").parts)) for path in paths]
+def own_module(family: str, name: str) -> list[str]:
+    """Return our module `name` of a family, which is `family` or `libraries`; none for a plug-in's family."""
+    return [f"{ASSESSMENTS}.{family}.{name}"] if (_ROOT / family / f"{name}.py").is_file() else []
 
 
-def record_of(family: str) -> list[str]:
-    """Return our module that defines the record of a family; none for a plug-in's."""
-    return [f"{ASSESSMENTS}.{family}.family"] if (_ROOT / family / "family.py").is_file() else []
+def one_line(family: Family[Any]) -> AbstractContextManager[None]:
+    """Make a UserError of one line of whatever a method of a plug-in's family raises; a defect of ours keeps its traceback."""
+    module = type(family).__module__
+    return nullcontext() if module.startswith("windtunnel.") else _one_line(f"plug-in: family {family.name} ({module})")
 
 
-def family_of(name: str) -> Family:
+def family_of(name: str) -> Family[Any]:
     """Return the family of this name; no record of another one is read. Raises UserError, with the nearest match, for none."""
-    for module in record_of(name):
-        record: Family = load_object(f"{module}:FAMILY")
+    for module in own_module(name, "family"):
+        record: Family[Any] = load_object(f"{module}:FAMILY")
         return record
     if name not in families():
         raise UserError(unknown_word("family", name, families(), what="a family of assessments"))
@@ -362,7 +307,7 @@ def load_modules(group: str) -> None:
         _loaded(point)
 
 
-def _check_record(point: EntryPoint, record: Family | Library | ModelSource) -> None:
+def _check_record(point: EntryPoint, record: Family[Any] | Library | ModelSource) -> None:
     """Raise UserError, naming the field, for a record whose fields have wrong types or no proper names."""
     where = f"plug-in {point.name} ({point.value}) of {_distribution(point)}"
     values = _check_fields(where, record)
@@ -377,10 +322,12 @@ def _check_record(point: EntryPoint, record: Family | Library | ModelSource) -> 
 
 def _check_fields(where: str, record: Any, *, is_strict: bool = False) -> dict[str, object]:
     """Return the fields of a record by name. Raises UserError, naming the field, for one of a wrong type, or a name that is empty."""
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import BaseModel, TypeAdapter, ValidationError
 
-    values = {item.name: getattr(record, item.name) for item in fields(record)}
     hints = get_type_hints(type(record))
+    if isinstance(record, Family):
+        hints = {**get_type_hints(Family), "entry_type": type[BaseModel]}
+    values = {name: getattr(record, name, None) for name in hints}
     for name, value in values.items():
         try:
             TypeAdapter(hints[name], config={"arbitrary_types_allowed": True}).validate_python(value, strict=is_strict)

@@ -16,8 +16,8 @@ from windtunnel.assessments.queries import assess as assess_module
 from windtunnel.assessments.queries.algorithms import EpsGreedyParams, cosines
 from windtunnel.assessments.queries.assess import assess
 from windtunnel.assessments.queries.metrics import query_metrics, success_curve
+from windtunnel.assessments.queries.preflight import preflight
 from windtunnel.assessments.queries.search import stream_seeds
-from windtunnel.assessments.queries.settings import preflight
 from windtunnel.assessments.queries.table import LIBRARY, OWN
 from windtunnel.boundary.models.backends import OnnxModule, PredictFunction
 from windtunnel.boundary.models.load import export_onnx, import_model, load_classifier

@@ -13,6 +13,7 @@ from windtunnel.operations.resolve import dependencies
 from windtunnel.operations.resolve.closure import Code, Memory, draws, read_source
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.schema import Params
+from windtunnel.registry.plugins import family_of
 
 PARAMS = {"data": {"source": "digits"}, "model": {"source": "train"}, "budget": {"norm": "Linf", "epsilon": 0.1}}
 ROOT = Path(__file__).parents[3]
@@ -74,11 +75,64 @@ def test_what_a_use_does_not_reach_is_left_out_with_all_behind_it(project):
 @pytest.mark.parametrize(("algorithm", "is_code"), [("standard", False), ("adaptive", True)])
 def test_only_an_adaptive_entry_depends_on_the_adaptive_attack(tmp_path, algorithm, is_code):
     entry = AttackEntry(library="windtunnel", algorithm=algorithm)
-    options = dependencies.of_family("attacks").options(entry, Params.model_validate(PARAMS))
+    options = family_of("attacks").dependencies(entry, Params.model_validate(PARAMS).budget).options
     without, _ = dependencies.not_reached(options)
     code = Code(tmp_path, Memory(tmp_path / "memory.json")).closure(["windtunnel.assessments.attacks.assess"], without)
     adaptive = {name for name in code.code if name.startswith("windtunnel.assessments.attacks.adaptive.")}
     assert bool(adaptive) is is_code
+
+
+FAMILY = """
+class Mine:
+    name = "mine"
+
+    def run(self):
+        return self._helper()
+
+    def _helper(self):
+        from own.layers import WIDTH
+
+        return WIDTH
+
+    def preflight(self):
+        from own.late import scale
+
+    def report(self):
+        from own.named import TEXT
+"""
+
+
+def test_methods_without_a_say_in_results_are_no_code_of_them_nor_what_they_import(project):
+    path = project / "own" / "family.py"
+    path.write_text(FAMILY)
+
+    def closure(*entry_points):
+        memory = Memory(project / "memory.json")
+        return Code(project, memory, left_out={"own.family": frozenset({"preflight", "report"})}).closure(entry_points)
+
+    before = closure("own.family").code
+    assert set(before) == {"own", "own.family", "own.layers"}
+    path.write_text(FAMILY.replace("own.late import scale", "own.net import net"))
+    assert closure("own.family").code == before
+    path.write_text(FAMILY.replace("return WIDTH", "return WIDTH + 1"))
+    assert closure("own.family").code != before
+    path.write_text(FAMILY.replace("return self._helper()", "return self.preflight()"))
+    assert "own.late" in closure("own.family").code  # run needs it now
+    path.write_text(FAMILY)
+    assert set(closure("own.family:report").code) >= {"own.family:report", "own.named"}
+    assert set(closure("own.family:").code) == {"own", "own.family:"}
+
+
+def test_who_looks_a_library_up_depends_on_the_record_of_its_family(tmp_path):
+    code = Code(tmp_path, Memory(tmp_path / "memory.json"))
+    for module in ("attacks.adapters", "attacks.table", "verification.cascade.step", "corruptions.jobs"):
+        family = module.partition(".")[0]
+        found = code.closure([f"windtunnel.assessments.{module}"]).code
+        assert f"windtunnel.assessments.{family}.libraries" in found
+    assert (
+        "windtunnel.assessments.attacks.family:algorithms"
+        in code.closure(["windtunnel.assessments.attacks.assess"]).code
+    )
 
 
 def test_an_entry_point_that_is_not_there_is_one_line(project):

@@ -21,6 +21,7 @@ DECIDING = [
     ("records/artifacts.py", "_PROVENANCE_PACKAGES = (", "attack@pgd"),
     ("boundary/limits.py", "MEMORY_SHARE = 0.8", "train"),
     ("params/data.py", "from functools import partial", "prepare"),
+    ("assessments/attacks/family.py", "order = 10", "summary"),
     ("assessments/attacks/evaluate.py", "from dataclasses import dataclass", "attack@pgd"),
     ("evaluation/sanity/run.py", "from pathlib import Path", "sanity"),
 ]
@@ -33,6 +34,9 @@ SCHEDULING = [
     ("runtime/stage_log.py", "_DIRECTORIES = {"),
     ("runtime/shutdown.py", "GRACE = 5.0"),
     ("runtime/supervised.py", "STAGE_FACTOR = 10"),
+    ("assessments/attacks/preflight.py", "MOST_STARTS = 1_000"),
+    ("assessments/queries/preflight.py", "from windtunnel.core.dataset import Dataset"),
+    ("assessments/verification/preflight.py", "TRY_SECONDS = 3.0"),
     ("cli/show.py", "from pathlib import Path"),
 ]
 

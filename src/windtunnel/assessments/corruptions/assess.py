@@ -27,7 +27,6 @@ from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.records.artifacts import Artifacts, base_data, base_kwargs, write_artifacts
-from windtunnel.records.layout import Layout
 from windtunnel.records.metadata import number, numbers, part_name
 from windtunnel.records.result import AssessmentResult, Tensors
 from windtunnel.records.storage import keep_images
@@ -398,11 +397,6 @@ def run(task: Task[CorruptionEntry]) -> AssessmentResult:
         write_artifacts(child, task.directory / child.name, task.subject, started=started)
 
     return assess_suite(task.name, task.entry, task.subject, keep)
-
-
-def finish(artifacts: Artifacts, layout: Layout) -> None:
-    """Write the series of its curves."""
-    write_severity_series(artifacts, layout.plots / "corrupt" / f"{artifacts.name}.csv")
 
 
 def write_severity_series(suite: Artifacts, path: Path) -> None:

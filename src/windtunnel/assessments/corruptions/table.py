@@ -1,7 +1,6 @@
-"""All corruptions of all libraries, the selection of an entry, and its dependencies beyond the imports of its stage."""
+"""All corruptions of all libraries, and the selection of an entry."""
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 
 from windtunnel.assessments.corruptions.rows import (
     COMMON,
@@ -11,12 +10,10 @@ from windtunnel.assessments.corruptions.rows import (
     folder_row,
     function_row,
 )
-from windtunnel.assessments.depends import Depends, module_of
 from windtunnel.boundary.data.corrupted import corruption_folders
 from windtunnel.core.contracts import Algorithm
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.params.corruptions import FOLDER, FUNCTION, CorruptionEntry
-from windtunnel.records.metadata import part_name
 from windtunnel.registry.plugins import rows_of
 
 ROWS: dict[tuple[str, str], CorruptionRow] = {row.algorithm.key: row for row in rows_of("corruptions")}
@@ -77,40 +74,3 @@ def common_of(library: str, names: Iterable[str]) -> frozenset[str]:
     names = frozenset(names)
     common = names & frozenset(COMMON) if library in (IMAGECORRUPTIONS, FOLDER) else names
     return common or (names if library == FOLDER else common)
-
-
-def parts(entry: CorruptionEntry, where: str = "corruptions") -> list[str]:
-    """Return the names of the parts of a suite, `fog-3`: each corruption at each severity."""
-    return [
-        part_name(corruption, severity) for corruption in corruptions_of(entry, where) for severity in entry.severities
-    ]
-
-
-def results(entry: CorruptionEntry) -> int:
-    """Return how many results an entry leaves: its parts, and the suite."""
-    return len(parts(entry)) + 1
-
-
-def most_rows(entry: CorruptionEntry, shape: tuple[int, ...], n_samples: int) -> int:
-    """Return how many rows the model is sent: each result once, and the images that were resized there and back."""
-    return (results(entry) + 1) * n_samples
-
-
-def _files(entry: CorruptionEntry) -> dict[str, str]:
-    reference = entry.reference
-    files = {"reference": reference} if reference and Path(reference).is_dir() else {}
-    return {**files, **({"path": entry.path} if entry.path else {})}
-
-
-def _code(entry: CorruptionEntry) -> Iterator[str]:
-    if entry.library == FUNCTION:
-        for reference in entry.corruptions or (entry.algorithm,):
-            yield from module_of(reference)
-
-
-DEPENDS = Depends(
-    lambda entry, params: frozenset({entry.library, "any corruption suite"}),
-    own_budget=lambda entry: True,
-    files=_files,
-    code=_code,
-)

@@ -1,6 +1,6 @@
 """Report section on latent space."""
 
-from windtunnel.assessments.reported import Column, Question, Reported
+from windtunnel.registry.reported import Column, Question, Reported
 
 MANIFOLD = Question(
     "How does it do along the data manifold?",

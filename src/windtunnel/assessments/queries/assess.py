@@ -24,7 +24,6 @@ from windtunnel.assessments.queries.search import (
     stream_seeds,
 )
 from windtunnel.assessments.queries.settings import as_attack, library_row, limit_of, params_of, region_of, search_of
-from windtunnel.assessments.task import Task
 from windtunnel.core import scratch
 from windtunnel.core.batches import Incidents, batches_of, rows_of_table
 from windtunnel.core.contracts import Algorithm, Caveat, Norm, Objective, PerturbationBudget, Semantics, Verdict
@@ -227,8 +226,3 @@ def _caveats(algorithm: Algorithm, region: PerturbationBudget, entry: QueryEntry
             "that example, not of the best one that the library would find with more queries.",
         )
     yield from target_is_label(data)
-
-
-def run(task: Task[QueryEntry]) -> AssessmentResult:
-    """Run one query-counted attack."""
-    return assess(task.name, task.entry, task.budget, task.subject)

@@ -1,22 +1,16 @@
-"""Check an entry of `queries`, and resolve it into its search and the region of its successes."""
+"""Resolve an entry of `queries` into its search and the region of its successes."""
 
 from pydantic import ValidationError
 
-from windtunnel.assessments.attacks.preflight import check_data
-from windtunnel.assessments.attacks.preflight import preflight as attack_preflight
 from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.assessments.attacks.settings import check_epsilon
-from windtunnel.assessments.attacks.targets import check_chosen_targets
-from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.queries.algorithms import EpsGreedy, EpsGreedyParams, EvoBA, EvoBAParams, SimBA, SimBAParams
 from windtunnel.assessments.queries.search import SearchAlgorithm
 from windtunnel.assessments.queries.table import LIBRARY, OWN
-from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import PerturbationBudget
-from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.params.attacks import AttackEntry, QueryEntry
-from windtunnel.params.entry import Block, Budget
+from windtunnel.params.entry import Block
 
 _PARAMS: dict[str, type[Block]] = {"EvoBA": EvoBAParams, "EpsGreedy": EpsGreedyParams, "SimBA": SimBAParams}
 
@@ -68,17 +62,6 @@ def limit_of(where: str, entry: QueryEntry, shape: tuple[int, ...], attacked: in
     return min(1 + share, entry.max_queries or 1 + share)
 
 
-def most_rows(entry: QueryEntry, shape: tuple[int, ...], n_samples: int) -> int | None:
-    """Return the most rows that an entry sends to the model for `n_samples` images of `shape` (C, H, W); None where no limit is set."""
-    limits = [] if entry.max_queries is None else [entry.max_queries * n_samples]
-    if entry.total_queries is not None:
-        limits.append(entry.total_queries + n_samples)  # the checks of the clean images are not of the total
-    if library_row(entry) is None:
-        search = search_of("queries", entry, shape)
-        limits.append((1 + search.steps * search.width) * n_samples)
-    return min(limits, default=None)
-
-
 def region_of(where: str, entry: QueryEntry, search: SearchAlgorithm) -> PerturbationBudget:
     """Return the region of one of our algorithms: the entry's budget, or no bound without one.
 
@@ -110,23 +93,3 @@ def as_attack(entry: QueryEntry) -> AttackEntry:
         key: getattr(entry, key) for key in ("library", "algorithm", "params", "budget", "samples", "target_classes")
     }
     return AttackEntry(**settings)
-
-
-def preflight(where: str, entry: QueryEntry, budget: Budget, classifier: Classifier, dataset: Dataset) -> None:
-    """Raise UserError or IncompatibleError, in one line, for an attack that cannot run or would mean nothing."""
-    algorithm = find_algorithm(entry.library, entry.algorithm, where, "queries")
-    if library_row(entry) is not None:
-        attack_preflight(where, as_attack(entry), budget, classifier, dataset)
-        if entry.max_queries == 1:
-            raise UserError(f"{where}.max_queries: the first query is the check of the clean image; allow at least 2")
-        return
-    classifier.require(algorithm, where)
-    check_data(where, f"{algorithm.name} changes pixels", dataset)
-    search = search_of(where, entry, tuple(dataset.inputs.shape[1:]))
-    region_of(where, entry, search)
-    if entry.max_queries is not None and entry.max_queries < 1 + search.width:
-        raise UserError(
-            f"{where}.max_queries: {entry.max_queries} does not last for one round: the check of the clean image and "
-            f"{search.width} queries; allow at least {1 + search.width}"
-        )
-    check_chosen_targets(where, entry.target_classes, entry.samples, dataset)

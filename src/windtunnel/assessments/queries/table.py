@@ -2,9 +2,7 @@
 
 from windtunnel.assessments.attacks.rows import AttackRow, algorithm
 from windtunnel.assessments.attacks.table import ROWS
-from windtunnel.assessments.depends import Depends
 from windtunnel.core.contracts import Algorithm, Norm, Randomness, ThreatModel
-from windtunnel.params.entry import Entry
 
 SCORE, SEEDED = ThreatModel.BLACK_BOX_SCORE, Randomness.SELF_SEEDED
 
@@ -24,8 +22,3 @@ OWN: dict[str, Algorithm] = {
 LIBRARY: dict[tuple[str, str], AttackRow] = {key: row for key, row in ROWS.items() if row.counted}
 
 ALGORITHMS: tuple[Algorithm, ...] = (*OWN.values(), *(row.algorithm for row in LIBRARY.values()))
-
-DEPENDS: Depends[Entry] = Depends(
-    lambda entry, params: frozenset({entry.library} - {"windtunnel"}),
-    own_budget=lambda entry: entry.library == "windtunnel",
-)

@@ -12,7 +12,6 @@ from windtunnel.assessments.sweeps.curve import Sweep, critical_epsilon, epsilon
 from windtunnel.assessments.sweeps.engines import AttackAtEpsilon, Engine, OneGradientFGSM, called_with
 from windtunnel.assessments.sweeps.report import print_report
 from windtunnel.assessments.sweeps.table import FGSM, measure_of
-from windtunnel.assessments.task import Task
 from windtunnel.core.batches import Batch, Incidents, batches_of, rows_of_table
 from windtunnel.core.classifier import module_digest
 from windtunnel.core.contracts import Caveat, Norm, PerturbationBudget, Semantics, Verdict
@@ -206,11 +205,6 @@ def _caveats(sweep: Sweep, *, zero_added: bool, one_step: bool) -> Iterator[Cave
             f"{sweep.violations} samples are wrong at one epsilon and right at a larger one; the curve counts a "
             f"sample as broken from the first on, the raw curve is kept beside it.",
         )
-
-
-def run(task: Task[SweepEntry]) -> AssessmentResult:
-    """Run one sweep."""
-    return assess(task.name, task.entry, task.budget, task.subject)
 
 
 def finish(artifacts: Artifacts, layout: Layout) -> None:

@@ -2,9 +2,7 @@
 
 from windtunnel.assessments.attacks.rows import AttackRow, Targeting, algorithm
 from windtunnel.assessments.attacks.table import ROWS
-from windtunnel.assessments.depends import Depends
 from windtunnel.core.contracts import Algorithm, Norm, Randomness, ThreatModel
-from windtunnel.params.entry import Entry
 from windtunnel.params.sweeps import SweepEntry
 
 _SUMMARY = "one gradient at the clean input for the whole epsilon grid (Goodfellow et al. 2015)"
@@ -30,8 +28,3 @@ def measure_of(algorithm: Algorithm, entry: SweepEntry) -> Norm:
 
 
 ALGORITHMS: tuple[Algorithm, ...] = (FGSM, *(attack.algorithm for attack in ROWS.values() if _can_sweep(attack)))
-
-DEPENDS: Depends[Entry] = Depends(
-    lambda entry, params: frozenset() if entry.library == "windtunnel" else frozenset({entry.library, "any attack"}),
-    own_budget=lambda entry: True,
-)

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from windtunnel.assessments.reported import reported_of
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.registry.plugins import families
+from windtunnel.registry.reported import OF_KIND, Reported
 
 OF_THE_SUMMARY: Mapping[str, str] = {
     "worst_case_per_class": "share of each class's samples that no assessment broke, with its interval",
@@ -16,6 +16,12 @@ OF_THE_SUMMARY: Mapping[str, str] = {
     "worst_case_weakest_slice_accuracy": "the lowest worst-case accuracy of a slice; its interval holds for all slices at once",
     "certified_weakest_slice_accuracy": "the lowest certified accuracy of a slice; its interval holds for all slices at once",
 }
+
+
+def reported_of(family: str | None, kind: AssessmentKind) -> Reported:
+    """Return the report section of a family's assessments; of the clean evaluation and of an unknown family, that of the kind."""
+    record = families().get(family or "")
+    return record.report_section(kind) if record else OF_KIND[kind]
 
 
 def meanings_of(family: str | None) -> Mapping[str, str]:

@@ -161,7 +161,7 @@ def _default_search(algorithm: Algorithm, epsilon: float, params: object) -> dic
 
 def _check_keys(family: str, algorithm: Algorithm, extra: Mapping[str, object]) -> None:
     """Raise UserError for a parameter of an attack that is given as a key of its entry."""
-    fields = families()[family].entry().model_fields
+    fields = families()[family].entry_type.model_fields
     for key, value in extra.items():
         if key not in fields and family == "attacks" and key in parameters_of(ROWS[algorithm.key]):
             raise UserError(

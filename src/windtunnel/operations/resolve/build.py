@@ -22,7 +22,7 @@ from windtunnel.params.resolved import Drawing, FigureSpec, Resolved, Work
 from windtunnel.params.results import ReportEntry
 from windtunnel.params.schema import Params
 from windtunnel.records.layout import PARAMS_FILE, ROBUSTNESS
-from windtunnel.registry.plugins import families, family_of, record_of
+from windtunnel.registry.plugins import families, family_of
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Resolver:
     done: dict[str, Resolved] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.code = Code(self.project, self.memory, dependencies.lazy_imports())
+        self.code = Code(self.project, self.memory, dependencies.lazy_imports(), dependencies.left_out())
         self.model_code = tuple(dependencies.model_code(self.params.model))
         self.asks = {"clean", *(family.stage for family in families().values()), "sanity", "summary"}
         self.model_options = dependencies.model_options(self.params.model)
@@ -84,7 +84,7 @@ class Resolver:
         surrogates = [p.sanity.surrogate] if p.sanity.surrogate else []
         of_checks = [*self.model_code, *_TABLES, *code_of_others(surrogates)]
         # Checks that ask the model may run any entry again.
-        again = [dependencies.of_family(family).options(entry, p) for family, _, entry in entries(p)]
+        again = [family_of(family).dependencies(entry, p.budget).options for family, _, entry in entries(p)]
         reached = self.model_options
         if p.sanity.profile != "stored":
             reached = reached.union({"any attack"}, *again) - {"any corruption suite"}
@@ -112,21 +112,23 @@ class Resolver:
             return self.done[label]
         self.done[label] = _IN_WORK
         family, entry = self.entries[stage, name]
-        record, where = dependencies.of_family(family), f"{family}.{name}"
+        record, where = family_of(family), f"{family}.{name}"
+        own = record.dependencies(entry, self.params.budget)
         built = [(families()[r.family].stage, r.name) for r in entry.references()]
-        files = {f"{where}.{key}": path for key, path in record.files(entry).items()}
+        files = {f"{where}.{key}": path for key, path in own.files.items()}
         for key, path in list(files.items()):
             # Results of an entry of this run may be older than what this run will make there.
             if Path(path).parent == ROBUSTNESS and (producers := [e for e in self.entries if e[1] == Path(path).name]):
                 built += producers
                 del files[key]
         effective = dependencies.as_it_runs(family, entry, self.params)
-        reached = record.options(entry, self.params) | self.model_options
+        reached = own.options | self.model_options
         modules = [
             *self.model_code,
-            *(dependencies.generator_code(self.params.generators) if family_of(family).generators else ()),
+            *(dependencies.generator_code(self.params.generators) if record.generators else ()),
+            type(record).__module__,
+            *own.code,
         ]
-        modules += [*family_of(family).modules, *record.code(entry)]
         options = _plain(effective, "visualisers")
         builds_on = {f"{s}@{n}" if n else s: self.entry(s, n).digest for s, n in built if (s, n) in self.entries}
         figures = _figures(family, name, entry)
@@ -178,7 +180,7 @@ class Resolver:
         modules = [f"stages.{stage}"] if self.code.file(f"stages.{stage}") else []
         if not family:
             return [_RUN, f"{_STAGES}.{stage}", *modules]
-        return [_RUN, f"{_STAGES}.{ENTRY}", *record_of(family), *modules]
+        return [_RUN, f"{_STAGES}.{ENTRY}", *modules]
 
     def _drawing(self, figures: Sequence[FigureSpec], computing: Mapping[str, str]) -> Drawing:
         if not figures:
@@ -219,7 +221,7 @@ _STAGES = "windtunnel.operations.stages"
 _RUN = f"{_STAGES}.run"
 _DRAW = "windtunnel.assessments.figures.base"
 # Imported by name, when an algorithm is looked up.
-_TABLES = tuple(family.algorithms.module for family in families().values())
+_TABLES = tuple(f"{type(family).__module__}:algorithms" for family in families().values())
 _CLEAN_FIGURES = "windtunnel.assessments.clean.figures"
 
 

@@ -30,7 +30,7 @@ SCHEDULING = f"{PACKAGE}.runtime"  # executors, progress, messages, shutdown: de
 STAGE_LOG = f"{SCHEDULING}.stage_log"  # reads results for its last line, so what it imports decides nothing either
 MEMORY = Path(".cache/windtunnel/resolve.json")
 # Raised where what is remembered changes its form or its meaning: the digest of a module, what counts as an import.
-FORM = 1
+FORM = 2
 # A file that is younger when it is read may change once more within the same tick of its file system's clock.
 SETTLED = 2.0
 Finding = TypeVar("Finding")
@@ -50,13 +50,21 @@ class Closure:
 class Code:
     """Code of this package, of the folder `project` and of its repository.
 
-    `lazy`: what a module imports by a reference that no import statement names, or a library whose files it reads. What is
+    `lazy`: what a module imports by a reference that no import statement names, or a library whose files it reads. `left_out`:
+    methods of the classes in a module that are not followed, since what they do is no part of a result. `module:method` is
+    a module with this method of its classes alone, `module:` without methods. What is
     found out about a module holds as long as this object does.
     """
 
-    def __init__(self, project: Path, memory: Memory, lazy: Mapping[str, Iterable[str]] | None = None) -> None:
+    def __init__(
+        self,
+        project: Path,
+        memory: Memory,
+        lazy: Mapping[str, Iterable[str]] | None = None,
+        left_out: Mapping[str, frozenset[str]] | None = None,
+    ) -> None:
         self.memory = memory
-        self._lazy = lazy or {}
+        self._lazy, self._left_out = lazy or {}, left_out or {}
         self._folders = [str(folder) for folder in code_folders(project)]
         self._roots = {PACKAGE: os.path.dirname(windtunnel.__file__)}
         self._files: dict[str, Path | None] = {}
@@ -98,7 +106,7 @@ class Code:
     def file(self, name: str) -> Path | None:
         """Return the file of a module of ours or of the project; None for a library's and for a name that is no module's."""
         if name not in self._files:
-            top, *rest = name.split(".")
+            top, *rest = name.partition(":")[0].split(".")
             root = self._roots.get(top)
             tops = [root] if root else [os.path.join(folder, top) for folder in self._folders]
             bases = [os.path.join(base, *rest) for base in tops]
@@ -120,11 +128,15 @@ class Code:
         if name not in self._modules:
             path = self.file(name)
             assert path is not None
-            source = self.memory.of(f"source {name}", path, lambda path: read_source(path, name))
+            module_name, is_part, method = name.partition(":")
+            kept = frozenset({method}) if is_part else None
+            without = frozenset() if is_part else self._left_out.get(name, frozenset())
+            what = f"source {name} {' '.join(sorted(without))}"
+            source = self.memory.of(what, path, lambda path: read_source(path, module_name, kept, without))
             code = {name: source["digest"]}
             if source["resources"]:
                 code |= {f"{name}: {rel}": self.memory.digest(file) for rel, file in _beside(path)}
-            parts = name.split(".")
+            parts = module_name.split(".")
             around = (".".join(parts[:i]) for i in range(1, len(parts)))
             # A folder of modules without an __init__.py has no file of its own, and is no library.
             imported = (*source["imports"], *self._lazy.get(name, ()))
@@ -172,20 +184,44 @@ class ModuleSource(TypedDict):
     resources: bool
 
 
-def read_source(path: Path, name: str) -> ModuleSource:
+def read_source(
+    path: Path, name: str, kept: frozenset[str] | None = None, without: frozenset[str] = frozenset()
+) -> ModuleSource:
     """Return the module `name` in `path`. Imports inside functions count, those for type checkers do not.
 
-    Raises UserError where the file is no Python.
+    Of the methods of its classes, those in `without` are left out, or all but `kept`; what a method that stays calls by its
+    name stays too. Raises UserError where the file is no Python.
     """
     try:
         tree = ast.parse(read_own(path))
     except (SyntaxError, ValueError) as error:
         raise UserError(f"{path}: not Python ({error})") from error
+    if kept is not None or without:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                _drop_methods(node, kept, without)
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     imports = sorted(set(_imports(tree, package)))
     resources = any(isinstance(node, ast.Name) and node.id in {"__file__", "PackageLoader"} for node in ast.walk(tree))
     digest = hashlib.sha256("".join(_shape(tree)).encode()).hexdigest()
     return ModuleSource(digest=digest, imports=imports, resources=resources)
+
+
+def _drop_methods(node: ast.ClassDef, kept: frozenset[str] | None, without: frozenset[str]) -> None:
+    methods = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
+    todo, reached = [*(methods.keys() - without if kept is None else methods.keys() & kept)], set[str]()
+    while todo:
+        reached.add(name := todo.pop())
+        called = {part.attr for part in ast.walk(methods[name]) if isinstance(part, ast.Attribute)}
+        todo += (called & methods.keys()) - reached
+    node.body = [part for part in node.body if getattr(part, "name", None) not in methods.keys() - reached]
+
+
+# What a function imports of the family that is its last argument.
+_BY_FAMILY = {
+    "find_algorithm": "family:algorithms",
+    **dict.fromkeys(("libraries", "library_of", "rows_of"), "libraries"),
+}
 
 
 def _imports(node: ast.AST, package: str) -> Iterator[str]:
@@ -207,6 +243,9 @@ def _imports(node: ast.AST, package: str) -> Iterator[str]:
             args=[ast.Constant(value=str(module)), *_],
         ):
             yield module
+        case ast.Call(func=ast.Name(id=asks), args=[*_, ast.Constant(value=str(family))]) if asks in _BY_FAMILY:
+            if package.startswith(PACKAGE):  # another function of the same name
+                yield f"{PACKAGE}.assessments.{family}.{_BY_FAMILY[asks]}"
     for child in ast.iter_child_nodes(node):
         yield from _imports(child, package)
 

@@ -1,4 +1,4 @@
-"""List dependencies that cannot be read from imports (of an entry, its family's `depends` says it), and versions of libraries."""
+"""List dependencies that cannot be read from imports (of an entry, see `Family.dependencies`), and versions of libraries."""
 
 import importlib.metadata
 from collections.abc import Iterable, Iterator
@@ -6,26 +6,27 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from windtunnel.assessments.depends import Depends, module_of
+from windtunnel.assessments.depends import module_of
 from windtunnel.assessments.figures.registry import CLEAN_FIGURES
-from windtunnel.assessments.reported import OF_KIND
 from windtunnel.core.errors import UserError
 from windtunnel.params.data import Data
 from windtunnel.params.entry import BudgetOverride, Entry
 from windtunnel.params.latent import Generators
 from windtunnel.params.model import Model
 from windtunnel.params.schema import Params
+from windtunnel.registry.family import WITHOUT_RESULT
 from windtunnel.registry.plugins import (
     Library,
     families,
     family_of,
     libraries,
-    library_records,
     missing,
     model_source,
     model_sources,
-    record_of,
+    own_module,
 )
+
+_FAMILY = "windtunnel.registry.family"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +91,6 @@ def not_reached(options: frozenset[str]) -> tuple[frozenset[str], frozenset[str]
     return modules, libraries
 
 
-def of_family(family: str) -> Depends[Entry]:
-    """Return the declared dependencies of a family's entries; by default those of `Depends`."""
-    declared = family_of(family).depends
-    return declared() if declared else Depends()
-
-
 def reached_by(options: Iterable[str], family: str) -> Iterator[str]:
     """Yield the modules of code apart that these options reach, none of which is imported by name.
 
@@ -109,41 +104,35 @@ def reached_by(options: Iterable[str], family: str) -> Iterator[str]:
 
 
 def lazy_imports() -> dict[str, list[str]]:
-    """Return the modules that a module imports by reference: module -> modules."""
-    ours = [family for family in families().values() if record_of(family.name)]
-    records = [module for family in ours for module in record_of(family.name)]
-    reported = [*OF_KIND.values(), *(family.reported() for family in ours if family.reported)]
-    compared = [
-        drawn.module for report in reported for drawn in (report.question.compared, report.question.last) if drawn
-    ]
-    return {
-        "windtunnel.assessments.reported": compared,
-        "windtunnel.boundary.data.sources": ["sklearn"],  # whose file it reads
-        "windtunnel.reporting.report.sections.families": [
-            *records,
-            *(family.reported.module for family in ours if family.reported),
-        ],
-        # Whoever asks for the libraries of a family reads their records, and its table their rows.
-        **{module: library_records(family.name) for family in ours for module in family.asks_libraries},
-        **{
-            family.algorithms.module: [
-                *library_records(family.name),
-                *(library.rows.module for library in libraries(family.name).values()),
-            ]
-            for family in ours
-        },
-        "windtunnel.reporting.report.pictures": [CLEAN_FIGURES, *(family.figures for family in families().values())],
-        **dict.fromkeys(
-            ("windtunnel.evaluation.summary.headline", "windtunnel.params.load", "windtunnel.params.schema"), records
-        ),
-        **{family.preflight.module: [*record_of(family.name), family.algorithms.module] for family in ours},
+    """Return the modules that a module imports by reference: module -> modules, or methods of the classes in them."""
+    names = [*families()]
+    records = [module for name in names for module in own_module(name, "family")]
+    facts = [f"{module}:" for module in records]
+    rows = {
+        module: [library.rows.module for library in libraries(name).values()]
+        for name in names
+        for module in own_module(name, "libraries")
     }
+    return {
+        **rows,  # who asks for the libraries of a family may read the rows of any
+        "windtunnel.boundary.data.sources": ["sklearn"],  # whose file it reads
+        "windtunnel.evaluation.summary.headline": facts,
+        "windtunnel.evaluation.summary.meanings": [f"{name}:report_section" for name in (_FAMILY, *records)],
+        "windtunnel.params.load": facts,
+        "windtunnel.params.schema": facts,
+        "windtunnel.reporting.report.pictures": [CLEAN_FIGURES, *(family.figures for family in families().values())],
+    }
+
+
+def left_out() -> dict[str, frozenset[str]]:
+    """Return the methods of classes on which no result depends, by module."""
+    return dict.fromkeys([_FAMILY, *(type(family).__module__ for family in families().values())], WITHOUT_RESULT)
 
 
 def as_it_runs(family: str, entry: Entry, params: Params) -> Entry:
     """Return the entry with what is global filled in: the storage, and the budget unless the global one has no say in this entry."""
     changes: dict[str, object] = {"storage": (entry.storage or params.storage) if entry.drops_images else None}
-    if not of_family(family).own_budget(entry):
+    if not family_of(family).has_own_budget(entry):
         budget = entry.budget.over(params.budget)
         changes["budget"] = BudgetOverride(
             norm=budget.norm, epsilon=budget.epsilon, step_size=budget.step_size, steps=budget.steps

@@ -1,6 +1,6 @@
 """A section per question: a table of the assessments that answer it, the charts that compare them, what limits them.
 
-Which question a family's assessments answer, and by which columns, its record says. An assessment is a row of the table;
+Which question a family's assessments answer, and by which columns, its class says. An assessment is a row of the table;
 its details are for who searches.
 """
 
@@ -8,17 +8,23 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from windtunnel.assessments.figures.plots import HALF
-from windtunnel.assessments.reported import CONFIDENCE, COST, Column, Question, Reported, reported_of
 from windtunnel.core.contracts import ThreatModel
+from windtunnel.evaluation.summary.meanings import reported_of
 from windtunnel.params.results import Report as Options
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.metadata import Metrics
+from windtunnel.registry.reported import BROKEN, CONFIDENCE, COST, VERIFIED, Column, Question, Reported
 from windtunnel.reporting.report.collect import ReportInputs
 from windtunnel.reporting.report.model import Block, Chart, Section, Table, Text, guarded
 from windtunnel.reporting.report.phrases import number, percent, region, region_words, short
 from windtunnel.reporting.report.sections.assessment import assessment_section as details
 from windtunnel.reporting.report.sections.assessment import essential_blocks, limits_table
+from windtunnel.reporting.report.sections.compared import certificate_blocks, damage_blocks
+from windtunnel.reporting.report.sections.side_by_side import side_by_side_blocks
 from windtunnel.reporting.report.sections.statement import layers
+
+_COMPARED = {BROKEN: damage_blocks, VERIFIED: certificate_blocks}
+_LAST = {BROKEN: side_by_side_blocks}
 
 
 def reported(artifacts: Artifacts) -> Reported:
@@ -63,13 +69,13 @@ def family_sections(inputs: ReportInputs, options: Options) -> Iterator[Section]
 
 def _section(question: Question, mine: Sequence[Artifacts], inputs: ReportInputs, options: Options) -> Section:
     blocks: list[Block] = [Text(question.note), *_overview(mine, inputs)]
-    if question.compared:
-        blocks += question.compared()(mine, inputs)
+    if compared := question.compared or _COMPARED.get(question):
+        blocks += compared(mine, inputs)
     essential = [block for a in mine for block in essential_blocks(a, inputs)]
     # Charts first: two narrow ones stand beside each other, which a grid between them would forbid.
     blocks += sorted(essential, key=lambda block: block.scene.width > HALF if isinstance(block, Chart) else 2)
-    if question.last:
-        blocks += question.last()(inputs, options)
+    if last := question.last or _LAST.get(question):
+        blocks += last(inputs, options)
     blocks += limits_table(mine)
     children = tuple(guarded(a.name, partial(details, a, inputs, options)) for a in mine)
     return Section(question.words, tuple(blocks), children)

@@ -1,15 +1,13 @@
 """Report section of a family: the question that its assessments answer, and the numbers that answer it.
 
-A family names its own in its record; one that names none answers the question of its kind, with the numbers of that kind.
-The report is above the assessments: what it draws beside the tables is named here by reference.
+A family returns its own (`Family.report_section`); by default it answers the question of its kind, with the numbers of that kind.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from windtunnel.core.contracts import AssessmentKind
-from windtunnel.registry.plugins import Lazy, families
 
 # Of several metrics, or of the tensors: no key of the metrics.
 CONFIDENCE = "confidence when wrong"
@@ -37,14 +35,15 @@ class Column:
 class Question:
     """A section of the report. order: its place. note: how its numbers are to be read.
 
-    compared: (assessments, found) -> blocks that compare them, below the tables. last: (found, options) -> blocks at the end.
+    compared: (assessments, inputs of the report) -> blocks that compare them, below the tables. last: (inputs, options) -> blocks at
+    the end. The report has its own for the questions below.
     """
 
     words: str
     order: int
     note: str
-    compared: Lazy[Callable[..., Any]] | None = None
-    last: Lazy[Callable[..., Any]] | None = None
+    compared: Callable[..., Iterable[Any]] | None = None
+    last: Callable[..., Iterable[Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +58,17 @@ class Reported:
     meanings: Mapping[str, str] = field(default_factory=dict)
 
 
-_SECTIONS = "windtunnel.reporting.report.sections"
 BROKEN = Question(
     "What breaks it, and at what cost?",
     10,
     "Accuracy here is the share of all samples that no attack broke: an upper bound of the true robust accuracy, never a "
     "certificate. Success is the share of correctly classified samples that were broken. Compare rows of one budget only.",
-    compared=Lazy(f"{_SECTIONS}.compared:damage_blocks"),
-    last=Lazy(f"{_SECTIONS}.side_by_side:side_by_side_blocks"),
 )
 VERIFIED = Question(
     "What is verified, and by which method?",
     20,
     "Certified: no change within the budget can alter the correct prediction. Falsified: a counterexample is known, or the "
     "clean prediction is wrong. Unknown means that the verifier did not decide the sample within its limits.",
-    compared=Lazy(f"{_SECTIONS}.compared:certificate_blocks"),
 )
 AVERAGE = Question(
     "How does it do under everyday disturbances?",
@@ -108,14 +103,3 @@ OF_KIND = {
     ),
     AssessmentKind.STATISTICAL_SAMPLING: Reported(AVERAGE, (Column("mean accuracy", "corrupted_accuracy", "rate"),)),
 }
-
-
-def reported_of(family: str | None, kind: AssessmentKind) -> Reported:
-    """Return the report section of a family's assessments: as its record has it, else as their kind."""
-    record = families().get(
-        family or ""
-    )  # none for the clean evaluation, and for a plug-in that is not installed any more
-    if record is None or record.reported is None:
-        return OF_KIND[kind]
-    reported: Reported = record.reported()
-    return reported
