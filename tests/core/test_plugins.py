@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from windtunnel.assessments.catalogue import algorithms
 from windtunnel.core.errors import UserError
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.schema import Params
@@ -80,17 +81,27 @@ def test_a_plug_in_that_is_no_record_is_named(point):
         families()
 
 
+class Smears(Family):
+    name, stage, order, entry_type, figures = "smears", "smear", 70, AttackEntry, "x"
+
+    def algorithms(self):
+        return ()
+
+    def run(self, task):
+        raise NotImplementedError
+
+
+def test_a_method_of_a_plug_in_that_raises_is_named(point, monkeypatch):
+    mine = Smears()
+    monkeypatch.setattr(mine, "algorithms", lambda: 1 / 0)
+    monkeypatch.setattr(plugins, "_loaded", lambda _: mine)
+    point("windtunnel.families", "mine:FAMILY")
+    with pytest.raises(UserError, match=r"plug-in: family smears .*: ZeroDivisionError"):
+        algorithms()
+
+
 def test_a_family_of_a_plug_in_becomes_a_key_of_params(point, monkeypatch):
     from windtunnel.params import load, schema
-
-    class Smears(Family):
-        name, stage, order, entry_type, figures = "smears", "smear", 70, AttackEntry, "x"
-
-        def algorithms(self):
-            return ()
-
-        def run(self, task):
-            raise NotImplementedError
 
     mine = Smears()
     monkeypatch.setattr(plugins, "_loaded", lambda _: mine)
