@@ -47,7 +47,12 @@ REFUSED = [
         r"attacks\.it\.params\.attacks\.PGD: 'step' is not a parameter of PGD\. Did you mean 'steps'\?",
     ),
     ({"algorithm": "MultiAttack", "params": {"attacks": ["FGSM", {"PGD": {"eps": 0.1}}]}}, r"budget\.epsilon"),
-    ({"library": "windtunnel", "algorithm": "standard", "params": {"steps": 3}}, r"has no parameters"),
+    ({"library": "windtunnel", "algorithm": "quick", "params": {"steps": 3}}, r"has no parameters"),
+    (
+        {"library": "windtunnel", "algorithm": "standard", "params": {"steps": 3}},
+        r"'steps' is not a parameter of standard",
+    ),
+    ({"library": "windtunnel", "algorithm": "standard", "params": {"literal": 1}}, r"1 is neither true nor false"),
     ({"library": "windtunnel", "algorithm": "standard", "budget": {"norm": "L1", "epsilon": 1}}, r"under Linf or L2"),
     ({"target_classes": "next", "on": {"survivors_of": ["a"]}}, r"attacks\.it\.on: survivors"),
 ]

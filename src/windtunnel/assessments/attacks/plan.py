@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from windtunnel.assessments.attacks.profiles import profile_members
+from windtunnel.assessments.attacks.profiles import LITERAL, STANDARD, profile_members
 from windtunnel.assessments.attacks.rows import AttackRow, Invoker
 from windtunnel.assessments.attacks.settings import Settings, members_of, settle
 from windtunnel.assessments.attacks.table import ROWS
@@ -57,11 +57,11 @@ def plan_of(
         raise UserError(
             f"{where}.budget: the profile {row.algorithm.name} chooses its steps; set norm and epsilon only"
         )
-    if settings.get("standard") is False:
+    if settings.get(STANDARD) is False:
         return []
     plain = replace(budget, steps=None, step_size=None)
     runs = []
-    for member in profile_members(row.algorithm.name, budget.norm, num_classes):
+    for member in profile_members(row.algorithm.name, budget.norm, num_classes, literal=bool(settings.get(LITERAL))):
         member_row = ROWS[member.library, member.algorithm]
         if not has_gradients and member_row.algorithm.threat_model is ThreatModel.WHITE_BOX:
             continue

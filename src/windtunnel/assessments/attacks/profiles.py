@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from windtunnel.assessments.attacks.rows import AttackRow, Invoker, algorithm
+from windtunnel.assessments.attacks.rows import STOP_EARLY, AttackRow, Invoker, algorithm
 from windtunnel.core.contracts import Algorithm, Capability, Norm, Randomness, ThreatModel
 
-LIBRARY, ADAPTIVE = "windtunnel", "adaptive"
+LIBRARY, STANDARD, ADAPTIVE = "windtunnel", "standard", "adaptive"
+LITERAL = "literal"  # parameter of `standard`: the members of AutoAttack as they are, to the last step
 LINF, L2 = Norm.LINF, Norm.L2
 
 
@@ -25,23 +26,27 @@ class Member:
         return self.label or self.algorithm
 
 
-def _standard(steps: int, queries: int, restarts: int = 1) -> tuple[Member, ...]:
-    """AutoAttack's four members, with the iterations of its authors (Croce, Hein 2020, arXiv 2003.01690)."""
+def _standard(steps: int, queries: int, restarts: int = 1, *, stop_early: bool = False) -> tuple[Member, ...]:
+    """AutoAttack's four members, with the iterations of its authors (Croce, Hein 2020, arXiv 2003.01690).
+
+    stop_early: APGD and Square leave hopeless samples; FAB finds its own distance and does not.
+    """
+    early = {STOP_EARLY: True} if stop_early else {}
     return (
-        Member("torchattacks", "APGD", {"steps": steps, "n_restarts": restarts, "loss": "ce"}, "APGD-CE"),
-        Member("torchattacks", "APGDT", {"steps": steps, "n_restarts": restarts}, "APGD-T"),
+        Member("torchattacks", "APGD", {"steps": steps, "n_restarts": restarts, "loss": "ce", **early}, "APGD-CE"),
+        Member("torchattacks", "APGDT", {"steps": steps, "n_restarts": restarts, **early}, "APGD-T"),
         Member("torchattacks", "FAB", {"steps": steps, "multi_targeted": True, "n_restarts": restarts}, "FAB-T"),
-        Member("torchattacks", "Square", {"n_queries": queries, "n_restarts": 1}, "Square"),
+        Member("torchattacks", "Square", {"n_queries": queries, "n_restarts": 1, **early}, "Square"),
     )
 
 
-_STANDARD = _standard(100, 5000)
+_STANDARD, _LITERAL = _standard(100, 5000, stop_early=True), _standard(100, 5000)
 _QUICK = (
     Member("torchattacks", "APGD", {"steps": 20, "loss": "ce"}, "APGD-CE"),
     Member("torchattacks", "APGDT", {"steps": 10}, "APGD-T"),
 )
 _RESTARTED = (
-    *_STANDARD,
+    *_LITERAL,
     Member("torchattacks", "APGD", {"steps": 100, "n_restarts": 5, "loss": "dlr"}, "APGD-DLR"),
     *_standard(200, 10_000, restarts=3),
 )
@@ -53,8 +58,8 @@ PROFILES: dict[str, dict[Norm, tuple[Member, ...]]] = {
         LINF: (Member("torchattacks", "FGSM"), *_QUICK),
         L2: (Member("foolbox", "L2FastGradientAttack"), *_QUICK),
     },
-    "standard": {LINF: _STANDARD, L2: _STANDARD},
-    "adaptive": {LINF: _STANDARD, L2: _STANDARD},  # and what answers the model's obstacles
+    STANDARD: {LINF: _STANDARD, L2: _STANDARD},
+    ADAPTIVE: {LINF: _STANDARD, L2: _STANDARD},  # and what answers the model's obstacles
     "exhaustive": {
         LINF: (
             *_RESTARTED,
@@ -75,13 +80,14 @@ PROFILES: dict[str, dict[Norm, tuple[Member, ...]]] = {
 TARGETED_CLASSES, DLR_CLASSES = 4, 3  # the losses of APGD-T and APGD-DLR divide by the fourth and the third best logit
 
 
-def profile_members(profile: str, norm: Norm, num_classes: int) -> tuple[Member, ...]:
-    """Return the members of a profile for a number of classes.
+def profile_members(profile: str, norm: Norm, num_classes: int, *, literal: bool = False) -> tuple[Member, ...]:
+    """Return the members of a profile for a number of classes; none leaves a sample early if `literal`.
 
     For fewer than 4 classes untargeted APGD with 5 restarts stands for APGD-T, for fewer than 3 for APGD-DLR too: with
     two classes the difference of the logits decides, which cross entropy grows with. FAB-T aims at each other class.
     """
-    return tuple(_fitting(member, num_classes) for member in PROFILES[profile][norm])
+    members = _LITERAL if literal else PROFILES[profile][norm]
+    return tuple(_fitting(member, num_classes) for member in members)
 
 
 def _fitting(member: Member, num_classes: int) -> Member:
@@ -91,14 +97,14 @@ def _fitting(member: Member, num_classes: int) -> Member:
     if num_classes >= needs:
         return member
     loss = "dlr" if num_classes >= DLR_CLASSES else "ce"
-    params = {"steps": member.params["steps"], "n_restarts": 5, "loss": loss}
+    params = {**member.params, "n_restarts": 5, "loss": loss}
     return Member("torchattacks", "APGD", params, f"APGD-{loss.upper()} 5 restarts")
 
 
 _SUMMARY = {
     "quick": "a minute's look: one gradient step, APGD, targeted APGD",
-    "standard": "parameter-free, as AutoAttack: APGD-CE, APGD-T, FAB-T, Square",
-    "adaptive": "standard, then what stops the model's gradients is found, replaced and attacked again",
+    STANDARD: "APGD-CE, APGD-T, FAB-T and Square as in AutoAttack, which leave hopeless samples early (params.literal: true: none)",
+    ADAPTIVE: "standard, then what stops the model's gradients is found, replaced and attacked again",
     "exhaustive": "standard, then restarts, minimum-norm and decision-based attacks on what is left",
 }
 
@@ -110,6 +116,8 @@ def _algorithm(name: str) -> Algorithm:
     return replace(row, requires=frozenset({Capability.FORWARD})) if name == ADAPTIVE else row
 
 
+_DEFAULTS: dict[str, dict[str, object]] = {STANDARD: {LITERAL: False}, ADAPTIVE: {"passes": 6000, STANDARD: True}}
+
 ROWS: tuple[AttackRow, ...] = tuple(
     AttackRow(
         _algorithm(name),
@@ -117,7 +125,7 @@ ROWS: tuple[AttackRow, ...] = tuple(
         norm_key="norm",
         norms=tuple(by_norm),
         invoker=Invoker.ADAPTIVE if name == ADAPTIVE else Invoker.ENSEMBLE,
-        defaults={"passes": 6000, "standard": True} if name == ADAPTIVE else {},
+        defaults=_DEFAULTS.get(name, {}),
         keeps_clean=True,
         seconds=120 if name == "exhaustive" else 0,
     )

@@ -34,6 +34,7 @@ class Invoker(StrEnum):
 
 # Where a foolbox attack takes its epsilon: at the call, not at the constructor.
 AT_CALL = "(call)"
+STOP_EARLY = "stop_early"  # parameter: leave a sample whose margin falls too slowly to reach zero in time
 FIT_SAMPLES = "fit_samples"  # parameter of an attack that `fits`: on how many samples at most
 # What a function of the user's is called with, in this order.
 FUNCTION_ARGUMENTS = ("model", "inputs", "labels", "budget", "seed")

@@ -16,11 +16,13 @@ from torch.utils.data import DataLoader, TensorDataset
 from windtunnel.assessments.attacks import settings
 from windtunnel.assessments.attacks.adapters import Request
 from windtunnel.assessments.attacks.calls import LibraryCall
-from windtunnel.assessments.attacks.rows import AttackRow, Invoker, Targeting
+from windtunnel.assessments.attacks.rows import STOP_EARLY, AttackRow, Invoker, Targeting
+from windtunnel.assessments.attacks.torchattacks.early_stopping import EarlyAPGD, EarlyAPGDT, EarlySquare
 from windtunnel.core.contracts import Norm
 from windtunnel.core.distances import distance
 
 SURROGATE_BATCH = 32
+_EARLY = {"APGD": EarlyAPGD, "APGDT": EarlyAPGDT, "Square": EarlySquare}
 
 
 def perturb(request: Request, model: nn.Module) -> Tensor:
@@ -49,6 +51,8 @@ def call_of(request: Request) -> LibraryCall:
         attack = NearestFAB
     elif attack is torchattacks.PGD:
         attack = CyclePGD
+    elif built.pop(STOP_EARLY, False):
+        attack = _EARLY[request.row.algorithm.name]
     return LibraryCall(attack, built, request.inputs, request.labels, _targets(request), {})
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from windtunnel.assessments.attacks.rows import AttackRow, Invoker, Targeting, attack_row
+from windtunnel.assessments.attacks.rows import STOP_EARLY, AttackRow, Invoker, Targeting, attack_row
 from windtunnel.core.contracts import Norm, Randomness, ThreatModel
 
 WHITE, SCORE = ThreatModel.WHITE_BOX, ThreatModel.BLACK_BOX_SCORE
@@ -12,6 +12,7 @@ STEP = "gradient_sign"
 ITERATIVE = f"{STEP} iterative"
 MOMENTUM = f"{ITERATIVE} momentum"
 TRANSFER = f"{MOMENTUM} transfer"
+_EARLY = {STOP_EARLY: False}
 NO_START = (("random_start", False),)
 NO_DIVERSITY = (*NO_START, ("diversity_prob", 0))
 
@@ -59,11 +60,13 @@ ROWS: tuple[AttackRow, ...] = (
     _row("CW", L2, "optimization", FIXED, steps="steps", minimum_norm=True, step="lr"),
     _row("DeepFool", L2, "optimization", FIXED, steps="steps", minimum_norm=True, targeting=_NO_AIM),
     _auto("AutoAttack", "auto ensemble", None, classes="n_classes", min_classes=4),
-    _auto("Square", "score_based", "n_queries", threat_model=SCORE, targeting=Targeting.YES, counted=True),
+    _auto(
+        "Square", "score_based", "n_queries", threat_model=SCORE, targeting=Targeting.YES, counted=True, defaults=_EARLY
+    ),
     # scipy's differential evolution on numpy's stream.
     _row("OnePixel", L0, "evolutionary score_based", GLOBAL, threat_model=SCORE, steps="steps", counted=True),
-    _auto("APGD", _AUTO, "steps"),
-    _auto("APGDT", _AUTO, "steps", classes="n_classes", min_classes=4, summary=_AIMS),
+    _auto("APGD", _AUTO, "steps", defaults=_EARLY),
+    _auto("APGDT", _AUTO, "steps", classes="n_classes", min_classes=4, summary=_AIMS, defaults=_EARLY),
     _iterative("DIFGSM", LINF, TRANSFER, GLOBAL, fixed_by=NO_DIVERSITY),
     _row("EADEN", L1, "optimization", FIXED, steps="max_iterations", minimum_norm=True, step="lr"),
     _row("EADL1", L1, "optimization", FIXED, steps="max_iterations", minimum_norm=True, step="lr"),

@@ -1,0 +1,165 @@
+"""APGD and Square that leave a sample once it is broken, or once its margin falls too slowly to reach zero in time."""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torchattacks
+from torch import Tensor
+
+STEPS_SEEN = (0.25, 0.5)  # shares of the steps of APGD after which a sample may be left
+QUERIES_SEEN = (0.1, 0.2, 0.4)  # of the queries of Square, which begins with its largest squares
+SAFETY = 3.0
+CERTAIN = 0.01  # of the spread of the logits: a break this clear does not depend on the batch that it is evaluated in
+
+
+def is_hopeless(margins: Tensor, before: Tensor, done: int, total: int) -> Tensor:
+    """Tell for which samples a search will end without an adversarial example, if its margins go on to fall as they do.
+
+    The gain of the last doubling of the work is taken as that of each doubling to come, times `SAFETY`: the searches here slow down
+    by more than that, so that few of the samples that are left would have been broken.
+
+    Args:
+        margins: The lowest margin of each sample so far, float (n,); below 0 it is broken.
+        before: The same after half of the work done, float (n,).
+        done: Steps or queries so far.
+        total: Steps or queries in all.
+
+    Returns:
+        Bool (n,).
+    """
+    return margins - SAFETY * (before - margins) * math.log2(total / done) > 0
+
+
+class Watched:
+    """The samples of one search: which are still searched, and the lowest margin of each so far.
+
+    Attributes:
+        rows: The samples that are searched, int64 (m,).
+        lowest: The lowest margin of each sample so far, float (n,).
+    """
+
+    def __init__(self, count: int, total: int, seen: tuple[float, ...], device: torch.device) -> None:
+        self.rows = torch.arange(count, device=device)
+        self.lowest = torch.full((count,), torch.inf, device=device)
+        self._total, self._looks = total, {max(2, round(share * total)) for share in seen}
+        self._before, self._done = self.lowest, 0
+
+    def update(self, margins: Tensor, ended: Tensor) -> Tensor:
+        """Take the margins of `rows`, float (m,), after one more step; leave those that `ended` and those without hope.
+
+        Returns:
+            Whether each of `rows` is left without hope, bool (m,).
+        """
+        self.lowest[self.rows] = torch.minimum(self.lowest[self.rows], margins)
+        lowest, hopeless = self.lowest[self.rows], torch.zeros_like(ended)
+        if self._done in self._looks:
+            hopeless = is_hopeless(lowest, self._before[self.rows], self._done, self._total)
+        if self._done in {look // 2 for look in self._looks}:
+            self._before = self.lowest.clone()
+        self._done += 1
+        self.rows = self.rows[~(ended | hopeless)]
+        return hopeless
+
+
+def answers_row_by_row(model: Callable[[Tensor], Tensor], inputs: Tensor) -> bool:
+    """Return True if half of a batch (n, C, H, W) has the logits that it has within the batch: nothing is drawn or shared."""
+    half = slice((len(inputs) + 1) // 2)
+    with torch.no_grad():
+        whole, alone = model(inputs)[half], model(inputs[half])
+    scale = float(whole[whole.isfinite()].abs().max()) if whole.isfinite().any() else 0.0
+    return torch.allclose(whole, alone, rtol=1e-4, atol=1e-6 * scale)
+
+
+class _Ended(Exception):
+    """No sample of the batch is searched any more."""
+
+
+class _EarlyAPGD:
+    """Ask the model of APGD and APGD-T about the samples that are still searched.
+
+    The library goes on with all of them, and is told the clean logits, which have no gradient, of the others. Where a
+    model's answer to a sample depends on a draw or on the rest of the batch, the search is the library's.
+    """
+
+    _watched: Watched | None = None
+    _is_row_by_row: bool | None = None
+
+    def attack_single_run(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the best points (n, C, H, W), whether each sample stands (n,), its loss (n,), and its adversarial example."""
+        ask: Callable[[Tensor], Tensor] = super().get_logits  # type: ignore[misc]  # of torchattacks
+        if self._is_row_by_row is None:
+            self._is_row_by_row = self.eot_iter == 1 and answers_row_by_row(ask, x)  # type: ignore[attr-defined]
+        if not self._is_row_by_row:
+            return super().attack_single_run(x, y)  # type: ignore[misc,no-any-return]
+        with torch.no_grad():
+            self._clean = ask(x)
+        rank = getattr(self, "target_class", None)
+        self._labels, self._aims = y, None if rank is None else self._clean.sort(1).indices[:, -rank]
+        self._examples, self._first = x.clone(), rank is not None
+        self._watched = Watched(len(x), self.steps, STEPS_SEEN, x.device)  # type: ignore[attr-defined]
+        self._confidence = torch.zeros(len(x), device=x.device)  # by how much each sample is misclassified at best
+        try:
+            super().attack_single_run(x, y)  # type: ignore[misc]
+        except _Ended:
+            pass
+        finally:
+            self._watched = None
+        return x, self._confidence == 0, self._confidence, self._examples
+
+    def get_logits(self, inputs: Tensor) -> Tensor:
+        """Return the logits, (n, K), of samples that are left their clean ones."""
+        ask: Callable[[Tensor], Tensor] = super().get_logits  # type: ignore[misc]
+        watched = self._watched
+        if watched is None:
+            return ask(inputs)
+        if self._first:  # APGD-T asks for its targets
+            self._first = False
+            return self._clean
+        if not len(rows := watched.rows):
+            raise _Ended
+        logits = ask(inputs[rows])
+        answer = self._clean.clone()
+        answer[rows] = logits
+        self._learn(inputs.detach(), logits.detach(), rows, watched)
+        return answer
+
+    def _learn(self, inputs: Tensor, logits: Tensor, rows: Tensor, watched: Watched) -> None:
+        labels, spread = self._labels[rows, None], logits.amax(1) - logits.amin(1)
+        own = logits.gather(1, labels)[:, 0]
+        others = logits.scatter(1, labels, -torch.inf).amax(1)
+        confidence = torch.where(logits.argmax(1) == labels[:, 0], 0.0, (others - own).clamp(min=torch.finfo().tiny))
+        surer = confidence > self._confidence[rows]
+        self._confidence[rows[surer]], self._examples[rows[surer]] = confidence[surer], inputs[rows[surer]]
+        towards = others if self._aims is None else logits.gather(1, self._aims[rows, None])[:, 0]
+        watched.update(own - towards, confidence > CERTAIN * spread)
+
+
+class EarlyAPGD(_EarlyAPGD, torchattacks.APGD):  # type: ignore[misc]  # torchattacks has no types
+    """APGD (Croce, Hein 2020, arXiv 2003.01690) on the samples that it may still break."""
+
+
+class EarlyAPGDT(_EarlyAPGD, torchattacks.APGDT):  # type: ignore[misc]
+    """Targeted APGD on the samples that it may still break; its progress is the margin to the class that it aims at."""
+
+
+class EarlySquare(torchattacks.Square):  # type: ignore[misc]
+    """Square (Andriushchenko et al. 2020, arXiv 1912.00049) on the samples that it may still break."""
+
+    _watched: Watched | None = None
+
+    def attack_single_run(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the queries of each sample, (n,), and its last point, (n, C, H, W)."""
+        if answers_row_by_row(self.get_logits, x):
+            self._watched = Watched(len(x), self.n_queries, QUERIES_SEEN, x.device)
+        try:
+            return super().attack_single_run(x, y)  # type: ignore[no-any-return]
+        finally:
+            self._watched = None
+
+    def margin_and_loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return margin and loss of each point, (n,); a margin of minus infinity for a sample to leave, which the library evaluates."""
+        margins, losses = super().margin_and_loss(x, y)
+        if self._watched is not None:
+            margins = margins.masked_fill(self._watched.update(margins, ~(margins > 0)), -torch.inf)
+        return margins, losses
