@@ -322,6 +322,15 @@ def test_the_factory_is_what_has_the_children_of_the_state_dict_and_is_not_impor
     assert factories(tmp_path, files, frozenset({"nothing"})) == []
 
 
+def test_the_factory_of_a_checkpoint_of_lightning_is_that_of_the_network_in_it(tmp_path, found):
+    (tmp_path / "nets.py").write_text(NETS)
+    state = {"model.body.weight": torch.ones(3, 4), "model.head.weight": torch.ones(2, 3)}
+    torch.save({"state_dict": state}, tmp_path / "last.ckpt")
+    (one,) = found().weights
+    assert one.parts == {"model"}
+    assert found().factories(one) == ["nets:Net", "nets:build"]
+
+
 def test_the_side_of_images_is_taken_from_the_params_of_the_repository(tmp_path, found):
     (tmp_path / "params.yaml").write_text("train: {epochs: 3}\nprepare: {img_size: 64}\n")
     assert found().resize == (64, 64)

@@ -50,6 +50,8 @@ class Weights:
     kwargs: Mapping[str, int] = field(default_factory=dict)
     # of a state dict that fits no architecture: the libraries whose architectures could not be tried, and why
     untried: tuple[str, ...] = ()
+    # the names below the only child, which may be a wrapper of a trainer's; empty where there are several
+    inner_parts: frozenset[str] = frozenset()
 
     @property
     def of_library(self) -> bool:
@@ -165,7 +167,7 @@ def _tensors(file: Path, path: Path, made_by: str) -> Weights | None:
     state, _ = state_dict_in(content)
     # Quantised layers also have other values.
     weights = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
-    parts = frozenset(name.partition(".")[0] for name in state)
+    parts = _children(state)
     # A single child is a wrapper, as of Lightning; no architecture of a library has one.
     inner = {name.partition(".")[2]: value for name, value in weights.items()} if len(parts) == 1 else weights
     architecture, untried = fitting_architecture(inner, " ".join([path.name, *words]))
@@ -180,11 +182,16 @@ def _tensors(file: Path, path: Path, made_by: str) -> Weights | None:
         "state_dict",
         made_by,
         parts=parts,
+        inner_parts=_children(inner) if inner is not weights else frozenset(),
         channels=int(kernels[0].shape[1]) if kernels and kernels[0].shape[1] in {1, 3} else None,
         classes=_classes(tensors),
         size=sum(tensor.numel() for tensor in tensors),
         untried=untried,
     )
+
+
+def _children(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(name.partition(".")[0] for name in names)
 
 
 def _classes(tensors: list[Tensor]) -> int | None:

@@ -94,7 +94,7 @@ class FolderContents:
         if top != self.root:
             below = Path(os.path.relpath(self.root, top))
             files = [below / path for path in files]
-        return factories(top, files, model.parts)
+        return factories(top, files, model.parts) or factories(top, files, model.inner_parts)
 
 
 TO_NAME = "NAME-IT"  # stands where nothing was found
