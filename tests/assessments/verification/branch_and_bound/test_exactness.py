@@ -175,8 +175,14 @@ def test_what_has_no_linear_bounds_is_named():
         def forward(self, x):
             return x.pow(5).flatten(1)
 
-    for module, says in ((Quotient(), "div"), (Fifth(), "pow with the exponent 5")):
-        with pytest.raises(IncompatibleError, match=says):
+    class Looked(nn.Module):
+        def forward(self, x):
+            return nn.functional.embedding(x.round().long().flatten(1), torch.eye(3, dtype=x.dtype)).flatten(1)
+
+    late = nn.Sequential(nn.Flatten(), nn.Softplus(threshold=1))
+    refused = {"div": Quotient(), "pow with the exponent 5": Fifth(), "embedding": Looked(), "a threshold below": late}
+    for says, module in refused.items():
+        with pytest.raises(IncompatibleError, match=rf"{says}.*; use ReLU .* or windtunnel's smoothing"):
             Network(module, (1, 4, 4), CPU)
 
 

@@ -1,5 +1,7 @@
 """Products, softmax, attention and normalisation are bounded by squares, exponentials and roots, and decided by splits."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from test_smooth_splits import verdict_that_samples_allow
@@ -42,6 +44,35 @@ class Attention(nn.Module):
         return self.last((tokens + mixed).flatten(1))  # type: ignore[no-any-return]
 
 
+class Encoder(nn.Module):
+    """A transformer's own modules of torch over two tokens; `batch_first` false puts the batch second."""
+
+    def __init__(self, block: nn.Module, batch_first: bool = True) -> None:
+        super().__init__()
+        self.block, self.batch_first, self.last = block, batch_first, nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = 1 + x.flatten(2).squeeze(1).unflatten(1, (2, 2)) * torch.tensor([1.0, 3.0], dtype=x.dtype)
+        tokens = tokens if self.batch_first else tokens.transpose(0, 1)
+        mixed = (
+            self.block(tokens, tokens, tokens)[0]
+            if isinstance(self.block, nn.MultiheadAttention)
+            else self.block(tokens)
+        )
+        return self.last((mixed if self.batch_first else mixed.transpose(0, 1)).flatten(1))  # type: ignore[no-any-return]
+
+
+class Of(nn.Module):
+    """A function between two layers."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor], outputs: int = 6) -> None:
+        super().__init__()
+        self.first, self.function, self.last = nn.Linear(4, 6), function, nn.Linear(outputs, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.function(3 * self.first(x.flatten(1))).flatten(1))  # type: ignore[no-any-return]
+
+
 MODULES = {
     "products": Gated,
     "gelus": lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 3), Gelus(), nn.Linear(3, 3)),
@@ -49,6 +80,22 @@ MODULES = {
     "fused attention": lambda: Attention(fused=True),
     "softmax inside": lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.Softmax(1), nn.Linear(5, 3)),
     "log_softmax inside": lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.LogSoftmax(1), nn.Linear(5, 3)),
+    "layer of an encoder": lambda: Encoder(nn.TransformerEncoderLayer(2, 1, 3, batch_first=True)),
+    "batch second": lambda: Encoder(nn.TransformerEncoderLayer(2, 1, 3, activation="gelu"), batch_first=False),
+    "heads with weights": lambda: Encoder(nn.MultiheadAttention(2, 2, batch_first=True)),
+    "einsum": lambda: Of(lambda z: torch.einsum("nij,nkj->nik", *[z.unflatten(1, (2, 3))] * 2), 4),
+    "where": lambda: Of(lambda z: torch.where(z > 0.1, z, 0.2 * z)),
+    "masked fill": lambda: Of(lambda z: z.masked_fill(z < 0, -1.0)),
+    "largest and least": lambda: Of(lambda z: z.unflatten(1, (2, 3)).max(1).values + torch.min(z[:, :3], z[:, 3:]), 3),
+    "limits that are tensors": lambda: Of(lambda z: z.clamp(torch.zeros(6), max=torch.arange(6))),
+    "rms norm": lambda: Of(nn.RMSNorm(6, eps=1e-3)),
+    "instance norm": lambda: nn.Sequential(
+        nn.Conv2d(1, 3, 2, padding=1), nn.InstanceNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(27, 3)
+    ),
+    "cast inside": lambda: Of(lambda z: z * (z > 0).float() + z.double().to(z.dtype)),
+    "gated": lambda: Of(nn.GLU(1), 3),
+    "log-sum-exp": lambda: Of(lambda z: z.unflatten(1, (2, 3)).logsumexp(1), 3),
+    "steep": lambda: Of(nn.LeakyReLU(1.4)),
     "group norm": lambda: nn.Sequential(
         nn.Conv2d(1, 4, 1), nn.Conv2d(4, 4, 2, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3)
     ),
@@ -81,7 +128,7 @@ def test_points_of_a_region_lie_within_the_bounds_of_every_layer(name, norm):
         len(net.layers), torch.eye(3, dtype=torch.float64).repeat(2, 1), torch.arange(2).repeat_interleave(3)
     )
     least = bounded.value(spec).view(2, 3)
-    assert (logits >= least[rows]).all()
+    assert (logits >= least[rows] - 1e-12).all()
     # The bounds say something: below the least logit by less than three times what the samples spread.
     assert (logits.view(2, 4000, 3).amin(1) - least < 3 * (logits.view(2, 4000, 3).amax(1) - least) / 2).all()
 

@@ -5,7 +5,15 @@ import torch
 from test_exactness import verdict
 from torch import nn
 
-from windtunnel.assessments.verification.branch_and_bound.activations import FLOOR, ROUND, cells, smooth_lines
+from windtunnel.assessments.verification.branch_and_bound.activations import (
+    FLOOR,
+    HARDSWISH,
+    MISH,
+    ROUND,
+    SELU,
+    cells,
+    smooth_lines,
+)
 from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.regions import BallRegions
@@ -41,7 +49,18 @@ def verdict_that_samples_allow(module, x, target, epsilon, seed):
     return verified
 
 
-@pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU])
+def elu_of_two() -> nn.Module:
+    return nn.ELU(2.0)
+
+
+def softplus_of_three() -> nn.Module:
+    return nn.Softplus(3.0)
+
+
+BENT = [nn.Hardswish, nn.SELU, nn.CELU, nn.Mish, nn.LogSigmoid, nn.Softshrink, elu_of_two, softplus_of_three]
+
+
+@pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU, *BENT])
 def test_a_verdict_agrees_with_dense_samples_and_most_margins_are_decided(activation):
     decided = 0
     for seed in range(8):
@@ -50,6 +69,17 @@ def test_a_verdict_agrees_with_dense_samples_and_most_margins_are_decided(activa
         epsilon = 0.02 + 0.03 * (seed % 4)
         decided += verdict_that_samples_allow(module, x, target, epsilon, seed) is not None
     assert decided >= 7
+
+
+@pytest.mark.parametrize("smooth", [HARDSWISH, SELU, MISH])
+@pytest.mark.parametrize("width", [0.01, 1.0, 8.0, 3000.0])
+def test_lines_of_a_bent_curve_bound_it_between_the_points_of_their_grid(smooth, width):
+    generator = torch.Generator().manual_seed(0)
+    low = 8 * torch.rand(200, dtype=torch.float64, generator=generator) - 4 - width / 2
+    lines = smooth_lines(smooth, low, low + width)
+    z = low[:, None] + width * torch.linspace(0, 1, 4999, dtype=torch.float64)
+    assert (smooth(z) >= lines.low[:, None] * z + lines.low_offset[:, None]).all()
+    assert (smooth(z) <= lines.up[:, None] * z + lines.up_offset[:, None]).all()
 
 
 @pytest.mark.parametrize("smooth", [nn.Sigmoid, nn.Tanh, nn.GELU])

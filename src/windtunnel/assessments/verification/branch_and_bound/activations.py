@@ -11,8 +11,8 @@ Sources of the bounds: CROWN (Zhang et al. 2018, arXiv 1811.00866), alpha-CROWN 
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -44,11 +44,22 @@ class Jump:
 
 @dataclass(frozen=True, slots=True)
 class Smooth:
-    """A twice differentiable activation of one number; curvature: an upper bound of the second derivative's size."""
+    """An activation of one number that is twice differentiable but for a few points.
+
+    Attributes:
+        name: What it is.
+        function: The activation.
+        curvature: An upper bound of the second derivative's size.
+        bend: The sum of the sizes of the first derivative's jumps.
+        steepest: An upper bound of the first derivative's size; no less than that of GELU by default.
+
+    """
 
     name: str
     function: Callable[[Tensor], Tensor]
     curvature: float
+    bend: float = field(default=0.0, kw_only=True)
+    steepest: float = field(default=1.13, kw_only=True)
 
     def __call__(self, z: Tensor) -> Tensor:
         """Return the activation itself."""
@@ -97,7 +108,7 @@ OF_LARGEST, NUMBERS = Kink(torch.zeros((), dtype=torch.float64)), Observed()
 
 
 # The largest size of the second derivative, rounded up: sigmoid 1/(6 sqrt 3), tanh 4/(3 sqrt 3), erf 4 phi(1), GELU 2 phi(0) (its tanh
-# approximation stays below 0.82), SiLU 1/2, softplus 1/4, ELU 1.
+# approximation stays below 0.82), SiLU 1/2, softplus 1/4, ELU 1, Mish 0.6443, SELU 1.7581 (below 0), hardswish 1/3 (from -3 to 3).
 SIGMOID = Smooth("sigmoid", torch.sigmoid, 0.0963)
 ERF = Smooth("erf", torch.erf, 0.968)
 TANH = Smooth("tanh", torch.tanh, 0.7699)
@@ -106,6 +117,9 @@ GELU_TANH = Smooth("gelu, tanh approximation", partial(F.gelu, approximate="tanh
 SILU = Smooth("silu", F.silu, 0.5001)
 SOFTPLUS = Smooth("softplus", lambda z: torch.logaddexp(z, torch.zeros_like(z)), 0.2501)
 ELU = Smooth("elu", F.elu, 1.0)
+MISH = Smooth("mish", F.mish, 0.6443)
+SELU = Smooth("selu", F.selu, 1.7582, bend=0.7075, steepest=1.7582)
+HARDSWISH = Smooth("hardswish", F.hardswish, 0.3334, bend=1.0, steepest=1.5)
 SQUARE = Convex("square", torch.square, math.inf, lambda z: 2 * z)
 EXP_TO_ONE = Convex("exp of at most 0", torch.exp, math.inf, torch.exp, (-math.inf, 0.0))
 ROUND, FLOOR = Staircase("round", torch.round, math.inf, 0.5), Staircase("floor", torch.floor, math.inf, 0.0)
@@ -117,14 +131,12 @@ def _prelu(apply: Apply, z: Tensor, weight: Tensor) -> Tensor:
 
 
 def _kink(apply: Apply, z: Tensor, slope: Tensor) -> Tensor:
-    if bool((slope >= 1).any()):
-        raise NotImplementedError("leaky_relu with a slope of 1 or more")
+    if bool((slope >= 1).any()):  # below 0 it is steeper than above: concave
+        return z + (1 - slope).to(z) * apply(RELU, -z)
     return apply(Kink(slope), z)
 
 
-def _clamp(apply: Apply, z: Tensor, min: float | None = None, max: float | None = None) -> Tensor:
-    if isinstance(min, Tensor) or isinstance(max, Tensor):
-        raise NotImplementedError("clamp with tensors as limits")
+def _clamp(apply: Apply, z: Tensor, min: Tensor | float | None = None, max: Tensor | float | None = None) -> Tensor:
     if min is not None:
         z = apply(RELU, z - min) + min
     return z if max is None else max - apply(RELU, max - z)
@@ -134,17 +146,39 @@ def _maximum(apply: Apply, a: Tensor, b: Tensor, activation: Kink | Smooth = REL
     return a + apply(activation, b - a)
 
 
-def _max(apply: Apply, a: Tensor, *others: object, **more: object) -> Tensor:
-    if len(others) == 1 and isinstance(others[0], Tensor) and not more:
+class ValuesAndIndices(NamedTuple):
+    """Values over a dimension; indices: of these inputs, which nothing may follow."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def _max(apply: Apply, a: Tensor, *others: Any, **more: Any) -> Tensor | ValuesAndIndices:
+    if not (others or more):
+        raise NotImplementedError("max over the samples of a batch")
+    if others and isinstance(others[0], Tensor):
         return _maximum(apply, a, others[0])
-    raise NotImplementedError("max over a dimension")
+    return ValuesAndIndices(_amax(apply, a, *others, **more), a.max(*others, **more).indices)
 
 
-def _amax(apply: Apply, z: Tensor, dim: int | tuple[int, ...] = (), keepdim: bool = False) -> Tensor:
+def _min(apply: Apply, a: Tensor, *others: Any, **more: Any) -> Tensor | ValuesAndIndices:
+    result = _max(apply, -a, *(-value if isinstance(value, Tensor) else value for value in others), **more)
+    return -result if isinstance(result, Tensor) else result._replace(values=-result.values)
+
+
+def _amax(
+    apply: Apply,
+    z: Tensor,
+    dim: int | tuple[int, ...] = (),
+    keepdim: bool = False,
+    activation: Kink | Smooth | None = None,
+) -> Tensor:
+    """Return the largest over some dimensions; with softplus as the activation the log-sum-exp."""
     dims = sorted(d % z.ndim for d in ((dim,) if isinstance(dim, int) else dim)) or list(range(1, z.ndim))
     if 0 in dims:
         raise NotImplementedError("amax over the samples of a batch")
-    result = _knockout(apply, z.movedim(dims, list(range(-len(dims), 0))).flatten(-len(dims)))
+    flat = z.movedim(dims, list(range(-len(dims), 0))).flatten(-len(dims))
+    result = _knockout(apply, flat, activation=activation or RELU)
     for d in dims if keepdim else ():
         result = result.unsqueeze(d)
     return result
@@ -258,8 +292,12 @@ def _smooth(activation: Smooth) -> Callable[..., Tensor]:
     return rewritten
 
 
-def _where(apply: Apply, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    return torch.where(condition, a, b) if condition.dtype is torch.bool else b + condition * (a - b)
+def _where(apply: Apply, condition: Tensor, a: Any, b: Any, *, several: bool) -> Tensor:
+    """Return a where `condition`, 0 or 1, says so, else b. several: True if a or b varies with the input too."""
+    if condition.dtype is torch.bool:
+        return torch.where(condition, a, b)
+    result: Tensor = b + (_product(apply, condition, a - b) if several else condition * (a - b))
+    return result
 
 
 def _round(apply: Apply, z: Tensor, *, decimals: int = 0) -> Tensor:
@@ -280,15 +318,26 @@ def sum_of_jumps(apply: Apply, staircase: Staircase, z: Tensor, first: Tensor, c
 
 
 def _elu(apply: Apply, z: Tensor, alpha: float = 1.0, *scales: float, **others: object) -> Tensor:
-    if not math.isclose(alpha, 1.0) or any(not math.isclose(scale, 1.0) for scale in scales):
-        raise NotImplementedError("elu with another alpha or scale than 1")
-    return apply(ELU, z)
+    if any(not math.isclose(scale, 1.0) for scale in scales):
+        raise NotImplementedError("elu with another scale than 1")
+    return apply(ELU if alpha == 1 else _elu_of(alpha), z)
+
+
+@cache
+def _elu_of(alpha: float) -> Smooth:
+    size = abs(alpha)
+    return Smooth("elu", partial(F.elu, alpha=alpha), size, bend=abs(1 - alpha), steepest=max(size, 1.13))
 
 
 def _softplus(apply: Apply, z: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    if not math.isclose(beta, 1.0):
-        raise NotImplementedError("softplus with another beta than 1")
-    return apply(SOFTPLUS, z)
+    if threshold < 20:  # from there on torch takes z itself, which is another function where the difference can be seen
+        raise NotImplementedError("softplus with a threshold below 20")
+    return apply(SOFTPLUS, z * beta) / beta
+
+
+def _glu(apply: Apply, z: Tensor, dim: int = -1) -> Tensor:
+    value, gate = z.chunk(2, dim)
+    return _product(apply, value, apply(SIGMOID, gate))
 
 
 def _product(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
@@ -302,6 +351,26 @@ def _matmul(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
     return _product(apply, a.unsqueeze(-1), b.unsqueeze(-3)).sum(-2)
 
 
+def _baddbmm(apply: Apply, shift: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return beta * shift + alpha * _matmul(apply, a, b)
+
+
+def _einsum(apply: Apply, equation: str, *operands: Any, **_: object) -> Tensor:
+    values = operands if isinstance(operands[0], Tensor) else operands[0]
+    sides, _arrow, result = equation.replace(" ", "").partition("->")
+    letters = sides.split(",")
+    if len(values) != 2 or not result or "." in sides or any(len(set(side)) < len(side) for side in letters):
+        raise NotImplementedError(f"einsum {equation} of results that vary with the input")
+    every = result + "".join(sorted(set(sides) - {",", *result}))
+    a, b = (
+        value.permute([side.index(letter) for letter in every if letter in side])[
+            tuple(slice(None) if letter in side else None for letter in every)
+        ]
+        for value, side in zip(values, letters, strict=True)
+    )
+    return _product(apply, a, b).flatten(len(result)).sum(-1) if len(every) > len(result) else _product(apply, a, b)
+
+
 def _softmax(apply: Apply, z: Tensor, dim: int | None = None, *_: object, **__: object) -> Tensor:
     """Return softmax as exp(z - log-sum-exp), the latter by rounds of pairs: log(e^a + e^b) = a + softplus(b - a)."""
     return apply(EXP_TO_ONE, _log_softmax(apply, z, dim))
@@ -310,8 +379,7 @@ def _softmax(apply: Apply, z: Tensor, dim: int | None = None, *_: object, **__: 
 def _log_softmax(apply: Apply, z: Tensor, dim: int | None = None, *_: object, **__: object) -> Tensor:
     if dim is None:
         raise NotImplementedError("softmax without a dimension")
-    largest = _knockout(apply, z.movedim(dim, -1), activation=SOFTPLUS)
-    return z - largest.unsqueeze(dim)
+    return z - _amax(apply, z, dim, True, SOFTPLUS)
 
 
 def _attention(
@@ -326,10 +394,11 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    if attn_mask is not None or dropout_p or is_causal or enable_gqa:
-        raise NotImplementedError("scaled_dot_product_attention with a mask, dropout or grouped queries")
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    return _matmul(apply, _softmax(apply, _matmul(apply, query * scale, key.transpose(-2, -1)), -1), value)
+    is_added = attn_mask is None or (attn_mask.is_floating_point() and bool(attn_mask.isfinite().all()))
+    if not is_added or dropout_p or is_causal or enable_gqa:
+        raise NotImplementedError("scaled_dot_product_attention that leaves keys out, with dropout or grouped queries")
+    scores = _matmul(apply, query * (query.shape[-1] ** -0.5 if scale is None else scale), key.transpose(-2, -1))
+    return _matmul(apply, _softmax(apply, scores if attn_mask is None else scores + attn_mask, -1), value)
 
 
 def _layer_norm(apply: Apply, z: Tensor, normalized_shape: Sequence[int], *affine: Any, **named: Any) -> Tensor:
@@ -339,6 +408,36 @@ def _layer_norm(apply: Apply, z: Tensor, normalized_shape: Sequence[int], *affin
 def _group_norm(apply: Apply, z: Tensor, num_groups: int, *affine: Any, **named: Any) -> Tensor:
     groups, shape = z.unflatten(1, (num_groups, -1)), (num_groups, -1, *[1] * (z.ndim - 2))
     return _scaled_and_shifted(apply, groups, z.ndim - 1, shape, *affine, **named).flatten(1, 2)
+
+
+def _instance_norm(
+    apply: Apply,
+    z: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    var: Tensor | None,
+    *rest: Any,
+) -> Tensor:
+    uses_input, momentum, eps, *more = rest
+    if not uses_input:
+        return torch.instance_norm(z, weight, bias, mean, var, False, momentum, eps, *more)
+    return _group_norm(apply, z, z.shape[1], weight, bias, eps)
+
+
+def _rms_norm(
+    apply: Apply, z: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    if eps is None:
+        raise NotImplementedError("rms_norm without eps, which is another for each type of numbers")
+    dims = tuple(range(-len(normalized_shape), 0))
+    result = _product(apply, z, _inverse_root(apply, apply(SQUARE, z).mean(dims, keepdim=True), eps))
+    return result if weight is None else result * weight
+
+
+def _inverse_root(apply: Apply, variance: Tensor, eps: float) -> Tensor:
+    inverse_root = Convex("rsqrt", torch.rsqrt, math.inf, lambda v: -(v**-1.5) / 2, (eps, math.inf))
+    return apply(inverse_root, variance + eps)
 
 
 def _scaled_and_shifted(
@@ -354,10 +453,9 @@ def _scaled_and_shifted(
 ) -> Tensor:
     """Return z standardised over its last `count` dimensions, times weight plus bias, which are brought to `shape`."""
     dims = tuple(range(-count, 0))
-    inverse_root = Convex("rsqrt", torch.rsqrt, math.inf, lambda v: -(v**-1.5) / 2, (eps, math.inf))
     centred = z - z.mean(dims, keepdim=True)
     variance = apply(SQUARE, centred).mean(dims, keepdim=True)
-    result = _product(apply, centred, apply(inverse_root, variance + eps))
+    result = _product(apply, centred, _inverse_root(apply, variance, eps))
     result = result if weight is None else result * weight.view(*shape)
     return result if bias is None else result + bias.view(*shape)
 
@@ -373,8 +471,10 @@ def _pow(apply: Apply, z: Tensor, exponent: object) -> Tensor:
 
 # By torch's name of the function, without the underscore of those that work in place. Those of PRODUCTS are affine where only one
 # of their arguments varies with the input.
-PRODUCTS = frozenset({"mul", "matmul", "bmm"})
-REWRITES: dict[str, Callable[..., Tensor]] = {
+PRODUCTS = frozenset({"mul", "matmul", "bmm", "baddbmm", "einsum"})
+WITH_INDICES = frozenset({"max", "min"})  # give them beside the values
+SELECTIONS = frozenset({"where", "masked_fill"})  # take `several`: whether more than one of their arguments varies
+REWRITES: dict[str, Callable[..., Tensor | ValuesAndIndices]] = {
     "relu": lambda apply, z, inplace=False: apply(RELU, z),
     "leaky_relu": lambda apply, z, negative_slope=0.01, inplace=False: _kink(
         apply, z, torch.as_tensor(negative_slope, dtype=torch.float64)
@@ -392,6 +492,9 @@ REWRITES: dict[str, Callable[..., Tensor]] = {
     "minimum": lambda apply, a, b: a - apply(RELU, a - b),
     "max": _max,
     "amax": _amax,
+    "min": _min,
+    "amin": lambda apply, z, *dims, **more: -_amax(apply, -z, *dims, **more),
+    "logsumexp": lambda apply, z, dim, keepdim=False: _amax(apply, z, dim, keepdim, SOFTPLUS),
     "max_pool2d": _max_pool2d,
     "adaptive_max_pool2d": _adaptive_max_pool2d,
     "sign": lambda apply, z: apply(STEP, z) - apply(STEP, -z),  # 0 where both are 1
@@ -404,7 +507,9 @@ REWRITES: dict[str, Callable[..., Tensor]] = {
     "gt": lambda apply, a, b: 1 - apply(STEP, b - a),
     "le": lambda apply, a, b: apply(STEP, b - a),
     "lt": lambda apply, a, b: 1 - apply(STEP, a - b),
+    "softshrink": lambda apply, z, lambd=0.5: apply(RELU, z - lambd) - apply(RELU, -z - lambd),
     "where": _where,
+    "masked_fill": lambda apply, z, mask, value, *, several: _where(apply, mask, value, z, several=several),
     "logical_not": lambda apply, z: 1 - z,
     "sigmoid": _smooth(SIGMOID),
     "tanh": _smooth(TANH),
@@ -413,9 +518,17 @@ REWRITES: dict[str, Callable[..., Tensor]] = {
     "gelu": lambda apply, z, *, approximate="none": apply(GELU if approximate == "none" else GELU_TANH, z),
     "softplus": _softplus,
     "elu": _elu,
+    "celu": lambda apply, z, alpha=1.0, inplace=False: alpha * apply(ELU, z / alpha),
+    "selu": lambda apply, z, inplace=False: apply(SELU, z),
+    "mish": lambda apply, z, inplace=False: apply(MISH, z),
+    "hardswish": lambda apply, z, inplace=False: apply(HARDSWISH, z),
+    "log_sigmoid": lambda apply, z: -apply(SOFTPLUS, -z),
+    "glu": _glu,
     "mul": _product,
     "matmul": _matmul,
     "bmm": _matmul,
+    "baddbmm": _baddbmm,
+    "einsum": _einsum,
     "square": _smooth(SQUARE),
     "pow": _pow,
     "softmax": _softmax,
@@ -423,6 +536,8 @@ REWRITES: dict[str, Callable[..., Tensor]] = {
     "scaled_dot_product_attention": _attention,
     "layer_norm": _layer_norm,
     "group_norm": _group_norm,
+    "instance_norm": _instance_norm,
+    "rms_norm": _rms_norm,
 }
 
 
@@ -502,7 +617,7 @@ def with_jumps(relaxed: Kinks, low: Tensor, up: Tensor, errors: Tensor) -> Kinks
 def smooth_lines(smooth: Smooth, low: Tensor, up: Tensor, error: Tensor | float = 0.0) -> Lines:
     """Return lines that bound a smooth activation over [low, up], of one shape: of a few slopes the one tightest in the middle.
 
-    For a slope s the offset is the extremum of f(z) - s z on a grid of step h. It is corrected by curvature h^2 / 8, the
+    For a slope s the offset is the extremum of f(z) - s z on a grid of step h. It is corrected by curvature h^2 / 8 + bend h / 4, the
     most that f can rise or fall between two grid points. So the lines are bounds, not estimates.
 
     Args:
@@ -563,7 +678,7 @@ def _slopes_of_curve(smooth: Smooth, low: Tensor, up: Tensor) -> tuple[Tensor, T
     slopes += [_derivative(smooth, at) for at in (low, middle - step, middle, middle + step, up)]
     grid = low[:, None] + (up - low)[:, None] * (torch.arange(_GRID + 1, device=low.device) / _GRID)
     values = smooth(grid)
-    between = smooth.curvature * ((up - low) / _GRID) ** 2 / 8
+    between = (smooth.curvature * (up - low) / _GRID / 2 + smooth.bend) * (up - low) / _GRID / 4
     floors, ceilings = [], []
     for slope in slopes:
         least, most = (values - slope[:, None] * grid).aminmax(dim=1)

@@ -15,8 +15,10 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from itertools import accumulate
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -30,6 +32,8 @@ from windtunnel.assessments.verification.branch_and_bound.activations import (
     OF_LARGEST,
     PRODUCTS,
     REWRITES,
+    SELECTIONS,
+    WITH_INDICES,
     Activation,
     Convex,
     Jump,
@@ -40,7 +44,9 @@ from windtunnel.assessments.verification.branch_and_bound.activations import (
     relu_of_largest,
     sum_of_jumps,
 )
+from windtunnel.core.batches import out_of_memory
 from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.references import first_line
 
 # The calls that are left out (ReLUs, and a softmax at the end, which changes no order), and the poolings that stand for a ReLU too;
 # calls are known by their number among those of functions that are rewritten.
@@ -63,6 +69,22 @@ def fused_calls(module: nn.Module, x: Tensor) -> tuple[Joined, Callable[[Tensor]
     if softmax is None or last is not out:
         return (left_out, poolings), lambda logits: logits
     return (left_out | {call}, poolings), softmax
+
+
+# Functions of torch.nn.functional that modes are to see the parts of, not the whole.
+_IN_PARTS = {"multi_head_attention_forward", "instance_norm", "softmin", "tanhshrink"}
+
+
+@cache
+def parts_of(func: Any) -> Callable[..., Any] | None:
+    """Return a function of `_IN_PARTS` such that modes see what it calls in its place; None for any other."""
+    if not isinstance(func, FunctionType) or name_of(func) not in _IN_PARTS:
+        return None
+    kinds = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    unseen = func.__globals__ | dict.fromkeys(kinds, lambda *_: False)
+    parts = FunctionType(func.__code__, unseen, func.__name__, func.__defaults__, func.__closure__)
+    parts.__kwdefaults__ = func.__kwdefaults__
+    return parts
 
 
 def name_of(func: Any) -> str:
@@ -90,6 +112,9 @@ class _Looking(TorchFunctionMode):
         kwargs, name, call = kwargs or {}, name_of(func), -1
         if name in SKIPPED:
             return None
+        if parts := parts_of(func):
+            with self:
+                return parts(*args, **kwargs)
         if name in REWRITES:
             call, self._calls = self._calls, self._calls + 1
         is_candidate = bool(args) and (name == "relu" or (name == "max_pool2d" and of_four_apart(*args, **kwargs)))
@@ -147,7 +172,9 @@ class RoundingErrors(TorchFunctionMode):
             args = tuple(abs(value) if isinstance(value, float | int) else value for value in args)
             result = _ARITHMETIC[name](*args)
         else:
-            result = func(*_normalised(args) if name == "batch_norm" else args, **kwargs)
+            if name == "batch_norm":  # whose mean is added
+                args = (args[0], -args[1], *args[2:])
+            result = func(*args, **kwargs)
         if not isinstance(result, Tensor) or not result.is_floating_point() or result.ndim < 2 or len(result) != 3:
             return result
         magnitude, error, constant = result.abs()
@@ -157,12 +184,6 @@ class RoundingErrors(TorchFunctionMode):
 
 def _absolute(value: object) -> object:
     return value.abs() if isinstance(value, Tensor) and value.is_floating_point() else value
-
-
-def _normalised(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments of batch_norm with a mean that is added."""
-    x, mean, *others = args
-    return (x, -mean, *others)
 
 
 def _terms(name: str, args: tuple[Any, ...], result: Tensor) -> int:
@@ -176,9 +197,13 @@ def _terms(name: str, args: tuple[Any, ...], result: Tensor) -> int:
     return 6 if name == "batch_norm" else 1
 
 
-_LIPSCHITZ = 1.13  # of the smooth activations, the steepest of which is GELU
 _KEPT = 2 * 8 * 256  # rows that are kept recorded, times the bytes of a number
 _TRIED = 13  # points at which a network is tried for being affine: a number that no other dimension is likely to have
+_CASTS, _FLOATS = {"to", "float", "double", "type", "type_as"}, {torch.float32, torch.float64}
+_REMEDY = (
+    "; use ReLU and its kin, sigmoid, tanh, GELU, SiLU, softplus, ELU, layers, normalisation, pooling, softmax, attention or "
+    "products there, or windtunnel's smoothing, which needs forward passes alone"
+)
 _FINAL = {"softmax", "log_softmax"}  # at the end of a network they change no order: the logits before them are bounded
 
 
@@ -257,57 +282,106 @@ def _requires_grad(value: object) -> bool:
     return isinstance(value, Tensor) and value.requires_grad
 
 
+def _batch_of(shape: Sequence[int], rows: int) -> tuple[int, int]:
+    """Return the dimension of a result for `rows` samples that holds the batch, and how many of its indices are one sample's."""
+    whole = [(axis, 1) for axis, size in enumerate(shape) if size == rows]
+    parts = [(axis, size // rows) for axis, size in enumerate(shape) if size and size % rows == 0]
+    if not parts:
+        raise NotImplementedError("what mixes the samples of a batch")
+    return (whole or parts)[0]
+
+
+@dataclass(slots=True)
+class RewrittenCalls:
+    """Findings of a first run about the calls of functions that are rewritten; later runs record no gradients.
+
+    Attributes:
+        rows: Samples of the first run, a number that no other dimension is likely to have.
+        varying: Of each call how many of its arguments depend on the input.
+        batches: Of each activation where the batch is in its input, see `_batch_of`.
+    """
+
+    rows: int
+    varying: list[int] = field(default_factory=list)
+    batches: list[tuple[int, int]] = field(default_factory=list)
+
+
 class _Replacing(TorchFunctionMode):
     """Activations are answered by `apply`; everything else runs as it is, and `watch` may look at it.
 
-    varies: for each call of such a function in turn, whether it depends on the input; found out by the first run, in
-    which it is empty, and then known to the others, which record no gradients. joined: ReLUs that are left to the max pooling before
-    or after them, and these poolings, see `fused_calls`. stairs: see `Network.with_jumps`.
+    calls: empty for the first run, which fills it. joined: ReLUs that are left to the max pooling before or after them, and these
+    poolings, see `fused_calls`. stairs: see `Network.with_jumps`. The inputs of activations begin with the batch.
     """
 
     def __init__(
         self,
         apply: Callable[[Activation, Tensor], Tensor],
-        varies: list[bool],
+        calls: RewrittenCalls,
         joined: Joined,
+        dtype: torch.dtype,
         watch: Callable[[str, object], None] | None = None,
         stairs: Sequence[Stairs | None] = (),
     ) -> None:
         super().__init__()
         self._apply, self._stairs = apply, iter(stairs)
-        self._watch, (self._left, self._taken) = watch, joined
-        self._varies, self._first, self._calls = varies, not varies, 0
+        self._dtype, self._watch, (self._left, self._taken) = dtype, watch, joined
+        self._calls, self._first = calls, not calls.varying
+        self._call = self._answered = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # torch's own types
-        kwargs = kwargs or {}
-        name = name_of(func)
+        name, kwargs = name_of(func), kwargs or {}
         if name in SKIPPED:
             return None
-        if name in REWRITES and self._depends((*args, *kwargs.values()), 2 if name in PRODUCTS else 1):
-            if isinstance(func, torch._ops.OpOverload) and len(func._schema.returns) != 1:
+        if parts := parts_of(func):
+            with self:
+                return parts(*args, **kwargs)
+        try:
+            return self._result(func, name, args, kwargs)
+        except (RuntimeError, LookupError, TypeError, ValueError) as error:
+            if self._watch is None or isinstance(error, NotImplementedError) or out_of_memory(error):
+                raise
+            raise NotImplementedError(f"{name} ({type(error).__name__}: {first_line(error)})") from error
+
+    def _result(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        if name in REWRITES and (varying := self._varying((args, kwargs))) > (name in PRODUCTS):
+            is_single = not isinstance(func, torch._ops.OpOverload) or len(func._schema.returns) == 1
+            if not is_single and name not in WITH_INDICES:
                 raise NotImplementedError(f"{name} with its indices")
-            if self._calls - 1 in self._left:
+            if self._call - 1 in self._left:
                 return args[0]
-            rewrite = relu_of_largest if self._calls - 1 in self._taken else REWRITES[name]
+            if name in SELECTIONS:
+                kwargs = {**kwargs, "several": varying > 1}
+            rewrite = relu_of_largest if self._call - 1 in self._taken else REWRITES[name]
             return rewrite(self._answer, *args, **kwargs)
         recorded = name == "conv2d" and torch.is_grad_enabled() and any(map(_requires_grad, args[:1]))
         result = conv2d(*args, **kwargs) if recorded else func(*args, **kwargs)
+        if name in _CASTS and isinstance(result, Tensor) and {result.dtype, args[0].dtype} == _FLOATS:
+            result = args[0].to(self._dtype)  # a module that casts runs in one type here
         if self._watch is not None:
-            self._watch(name, result)
+            for value in tree_leaves(result):
+                self._watch(name, value)
         return result
 
     def _answer(self, activation: Activation, z: Tensor) -> Tensor:
         """Answer an activation; a staircase by a sum of jumps where the next of `stairs` says which."""
-        if isinstance(activation, Staircase) and (stairs := next(self._stairs, None)):
-            return sum_of_jumps(self._apply, activation, z, *stairs)
-        return self._apply(activation, z)
-
-    def _depends(self, args: tuple[object, ...], least: int) -> bool:
-        """Return whether at least so many of the arguments depend on the input."""
         if self._first:
-            self._varies.append(sum(map(_requires_grad, args)) >= least)
-        self._calls += 1
-        return self._varies[self._calls - 1]
+            self._calls.batches.append(_batch_of(z.shape, self._calls.rows))
+        axis, parts = self._calls.batches[self._answered]
+        self._answered += 1
+        is_first = (axis, parts) == (0, 1)
+        z = z if is_first else z.unflatten(axis, (-1, parts)).movedim(axis, 0)
+        if isinstance(activation, Staircase) and (stairs := next(self._stairs, None)):
+            result = sum_of_jumps(self._apply, activation, z, *stairs)
+        else:
+            result = self._apply(activation, z)
+        return result if is_first else result.movedim(0, axis).flatten(axis, axis + 1)
+
+    def _varying(self, values: object) -> int:
+        """Return how many of the arguments of the next call depend on the input."""
+        if self._first:
+            self._calls.varying.append(sum(map(_requires_grad, tree_leaves(values))))
+        self._call += 1
+        return self._calls.varying[self._call - 1]
 
 
 class Network:
@@ -320,18 +394,18 @@ class Network:
         single = copy.deepcopy(module).eval().requires_grad_(False).to(device).float()
         self.input_shape, self.device = input_shape, device
         self._modules = {torch.float32: single, torch.float64: copy.deepcopy(single).double()}
-        self._varies: list[bool] = []
+        self._calls = RewrittenCalls(_TRIED)
         self._tapes: dict[tuple[int, torch.dtype], Tape] = {}
         self._activations: list[Activation] = []
         self.fields: dict[int, tuple[Tensor, list[Tensor]]] = {}
         self._joined, self._stairs = NOTHING, list[Stairs | None]()
         try:
             self._joined, self._ending = fused_calls(self._modules[torch.float64], self._zeros(2, torch.float64))
-            tape = self._record(2, torch.float64, first=True)
-            self._refuse_what_is_not_affine()
+            tape = self._record(_TRIED, torch.float64, first=True)
+            self._refuse_what_is_not_affine(tape)
             self._refuse_another_function()
         except NotImplementedError as error:
-            raise IncompatibleError(f"branch-and-bound has no linear bounds for {error}") from error
+            raise IncompatibleError(f"branch-and-bound has no linear bounds for {error}{_REMEDY}") from error
         self._describe(tape)
 
     def _describe(self, tape: Tape) -> None:
@@ -373,11 +447,6 @@ class Network:
         network._stairs, network._activations, network._tapes, network.fields = stairs, [], {}, {}
         network._describe(network._record(2, torch.float64, first=True))
         return network
-
-    @property
-    def has_staircases(self) -> bool:
-        """Return whether some layer rounds."""
-        return any(isinstance(layer.activation, Staircase) for layer in self.layers)
 
     @property
     def has_windows(self) -> bool:
@@ -431,7 +500,7 @@ class Network:
 
         if upto == 0:
             return None
-        mode = _Replacing(answer, self._varies, self._joined, stairs=self._stairs)
+        mode = _Replacing(answer, self._calls, self._joined, x.dtype, stairs=self._stairs)
         try:
             with mode:
                 out = self._modules[x.dtype](x)
@@ -468,12 +537,12 @@ class Network:
                 return z * activation.slope.to(z).abs().clamp(min=1)
             at_zero = torch.zeros_like(z)
             at_zero[0] = activation(at_zero[0]).abs()
-            return at_zero + z * _LIPSCHITZ
+            return at_zero + z * (activation.steepest if isinstance(activation, Smooth) else 1.0)
 
         x = largest.new_zeros(3, len(largest))
         x[0] = largest
         x[1] = 2.0**-24 * largest
-        with RoundingErrors(), _Replacing(follow, self._varies, self._joined, stairs=self._stairs):
+        with RoundingErrors(), _Replacing(follow, self._calls, self._joined, torch.float64, stairs=self._stairs):
             self._modules[torch.float64](x.view(3, *self.input_shape))
         return errors
 
@@ -491,7 +560,7 @@ class Network:
                 self._activations.append(activation)
             return leaves[-1]
 
-        mode = _Replacing(cut, self._varies, self._joined, stairs=self._stairs)
+        mode = _Replacing(cut, self._calls, self._joined, dtype, stairs=self._stairs)
         with torch.enable_grad(), mode:
             out = self._modules[dtype](x)
         return Tape(leaves, pre, out.flatten(1))
@@ -507,17 +576,17 @@ class Network:
         x, module = x.to(self.device), self._modules[torch.float64]
         with torch.no_grad():
             expected = module(x)
-            with _Replacing(lambda activation, z: activation(z), self._varies, self._joined):
+            with _Replacing(lambda activation, z: activation(z), self._calls, self._joined, torch.float64):
                 logits = module(x)
             actual = self._ending(logits)
         if not torch.allclose(actual, expected, rtol=1e-6, atol=1e-6 * float(expected.abs().amax())):
             raise NotImplementedError("an activation that changes its argument in place, where that is used again")
 
-    def _refuse_what_is_not_affine(self) -> None:
+    def _refuse_what_is_not_affine(self, tape: Tape) -> None:
         """Raise NotImplementedError, naming the first operator that does not map a midpoint to the midpoint.
 
         Random points stand for the input and the outputs of the activations, so that everything in between is tried; then
-        the gradients of a recorded run must explain another run, which an operator without gradients would not.
+        the gradients of the recorded run `tape` must explain another run, which an operator without gradients would not.
         """
         generator = torch.Generator().manual_seed(0)
 
@@ -526,20 +595,21 @@ class Network:
             return torch.cat([ends, ends.mean(0, keepdim=True).expand(_TRIED - 2, *shape)]).to(self.device)
 
         def watch(name: str, value: object) -> None:
-            if isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 1 and len(value) == _TRIED:
+            if isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 1 and _TRIED in value.shape:
+                value = value.movedim(value.shape.index(_TRIED), 0)
                 straight = value[:2].mean(0)
                 scale = 1 + float(value.abs().amax()) if value.numel() else 1.0
                 if not float((value[2] - straight).abs().amax() if value.numel() else 0.0) <= 1e-8 * scale:
                     raise NotImplementedError(f"{name}: it is not affine in what varies with the input")
 
-        tape, outputs, inputs = self._record(_TRIED, torch.float64), list[Tensor](), list[Tensor]()
+        outputs, inputs = list[Tensor](), list[Tensor]()
 
         def replace(_: Activation, z: Tensor) -> Tensor:
             inputs.append(z.clone())
             outputs.append(points(tuple(z.shape[1:])))
             return outputs[-1]
 
-        mode = _Replacing(replace, self._varies, self._joined, watch)
+        mode = _Replacing(replace, self._calls, self._joined, torch.float64, watch)
         x = points(self.input_shape)
         with torch.no_grad(), mode:
             out = self._modules[torch.float64](x)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.verification.bound_propagation.memory import memory_to_use
+from windtunnel.assessments.verification.branch_and_bound.activations import Staircase
 from windtunnel.assessments.verification.branch_and_bound.intermediate import (
     bound_network,
     improve_network,
@@ -93,7 +94,7 @@ def decide(
     An OutOfTimeError of the caller's own limit, in between, ends it too: what is known by then stands.
     larger: what is known to hold inside in larger regions, by sample.
     """
-    if network.has_staircases:
+    if any(isinstance(layer.activation, Staircase) for layer in network.layers):
         bounded = bound_network(network, region, limits.rows, memory=limits.memory)
         network, larger = network.with_jumps(bounded.low, bounded.up), NOTHING  # its layers are of this region alone
     work = _MarginBounds(
