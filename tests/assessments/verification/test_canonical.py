@@ -19,6 +19,7 @@ from windtunnel.assessments.verification.cascade.solver_step import graph_for_ma
 from windtunnel.assessments.verification.marabou.onnx_graph import check_scale
 from windtunnel.assessments.verification.marabou.queries import MARABOU_TOLERANCE, check_equivalence
 from windtunnel.assessments.verification.marabou.worker import Query
+from windtunnel.boundary.models.backends import OnnxModule
 from windtunnel.boundary.models.load import export_onnx
 from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.errors import IncompatibleError
@@ -110,8 +111,8 @@ def test_an_onnx_graph_of_small_logits_is_brought_to_scale_and_one_of_small_valu
     path = export_onnx(small.classifier, tmp_path / "small.onnx")
     given = replace(small.classifier, onnx_path=path, capabilities=capabilities)
     canonical = canonical_subject(replace(small, classifier=given))
-    graph, _ = graph_for_marabou(canonical, given, tmp_path)
-    check_equivalence(canonical.subject.classifier, graph, small.dataset.inputs)
+    graph, _, own = graph_for_marabou(canonical, given, tmp_path)
+    check_equivalence(own.subject.classifier, graph, small.dataset.inputs)
     check_scale(graph, small.dataset.inputs)
     with pytest.raises(IncompatibleError, match=r"at most .*e-0"):
         check_scale(path, small.dataset.inputs)
@@ -135,6 +136,27 @@ def test_queries_allow_for_what_the_deployed_file_and_its_exported_graph_differ_
     assert apart > 1e-5
     assert all(query.margin <= -(MARABOU_TOLERANCE + 2 * apart) for query in queries)
     assert queries
+
+
+@pytest.mark.parametrize("ending", [nn.Softmax(1), nn.LogSoftmax(1)])
+def test_a_file_without_gradients_that_ends_in_softmax_is_decided_as_its_logits_are(tmp_path, ending):
+    torch.manual_seed(7)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(9, 6), nn.ReLU(), nn.Linear(6, 3, bias=False))
+    network[1].bias.data = -network[1].weight.data.sum(1) / 2
+    plain = subject_with(network, torch.rand(8, 1, 3, 3), 3)
+    path = export_onnx(replace(plain.classifier, module=nn.Sequential(network, ending).eval()), tmp_path / "model.onnx")
+    given = replace(plain.classifier, module=OnnxModule(path), onnx_path=path, capabilities=WITHOUT_GRADIENTS)
+    subject = subject_of(given, plain.dataset)
+    result = assess("v", entry("linf-box", output_bounds=True), budget(0.1), subject)
+    expected = verdicts(plain, 0.1, "linf-box")
+    assert len(set(expected.tolist())) > 1
+    assert torch.equal(result.data["verdicts"], expected)
+    lower, upper = (result.data["output_bounds"][side] for side in ("lower", "upper"))
+    is_bounded = ~lower.isnan()
+    assert is_bounded.any()
+    assert (lower <= subject.clean_logits + 1e-4)[is_bounded].all()
+    assert (upper >= subject.clean_logits - 1e-4)[is_bounded].all()
+    assert not isinstance(ending, nn.Softmax) or (upper[is_bounded] <= 1 + 1e-6).all()
 
 
 class Times(nn.Module):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 MEASURED = 64  # samples that tell the scale of the values
 # Two roads to the same logits differ by rounding; by more of their spread than this, one of them is wrong.
 _AGREEMENT = 1e-3
+_LEAST_PROBABILITY = 1e-37  # below, float32 is not exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,15 @@ class Canonical:
             if self.ending == "softmax":
                 low, high = low.exp(), high.exp()
         return {"lower": low.float(), "upper": high.float()}
+
+    def distance(self, given: Tensor) -> float:
+        """Return by how much outputs (n, K) of the user's model differ from the network's, in units; of probabilities their logarithms."""
+        own, given = self.subject.clean_logits.double() * self.unit + self.offset, given.double()
+        if self.ending:
+            own = own.log_softmax(1)
+            given = given.clamp(min=_LEAST_PROBABILITY).log() if self.ending == "softmax" else given
+            own, given = (values.clamp(min=math.log(_LEAST_PROBABILITY)) for values in (own, given))
+        return float((own - given).abs().max()) / self.unit if len(own) else 0.0
 
     @property
     def caveats(self) -> tuple[Caveat, ...]:
@@ -83,11 +93,10 @@ def _log_probability(own_logit: Tensor, others: Tensor) -> Tensor:
     return log_probability
 
 
-def canonical_subject(subject: Subject, *, traced: bool = True, scale: tuple[float, float] | None = None) -> Canonical:
+def canonical_subject(subject: Subject, *, traced: bool = True) -> Canonical:
     """Return the subject with its network traced, folded and brought to unit scale; nothing of it touches the user's module.
 
     traced: False to rescale the logits of a copy, which is quick, and enough for an attack or branch and bound.
-    scale: (unit, offset) of the logits; None to measure them.
     A model that cannot be traced is copied and its logits rescaled; one without gradients is only rescaled. Raises
     IncompatibleError for a model of which a trace is one branch, or of one size of batch.
     """
@@ -95,7 +104,7 @@ def canonical_subject(subject: Subject, *, traced: bool = True, scale: tuple[flo
     is_opaque = Capability.AUTOGRAD not in classifier.capabilities or not len(inputs)
     trace_or_reason = _traced(classifier) if traced and not is_opaque else ""
     if isinstance(trace_or_reason, str):
-        unit, offset = scale or unit_of(subject.clean_logits[:MEASURED].double())
+        unit, offset = unit_of(subject.clean_logits[:MEASURED].double())
         if is_opaque:
             return _rescaled(subject, Rescaled(classifier.module, unit, offset), unit, offset)
         copied = nn.Sequential(_copied(classifier.module), _last(unit, offset, classifier.num_classes))
@@ -103,7 +112,7 @@ def canonical_subject(subject: Subject, *, traced: bool = True, scale: tuple[flo
     network = copy.deepcopy(trace_or_reason.graph)
     with torch.no_grad():
         logits = network(inputs.double().cpu())
-        unit, offset = scale or unit_of(logits)
+        unit, offset = unit_of(logits)
         rescale(network, inputs.double().cpu(), unit, offset)
     network_on_device = network.float().to(classifier.device)
     if not trace_or_reason.ending:

@@ -32,6 +32,7 @@ from windtunnel.core.subject import Subject, subject_of
 
 LATE = frozenset({"time-out", "time budget"})
 
+_AGREEMENT = 1e-4  # of the logits' unit: by how much an ONNX file and its form in torch may differ
 _LEAST = 1.0  # seconds that are worth a query: Marabou counts whole ones
 
 
@@ -41,8 +42,7 @@ def solve(step: str, ledger: Ledger, task: VerificationTask) -> None:
     Raises IncompatibleError where the graph it is given is not the model, or has values that its tolerances cannot tell;
     OutOfTimeError where no time is left for a query.
     """
-    canonical, entry, subject = task.canonical, task.entry, task.subject
-    data = subject.dataset
+    canonical, entry, data = task.canonical, task.entry, task.subject.dataset
     indices, seconds_left = ledger.undecided, ledger.seconds_left(ledger.undecided, entry.timeout)
     least = min(_LEAST, entry.solver_timeout)
     late = seconds_left.clamp(max=task.time_left) < least
@@ -52,11 +52,11 @@ def solve(step: str, ledger: Ledger, task: VerificationTask) -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         with time_limit(task.deadline):
-            onnx, slack = graph_for_marabou(canonical, ledger.subject.classifier, Path(folder))
+            onnx, slack, own = graph_for_marabou(canonical, ledger.subject.classifier, Path(folder))
         if task.time_left < least:
             raise OutOfTimeError
         one_by_one = entry.other_classes == "one_by_one"
-        without_limits = queries_of(subject, task.epsilon, indices, one_by_one=one_by_one, slack=slack)
+        without_limits = queries_of(own.subject, task.epsilon, indices, one_by_one=one_by_one, slack=slack)
         all_queries = [
             replace(query, seconds=seconds, bounds=entry.output_bounds)
             for query, seconds in zip(without_limits, seconds_left.tolist(), strict=True)
@@ -70,14 +70,20 @@ def solve(step: str, ledger: Ledger, task: VerificationTask) -> None:
 
         answers = ask(all_queries, "first")
         examples = {a.index: a.counter_example for a in answers if a.counter_example is not None}
-        ties = [i for i, example in examples.items() if replay(subject.classifier, onnx, queries[i], example, shape)]
+        ties = [
+            i for i, example in examples.items() if replay(own.subject.classifier, onnx, queries[i], example, shape)
+        ]
         if ties:
             repeated = ask([replace(queries[i], margin=CLEAR_LEAD, bounds=False) for i in ties], "clear lead")
             # Without a clear lead nothing is verified and nothing is broken: the sample stays undecided, at a tie.
             clear = {a.index: a if a.verdict is Verdict.FALSIFIED else _tie(a) for a in repeated}
             answers = [clear.get(a.index, a) for a in answers]
         for answer in answers:
-            _enter(answer, step, ledger, subject, onnx, queries[answer.index])
+            if own is not canonical and answer.lower is not None and answer.upper is not None:
+                ends = own.outputs(torch.from_numpy(answer.lower), torch.from_numpy(answer.upper)).values()
+                low, high = (((end - canonical.offset) / canonical.unit).numpy() for end in ends)
+                answer = replace(answer, lower=low, upper=high)
+            _enter(answer, step, ledger, own.subject, onnx, queries[answer.index])
 
 
 def _tie(answer: SolverAnswer) -> SolverAnswer:
@@ -114,26 +120,32 @@ def _enter(answer: SolverAnswer, step: str, ledger: Ledger, subject: Subject, on
         ledger.caveats.append(Caveat("undecided", f"Marabou: {answer.reason}.", sample))
 
 
-def graph_for_marabou(canonical: Canonical, classifier: Classifier, folder: Path) -> tuple[Path, float]:
-    """Return the graph for Marabou, exported from the canonical network, and its slack, at least that network's.
+def graph_for_marabou(canonical: Canonical, classifier: Classifier, folder: Path) -> tuple[Path, float, Canonical]:
+    """Return the graph for Marabou, its slack, and the canonical network that it was exported from.
 
-    Of an ONNX file without gradients it is exported from the file's torch form.
+    Of an ONNX file without gradients that is the network of the file's torch form, less a softmax at its end.
 
     Raises IncompatibleError where it is not the model, or has operators or values that Marabou cannot deal with.
     """
-    subject = canonical.subject
-    folded, network = subject.classifier, subject.classifier.module
+    own = canonical
     if classifier.onnx_path and Capability.AUTOGRAD not in classifier.capabilities:
         read = OnnxNetwork(classifier.onnx_path).eval().requires_grad_(False)
         torch_form = replace(classifier, module=read, capabilities=frozenset(Capability))
-        read_subject, scale = subject_of(torch_form, subject.dataset), (canonical.unit, canonical.offset)
-        network = canonical_subject(read_subject, scale=scale).subject.classifier.module
-    onnx_graph.check_layers(network)
-    onnx = _exported(replace(folded, module=network), folder / "model.onnx")
-    slack = max(canonical.slack, slack_of(check_equivalence(folded, onnx, subject.dataset.inputs)))
-    onnx_graph.check_operators(onnx, network)
-    onnx_graph.check_scale(onnx, subject.dataset.inputs[:MEASURED])
-    return onnx, slack
+        own = canonical_subject(subject_of(torch_form, canonical.subject.dataset))
+    network, inputs = own.subject.classifier, own.subject.dataset.inputs
+    onnx_graph.check_layers(network.module)
+    onnx = _exported(network, folder / "model.onnx")
+    slack = max(own.slack, slack_of(check_equivalence(network, onnx, inputs)))
+    if own is not canonical:
+        apart = own.distance(classifier.logits(inputs))
+        if not apart <= _AGREEMENT:
+            raise IncompatibleError(
+                f"{classifier.source} differs from its form in torch by {apart:.3g} of its logits' range"
+            )
+        slack += slack_of(apart)
+    onnx_graph.check_operators(onnx, network.module)
+    onnx_graph.check_scale(onnx, inputs[:MEASURED])
+    return onnx, slack, own
 
 
 def _exported(classifier: Classifier, path: Path) -> Path:
