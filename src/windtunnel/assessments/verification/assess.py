@@ -27,7 +27,6 @@ from windtunnel.assessments.verification.cascade.steps import (
     proves,
     radius_steps,
     run_steps,
-    steps_of,
 )
 from windtunnel.assessments.verification.cascade.task import Ledger, VerificationTask
 from windtunnel.assessments.verification.falsifier import known_examples, without_images
@@ -76,7 +75,7 @@ def assess(
         return otherwise
     region = entry.budget.over(budget)
     assert region.epsilon is not None
-    steps = steps_of(row, entry)
+    steps = row.steps_for(entry)
     if entry.time_budget is not None:
         load_steps(steps)  # before the clock starts
     deadline = time.monotonic() + (entry.time_budget or float("inf")) * (1 - _KEPT_BACK)

@@ -91,9 +91,7 @@ def audit(verdicts: Artifacts, subject: Subject, norm: Norm, epsilon: float, cer
 
 def _spread(indices: Tensor, most: int) -> Tensor:
     """At most `most` of the samples, evenly spread."""
-    if len(indices) <= most:
-        return indices
-    return indices[torch.linspace(0, len(indices) - 1, most).round().long()] if most else indices[:0]
+    return indices[torch.linspace(0, len(indices) - 1, min(most, len(indices))).round().long()]
 
 
 def _attacked(subject: Subject, norm: Norm, epsilons: Tensor) -> list[int]:

@@ -78,11 +78,9 @@ def _unbroken(
     inputs: Tensor, epsilon: float | Tensor, seed: int, norm: Norm
 ) -> tuple[Tensor, Tensor, torch.Generator, BallRegions]:
     """Return the state before a search: no sample is broken, examples are the inputs; with its generator and region."""
-    generator, region = (
-        torch.Generator().manual_seed(seed),
-        BallRegions.around(inputs, norm, epsilon, torch.device("cpu")),
-    )
-    return torch.zeros(len(inputs), dtype=torch.bool), inputs.clone(), generator, region
+    region = BallRegions.around(inputs, norm, epsilon, torch.device("cpu"))
+    is_broken = torch.zeros(len(inputs), dtype=torch.bool)
+    return is_broken, inputs.clone(), torch.Generator().manual_seed(seed), region
 
 
 def falsify_targeted(

@@ -55,7 +55,7 @@ class Verification(Family[VerificationEntry]):
         from windtunnel.assessments.verification.table import ROWS
 
         row = ROWS[entry.library, entry.algorithm]
-        steps = {step: library_of_step(step) for step in (entry.steps if row.of_entry else row.steps)}
+        steps = {step: library_of_step(step) for step in row.steps_for(entry)}
         options = {name for library in steps.values() for name in (library.name, *library.uses)}
         code = (
             *(library.steps[step].module for step, library in steps.items()),

@@ -13,7 +13,7 @@ from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.verification.bound_propagation.bounder import Bounder
 from windtunnel.assessments.verification.canonical.subject import Canonical, canonical_subject
 from windtunnel.assessments.verification.cascade.step import Trial, library_of_step, step_of
-from windtunnel.assessments.verification.cascade.steps import options_read, radius_steps, steps_of
+from windtunnel.assessments.verification.cascade.steps import options_read, radius_steps
 from windtunnel.assessments.verification.rows import VerifierRow
 from windtunnel.assessments.verification.table import ROWS
 from windtunnel.assessments.verification.transformations.form_network import FormNetwork
@@ -59,7 +59,8 @@ def preflight(
             f"{where}: {algorithm.name} works under {algorithm.norm}, the budget is {region.norm}; set {where}.budget: "
             f"{{norm: {algorithm.norm}, epsilon: ...}}, or see windtunnel algorithms --family verification"
         )
-    largest = _largest_distance(region.norm, dataset)
+    pixels = float(dataset.inputs[0].numel()) if len(dataset) else math.inf
+    largest = {Norm.LINF: 1.0, Norm.L2: math.sqrt(pixels), Norm.L1: pixels}[region.norm]  # of two images in [0, 1]
     if region.epsilon is not None and region.epsilon >= largest:
         raise UserError(
             f"{where}.budget.epsilon: {region.epsilon:g} covers every image, so no certificate is possible. "
@@ -80,7 +81,7 @@ def preflight(
     for name, module in classifier.module.named_modules():
         if isinstance(module, _RECURRENT):
             raise IncompatibleError(f"{where}: {classifier.source} is recurrent ({name}); no verifier here unrolls it")
-    steps = steps_of(row, entry)
+    steps = row.steps_for(entry)
     for library in {library_of_step(step).name: library_of_step(step) for step in steps}.values():
         library.require(where)
     if entry.radius:
@@ -96,7 +97,7 @@ def _check_top_k(where: str, entry: VerificationEntry, row: VerifierRow, classif
     if classifier.criterion.k == 1:
         return
     special = row.assess is not None or row.transforms or entry.radius is not None
-    if special or not all(step_of(step).bounds or step_of(step).falsifies for step in steps_of(row, entry)):
+    if special or not all(step_of(step).bounds or step_of(step).falsifies for step in row.steps_for(entry)):
         what = f"{row.algorithm.name}{' with a radius' * (entry.radius is not None)} proves that the label is the largest logit"
         classifier.criterion.require_top_1(where, f"{what}, which is not what counts (bounds alone, such as crown, do)")
 
@@ -121,12 +122,6 @@ def _check_params(where: str, entry: VerificationEntry, schema: type[Block], alg
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         raise UserError(f"{where}.params.{key}: {first['msg']}, got {first['input']!r}") from error
-
-
-def _largest_distance(norm: Norm, dataset: Dataset) -> float:
-    """Return the largest distance of two images with pixels in [0, 1]."""
-    pixels = float(dataset.inputs[0].numel()) if len(dataset) else float("inf")
-    return {Norm.LINF: 1.0, Norm.L2: math.sqrt(pixels), Norm.L1: pixels}[norm]
 
 
 def _check_certificate(

@@ -14,7 +14,7 @@ from windtunnel.core.contracts import (
     ThreatModel,
 )
 from windtunnel.params.entry import Block
-from windtunnel.params.verification import BranchAndBound, ParameterSplits, Smoothing
+from windtunnel.params.verification import BranchAndBound, ParameterSplits, Smoothing, VerificationEntry
 from windtunnel.registry.plugins import Lazy
 
 
@@ -37,6 +37,10 @@ class VerifierRow:
     def of_entry(self) -> bool:
         """Return whether the entry names the steps."""
         return not self.steps and self.assess is None
+
+    def steps_for(self, entry: VerificationEntry) -> tuple[str, ...]:
+        """Return the steps that decide an entry, of which a single verifier has one or two; none for what goes its own way."""
+        return entry.steps if self.of_entry else self.steps
 
 
 def _row(

@@ -295,7 +295,7 @@ def export_instances(
     check_equivalence(classifier, graph, data.inputs)
     written = []
     for inputs, target, sample in zip(data.inputs.flatten(1).double(), data.targets.tolist(), data.ids, strict=True):
-        path = folder / "vnnlib" / f"{_as_file_name(sample)}.vnnlib"
+        path = folder / "vnnlib" / f"{''.join(c if c.isalnum() or c in '-_.' else '_' for c in sample)}.vnnlib"
         low, high = ((inputs + side * epsilon).clamp(0, 1) for side in (-1, 1))
         title = f"{name}: sample {sample} of class {target}, Linf {epsilon:g}, cut off at [0, 1]"
         path.write_text("\n".join(robustness(low, high, target, classifier.num_classes, title)) + "\n")
@@ -303,7 +303,3 @@ def export_instances(
     lines = [f"model.onnx,vnnlib/{path.name},{timeout or _TIMEOUT:g}" for path in written]
     (folder / "instances.csv").write_text("\n".join(lines) + "\n")
     return written
-
-
-def _as_file_name(sample: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "_" for c in sample)

@@ -33,43 +33,23 @@ from windtunnel.core.references import quiet_library
 
 def shim_auto_lirpa() -> None:
     """Put back what auto-LiRPA 0.3 imports. Call before its first import; harmless for versions that need none."""
-    _numpy_arraysetops()
-    _onnx_opset_setter()
-    _node_getitem()
+    import torch.onnx.symbolic_helper as helper
+
+    if "numpy.lib.arraysetops" not in sys.modules:  # numpy 2 removed it; auto-LiRPA 0.3 takes `isin` from it
+        module = types.ModuleType("numpy.lib.arraysetops")
+        vars(module)["isin"] = np.isin
+        sys.modules["numpy.lib.arraysetops"] = module
+    if not hasattr(helper, "_set_opset_version"):  # torch 2 moved the exporter's global opset version
+        from torch.onnx._internal.torchscript_exporter._globals import GLOBALS
+
+        vars(helper)["_set_opset_version"] = lambda version: setattr(GLOBALS, "export_onnx_opset_version", version)
+    if not hasattr(torch._C.Node, "__getitem__"):  # torch 2 took attribute access by index from graph nodes
+        node_get = vars(helper)["_node_get"]
+        setattr(torch._C.Node, "__getitem__", lambda node, key: node_get(node, key))  # noqa: B010  mypy refuses the plain form
     _named_members_keyword()
     _convolution_of_an_l1_ball()
     _leaky_relu_of_negative_slope()
     _stable_units_stay_stable()
-
-
-def _numpy_arraysetops() -> None:
-    # numpy 2 removed numpy.lib.arraysetops; auto-LiRPA 0.3 takes `isin` from it.
-    if "numpy.lib.arraysetops" not in sys.modules:
-        module = types.ModuleType("numpy.lib.arraysetops")
-        vars(module)["isin"] = np.isin
-        sys.modules["numpy.lib.arraysetops"] = module
-
-
-def _onnx_opset_setter() -> None:
-    # torch 2 moved the exporter's global opset version.
-    import torch.onnx.symbolic_helper as helper
-
-    if not hasattr(helper, "_set_opset_version"):
-        from torch.onnx._internal.torchscript_exporter._globals import GLOBALS
-
-        def set_opset_version(version: int) -> None:
-            GLOBALS.export_onnx_opset_version = version
-
-        vars(helper)["_set_opset_version"] = set_opset_version
-
-
-def _node_getitem() -> None:
-    # torch 2 took attribute access by index from graph nodes.
-    import torch.onnx.symbolic_helper as helper
-
-    if not hasattr(torch._C.Node, "__getitem__"):
-        node_get = vars(helper)["_node_get"]
-        setattr(torch._C.Node, "__getitem__", lambda node, key: node_get(node, key))  # noqa: B010  mypy refuses the plain form
 
 
 def _named_members_keyword() -> None:
@@ -77,13 +57,8 @@ def _named_members_keyword() -> None:
     from auto_LiRPA import BoundedModule
 
     original: Callable[..., Iterator[object]] = BoundedModule._named_members
-    if "remove_duplicate" in inspect.signature(original).parameters:
-        return
-
-    def named_members(self: object, *args: object, remove_duplicate: bool = True, **kwargs: object) -> Iterator[object]:
-        return original(self, *args, **kwargs)
-
-    BoundedModule._named_members = named_members
+    if "remove_duplicate" not in inspect.signature(original).parameters:
+        BoundedModule._named_members = lambda self, *args, remove_duplicate=True, **more: original(self, *args, **more)
 
 
 def _convolution_of_an_l1_ball() -> None:

@@ -103,11 +103,6 @@ class LayerBounds:
         positions[self.units[j]] = torch.arange(self.slices[j].start, self.slices[j].stop, device=positions.device)
         return positions
 
-    def at_columns(self, j: int, sample: Tensor) -> tuple[Tensor, Tensor]:
-        """(low, up) of layer j's columns, float64 (m, U), in the regions `sample` (m,)."""
-        units = self.units[j]
-        return self.low[j][sample][:, units], self.up[j][sample][:, units]
-
     def box(self, leaf: int, sample: Tensor) -> tuple[Tensor, Tensor]:
         """(middle, radius), float64 (m, n), of what a leaf takes in the regions `sample` (m,): the input, or an activation."""
         if leaf == 0:

@@ -144,7 +144,8 @@ class OfReLUs(_FittedPlanes):
         w, b = affine
         middle, radius = widened_box(*bounded.box(0, rows.sample))
         self._columns = lost.topk(min(most, lost.shape[1]), 1).indices
-        low, up = (t.gather(1, self._columns) for t in bounded.at_columns(j, rows.sample))
+        units, sample = bounded.units[j][self._columns], rows.sample[:, None]
+        low, up = bounded.low[j][sample, units], bounded.up[j][sample, units]
         w = w[self._columns]
         at_middle = b[self._columns] + (w * middle[:, None]).sum(2)
         w = w * radius[:, None]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, fx, nn
 
-from windtunnel.assessments.verification.canonical.operators import Affine, aten
+from windtunnel.assessments.verification.canonical.operators import Affine, aten, with_weights
 
 
 def fold(graph: fx.GraphModule) -> None:
@@ -17,9 +17,9 @@ def fold(graph: fx.GraphModule) -> None:
     """
     changed = True
     while changed:
-        changed = any([_fold(graph, node) for node in affine_nodes(graph)])
-    for node in affine_nodes(graph):
-        _lower(graph, node)
+        changed = any([_fold(graph, *pair) for pair in affine_nodes(graph)])
+    for pair in affine_nodes(graph):
+        _lower(graph, *pair)
     graph.delete_all_unused_submodules()
     graph.recompile()
 
@@ -38,19 +38,13 @@ def argument(node: fx.Node) -> fx.Node:
     return first
 
 
-def affine_nodes(graph: fx.GraphModule) -> list[fx.Node]:
-    """Return the nodes that are `Affine`."""
-    return [node for node in graph.graph.nodes if isinstance(layer_of(graph, node), Affine)]
+def affine_nodes(graph: fx.GraphModule) -> list[tuple[fx.Node, Affine]]:
+    """Return the nodes that are `Affine`, with their layers."""
+    return [(node, layer) for node in graph.graph.nodes if isinstance(layer := layer_of(graph, node), Affine)]
 
 
-def _affine(graph: fx.GraphModule, node: fx.Node) -> Affine:
-    layer = layer_of(graph, node)
-    assert isinstance(layer, Affine)
-    return layer
-
-
-def _fold(graph: fx.GraphModule, node: fx.Node) -> bool:
-    affine, before = _affine(graph, node), argument(node)
+def _fold(graph: fx.GraphModule, node: fx.Node, affine: Affine) -> bool:
+    before = argument(node)
     earlier = layer_of(graph, before)
     if len(before.users) == 1:
         if isinstance(earlier, Affine):
@@ -128,26 +122,18 @@ def _before(layer: nn.Conv2d | nn.Linear, scale: Tensor, offset: Tensor) -> None
     layer.weight.mul_(per_group[0][..., None, None])
 
 
-def _lower(graph: fx.GraphModule, node: fx.Node) -> None:
+def _lower(graph: fx.GraphModule, node: fx.Node, affine: Affine) -> None:
     """Replace an affine that nothing takes by a layer of a common kind: a 1x1 convolution at the input, else normalisation."""
-    affine, shape = _affine(graph, node), node.meta.get("shape")
+    shape = node.meta.get("shape")
     if shape is None or len(shape) not in (1, 3) or not (constants := _per_channel(affine, len(shape), shape[0])):
         return
     channels, (scale, offset) = shape[0], constants
-    layer: nn.Module
-    if len(shape) == 3 and argument(node).op == "placeholder":
-        conv = nn.Conv2d(channels, channels, 1).double()
-        assert conv.bias is not None
-        with torch.no_grad():
-            conv.weight.copy_(torch.diag(scale)[..., None, None])
-            conv.bias.copy_(offset)
-        layer = conv
+    layer: nn.Conv2d | nn.BatchNorm2d | nn.BatchNorm1d
+    if is_first := len(shape) == 3 and argument(node).op == "placeholder":
+        layer = nn.Conv2d(channels, channels, 1)
     else:
-        norm = (nn.BatchNorm2d if len(shape) == 3 else nn.BatchNorm1d)(channels, eps=0.0).double()
-        with torch.no_grad():
-            norm.weight.copy_(scale)
-            norm.bias.copy_(offset)
-        layer = norm
+        layer = (nn.BatchNorm2d if len(shape) == 3 else nn.BatchNorm1d)(channels, eps=0.0)
+    with_weights(layer.double(), torch.diag(scale)[..., None, None] if is_first else scale, offset)
     graph.add_submodule(str(node.target), layer.eval().requires_grad_(False))
 
 
@@ -170,11 +156,7 @@ def end_in_linear(graph: fx.GraphModule, classes: int) -> None:
     result = argument(output)
     if isinstance(layer_of(graph, result), nn.Linear) and len(result.users) == 1:
         return
-    layer = nn.Linear(classes, classes).double()
-    assert layer.bias is not None
-    with torch.no_grad():
-        layer.weight.copy_(torch.eye(classes))
-        layer.bias.zero_()
+    layer = with_weights(nn.Linear(classes, classes).double(), torch.eye(classes), None)
     graph.add_submodule("logits", layer.requires_grad_(False))
     with graph.graph.inserting_before(output):
         output.args = (graph.graph.call_module("logits", (result,)),)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, fx, nn
@@ -66,6 +67,7 @@ class Call:
         return value
 
 
+Weighted = TypeVar("Weighted", nn.Conv2d, nn.Linear, nn.Conv2d | nn.BatchNorm2d | nn.BatchNorm1d)
 # A row gives the module, and KeyError or NotImplementedError where the call is not what the module does.
 Row = Callable[[Call], nn.Module]
 
@@ -90,25 +92,21 @@ def _conv(call: Call) -> nn.Module:
         dilation,
         groups,
     ).double()
-    return _with_weights(layer, weight, bias)
+    return with_weights(layer, weight, bias)
 
 
 def _without_dilation(weight: Tensor, dilation: tuple[int, int]) -> Tensor:
     """Return the kernel of a dilated convolution with the zeros between its weights."""
+    corner = nn.functional.pad(weight.new_ones(1, 1), (0, dilation[1] - 1, 0, dilation[0] - 1))
     high, wide = ((size - 1) * step + 1 for size, step in zip(weight.shape[2:], dilation, strict=True))
-    plain = weight.new_zeros(*weight.shape[:2], high, wide)
-    plain[..., :: dilation[0], :: dilation[1]] = weight
+    plain: Tensor = torch.kron(weight, corner)[..., :high, :wide]
     return plain
 
 
 def _without_groups(weight: Tensor, groups: int) -> Tensor:
     """Return the kernel (out, in / groups, h, w) of a grouped convolution as that of a plain one, (out, in, h, w)."""
-    outputs, inputs = weight.shape[0] // groups, weight.shape[1]
-    plain = weight.new_zeros(weight.shape[0], inputs * groups, *weight.shape[2:])
-    for group in range(groups):
-        rows, columns = slice(group * outputs, (group + 1) * outputs), slice(group * inputs, (group + 1) * inputs)
-        plain[rows, columns] = weight[rows]
-    return plain
+    plain = [torch.block_diag(*kernel.chunk(groups)) for kernel in weight.flatten(2).unbind(2)]
+    return torch.stack(plain, 2).view(len(weight), -1, *weight.shape[2:])
 
 
 def _is_per_channel(call: Call, weight: Tensor) -> bool:
@@ -123,10 +121,11 @@ def _is_per_channel(call: Call, weight: Tensor) -> bool:
 
 def _linear(call: Call) -> nn.Module:
     weight = call.tensor("weight")
-    return _with_weights(nn.Linear(weight.shape[1], weight.shape[0]).double(), weight, call.given["bias"])
+    return with_weights(nn.Linear(weight.shape[1], weight.shape[0]).double(), weight, call.given["bias"])
 
 
-def _with_weights(layer: nn.Conv2d | nn.Linear, weight: Tensor, bias: object) -> nn.Module:
+def with_weights(layer: Weighted, weight: Tensor, bias: object) -> Weighted:
+    """Return `layer` with this weight, and this bias; 0 where it is no tensor."""
     assert layer.bias is not None
     with torch.no_grad():
         layer.weight.copy_(weight)
@@ -176,7 +175,7 @@ def _averages(channels: int, kernel: tuple[int, int], stride: tuple[int, int], p
         return nn.AvgPool2d(kernel, stride, padding)
     layer = nn.Conv2d(channels, channels, kernel, stride, padding).double()
     eye = torch.eye(channels, dtype=torch.float64)[..., None, None]
-    return _with_weights(layer, eye.expand(-1, -1, *kernel) / math.prod(kernel), None)
+    return with_weights(layer, eye.expand(-1, -1, *kernel) / math.prod(kernel), None)
 
 
 def _adaptive_average_pool(call: Call) -> nn.Module:
@@ -234,19 +233,8 @@ MODULES: dict[object, Row] = {
     aten.view.default: _reshape,
     aten.reshape.default: _reshape,
 }
-MODULES |= dict.fromkeys(
-    (
-        aten.dropout.default,
-        aten.feature_dropout.default,
-        aten.alpha_dropout.default,
-        aten.clone.default,
-        aten.contiguous.default,
-        aten.detach.default,
-        aten.alias.default,
-        aten.lift_fresh_copy.default,
-    ),
-    lambda _: nn.Identity(),
-)
+for _name in "dropout feature_dropout alpha_dropout clone contiguous detach alias lift_fresh_copy".split():
+    MODULES[getattr(aten, _name).default] = lambda _: nn.Identity()
 
 
 def _add(call: Call, sign: float = 1.0) -> nn.Module:

@@ -82,7 +82,7 @@ class _Copier:
     source: fx.GraphModule
     root: nn.Module = field(default_factory=nn.Module)
     graph: fx.Graph = field(default_factory=fx.Graph)
-    values: dict[fx.Node, object] = field(default_factory=dict)
+    values: dict[fx.Node, Any] = field(default_factory=dict)
     ending: str = ""
 
     def copy(self) -> Trace:
@@ -122,8 +122,8 @@ class _Copier:
             if isinstance(pooled, fx.Node) and pooled.op == "call_module":
                 return pooled
         # A copied node's arguments are nodes of the new graph and constants, which fx's own types do not foresee.
-        args = cast("tuple[Any, ...]", fx.map_arg(node.args, self._value))
-        kwargs = cast("dict[str, Any]", fx.map_arg(node.kwargs, self._value))
+        args = cast("tuple[Any, ...]", fx.map_arg(node.args, self.values.__getitem__))
+        kwargs = cast("dict[str, Any]", fx.map_arg(node.kwargs, self.values.__getitem__))
         inputs = [n for n in node.all_input_nodes if isinstance(self.values[n], fx.Node)]
         if not inputs:
             return _doubled(cast(Callable[..., object], target)(*args, **kwargs))
@@ -171,9 +171,6 @@ class _Copier:
         value = self.values[node]
         assert isinstance(value, fx.Node)
         return value
-
-    def _value(self, node: fx.Node) -> Any:
-        return self.values[node]
 
     def _registered(self, name: str, value: Any) -> Any:
         """Arguments with constants as buffers of the graph."""

@@ -36,23 +36,24 @@ class RadiusBounds:
         """Return whether each sample is certified at its epsilon; call `verified` where that is unknown."""
 
         def decide(indices: Tensor, epsilons: Tensor) -> Tensor:
-            is_certified = epsilons <= self.holds[indices]
-            open_ = ~is_certified & (epsilons < self.broken[indices])
-            if open_.any():
-                is_certified[open_] = verified(indices[open_], epsilons[open_])
+            is_certified = self._asked(verified, epsilons <= self.holds[indices], indices, epsilons)
             self.holds[indices[is_certified]] = torch.maximum(self.holds[indices], epsilons)[is_certified]
             return is_certified
 
         return decide
 
+    def _asked(self, question: Decide, answer: Tensor, indices: Tensor, epsilons: Tensor) -> Tensor:
+        """Return the known `answer`, with that of `question` where epsilon is between what holds and what is broken."""
+        open_ = (self.holds[indices] < epsilons) & (epsilons < self.broken[indices])
+        if open_.any():
+            answer[open_] = question(indices[open_], epsilons[open_])
+        return answer
+
     def broken_by(self, breaks: Decide) -> Decide:
         """Return whether each sample is broken at its epsilon; call `breaks` where that is unknown."""
 
         def decide(indices: Tensor, epsilons: Tensor) -> Tensor:
-            broken = epsilons >= self.broken[indices]
-            open_ = ~broken & (epsilons > self.holds[indices])
-            if open_.any():
-                broken[open_] = breaks(indices[open_], epsilons[open_])
+            broken = self._asked(breaks, epsilons >= self.broken[indices], indices, epsilons)
             self.broken[indices[broken]] = torch.minimum(self.broken[indices], epsilons)[broken]
             return broken
 

@@ -13,12 +13,7 @@ from windtunnel.assessments.verification.cascade.task import Ledger, Verificatio
 from windtunnel.assessments.verification.rows import VerifierRow
 from windtunnel.core.contracts import Caveat
 from windtunnel.core.errors import IncompatibleError, OutOfTimeError
-from windtunnel.params.verification import Radius, VerificationEntry
-
-
-def steps_of(row: VerifierRow, entry: VerificationEntry) -> tuple[str, ...]:
-    """Return the steps behind an algorithm: a single verifier is a cascade of one or two."""
-    return entry.steps if row.of_entry else row.steps
+from windtunnel.params.verification import Radius
 
 
 def options_read(row: VerifierRow, steps: Sequence[str]) -> set[str]:

@@ -52,10 +52,8 @@ def check_operators(path: Path, network: nn.Module) -> None:
 
 def _overlooked(conv: onnx.NodeProto) -> bool:
     """Return whether a convolution has groups or dilation, which Marabou's parser does not look at."""
-    attributes = {attribute.name: attribute for attribute in conv.attribute}
-    return ("group" in attributes and attributes["group"].i != 1) or (
-        "dilations" in attributes and set(attributes["dilations"].ints) != {1}
-    )
+    attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in conv.attribute}
+    return attributes.get("group", 1) != 1 or set(attributes.get("dilations", [1])) != {1}
 
 
 def check_scale(path: Path, inputs: torch.Tensor) -> None:
