@@ -50,7 +50,7 @@ def test_both_versions_are_read_as_one_box_and_the_margins(tmp_path, text):
 
 def test_what_smt_lib_adds_without_effect_is_read(tmp_path):
     plain = VERSION_1
-    written = plain.replace("declare-const X_0 Real", "declare-fun X_0 () Real")
+    written = plain.replace("declare-const X_0 Real", "declare-fun X_0 () Real").replace("(assert (", "( assert\n(  ")
     specification = read(tmp_path, f"(set-logic QF_LRA)\n{written}\n(check-sat)\n(exit)\n")
     for ours, theirs in zip(read(tmp_path, plain), specification, strict=True):
         assert torch.equal(ours.low, theirs.low)

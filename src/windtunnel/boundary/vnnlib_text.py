@@ -20,6 +20,7 @@ from windtunnel.core.errors import UserError, shown
 
 _MOST_TERMS = 1000
 _COMMENT = re.compile(r";[^\n]*")
+_OPENED = re.compile(r"\(\s+")  # vnnlib 1.0.2 takes no blank after a parenthesis
 _FUNCTION = re.compile(r"\(\s*declare-fun\s+(\w+)\s*\(\s*\)")
 _WITHOUT_EFFECT = re.compile(r"\(\s*(?:set-logic|set-option|set-info|check-sat|get-model|exit)\b[^()]*\)")  # of SMT-LIB
 _UNREAD = re.compile(r"\(\s*(not|=>|xor|ite|let|forall|exists|distinct|define-fun|push|pop)(?=[\s()])")
@@ -75,7 +76,7 @@ def read_specifications(path: Path) -> list[Specification]:
             f"{path}: reading VNN-LIB needs the package vnnlib: pip install 'windtunnel[vnnlib]'"
         ) from error
     text = _COMMENT.sub("", read_text(path, max_bytes=MAX_BYTES, gunzip=True))
-    text = _FUNCTION.sub(r"(declare-const \1", _WITHOUT_EFFECT.sub("", text))
+    text = _OPENED.sub("(", _FUNCTION.sub(r"(declare-const \1", _WITHOUT_EFFECT.sub("", text)))
     if unread := _UNREAD.search(text):
         raise UserError(
             f"{path_text(path)}: uses {unread[1]}; boxes and linear outputs are written with and, or, <= and >= alone"
