@@ -221,12 +221,10 @@ def _findings(
 ) -> Findings:
     """Examine one classifier. The seeds do not depend on `label`: all classifiers see the same noise and starts."""
     classifier, data = subject.classifier, subject.dataset
-    identity: list[Json] = [entry.model_dump(mode="json"), data.digest(), classifier.digest, str(classifier.device)]
-    identity += [subject.seed, generators.digest]
-    checkpoints = []
+    identity, checkpoints = (label, entry.model_dump(mode="json"), generators.digest), []
 
     def search(side: str, latents: Tensor, classes: Tensor) -> dict[str, Tensor]:
-        checkpoints.append(Checkpoint(f"{name}.{side}", subject.resolved, [label, *identity]))
+        checkpoints.append(Checkpoint.of(f"{name}.{side}", subject, *identity))
         batches = batches_of(torch.arange(len(latents)), entry.batch_size, subject.seed, f"{name}.{side}")
 
         def work(batch: Batch) -> dict[str, Tensor]:

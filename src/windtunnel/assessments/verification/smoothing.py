@@ -96,8 +96,7 @@ def assess_smoothing(name: str, entry: VerificationEntry, budget: Budget, subjec
     region, smoothing = entry.budget.over(budget), Smoothing.model_validate(entry.params)
     epsilon = region.epsilon
     assert epsilon is not None
-    identity = [smoothing.model_dump(), epsilon, subject.dataset.digest(), subject.classifier.digest, subject.seed]
-    checkpoint = Checkpoint(name, subject.resolved, [*identity, str(subject.classifier.device)])
+    checkpoint = Checkpoint.of(name, subject, smoothing.model_dump(), epsilon)
 
     def work(batch: Batch) -> dict[str, Tensor]:
         started = time.perf_counter()

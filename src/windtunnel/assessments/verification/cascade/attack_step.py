@@ -45,7 +45,7 @@ def attack(step: str, ledger: Ledger, task: VerificationTask) -> None:
             return
         epsilons = torch.full((len(ledger.verdicts),), task.epsilon, dtype=torch.float64)
         work = Falsification(task.subject, task.norm, epsilons, Deadline(task.deadline), attack_round)
-        checkpoint = task.checkpoint(ledger, step, number, undecided.tolist())
+        checkpoint = task.checkpoint(step, number, undecided.tolist())
         name, incidents = f"{task.name} {step}", task.bounder.incidents
         results = each_batch(
             _batches(task, step, undecided),

@@ -24,7 +24,7 @@ def bound(step: str, ledger: Ledger, task: VerificationTask, indices: Tensor | N
         return
     probe = len(indices) if step not in task.probed else PROBE
     for part in (indices[:probe], indices[probe:]):
-        checkpoint = task.checkpoint(ledger, step, part.tolist())
+        checkpoint = task.checkpoint(step, part.tolist())
         epsilons = torch.full((len(part),), task.epsilon)
         for result in bound_all(task.bounder, step, part, epsilons, name=f"{task.name} {step}", checkpoint=checkpoint):
             if result.bounds is None:

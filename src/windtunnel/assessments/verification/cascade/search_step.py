@@ -75,7 +75,7 @@ def _search(step: str, radii: RadiusBounds, ledger: Ledger, task: VerificationTa
         [Batch(number, part, 0) for number, part in enumerate(parts)],
         work,
         name=f"{task.name} radius",
-        checkpoint=task.checkpoint(ledger, step, "radius", radii.holds.tolist(), radii.broken.tolist()),
+        checkpoint=task.checkpoint(step, "radius", radii.holds.tolist(), radii.broken.tolist()),
         without=work.nothing,
         incidents=task.bounder.incidents,
     ):
@@ -183,7 +183,7 @@ def search(step: str, ledger: Ledger, task: VerificationTask) -> None:
         [Batch(number, part, 0) for number, part in enumerate(parts)],
         work,
         name=f"{task.name} {step}",
-        checkpoint=task.checkpoint(ledger, step, indices.tolist()),
+        checkpoint=task.checkpoint(step, indices.tolist()),
         without=work.nothing,
         incidents=task.bounder.incidents,
     ):

@@ -65,7 +65,7 @@ def solve(step: str, ledger: Ledger, task: VerificationTask) -> None:
         shape = tuple(data.inputs.shape[1:])
 
         def ask(queries: list[Query], what: str) -> list[SolverAnswer]:
-            checkpoint = task.checkpoint(ledger, step, what)  # what is decided stands, whoever else is asked about
+            checkpoint = task.checkpoint(step, what)  # what is decided stands, whoever else is asked about
             return solve_all(onnx, queries, entry.solver_timeout, task.deadline, task.name, checkpoint)
 
         answers = ask(all_queries, "first")

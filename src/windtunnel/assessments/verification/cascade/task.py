@@ -141,16 +141,13 @@ class VerificationTask:
         """Seconds of the time budget; inf where there is none."""
         return self.deadline - time.monotonic()
 
-    def checkpoint(self, ledger: Ledger, step: str, *what: object) -> Checkpoint:
+    def checkpoint(self, step: str, *what: object) -> Checkpoint:
         """Return the checkpoint of a step, identified by all that decides its results.
 
         `what` among it, such as the samples it is run on.
         """
-        subject = self.subject
-        settings = [self.entry.model_dump(mode="json"), self.epsilon, str(self.norm), self.canonical.slack]
-        digests, device = [subject.dataset.digest(), subject.classifier.digest], str(subject.classifier.device)
-        identity = [what, *settings, *digests, device, subject.seed]
-        self.checkpoints.append(Checkpoint(f"{self.name}.{step}", ledger.subject.resolved, identity))
+        settings = (self.entry.model_dump(mode="json"), self.epsilon, str(self.norm), self.canonical.slack)
+        self.checkpoints.append(Checkpoint.of(f"{self.name}.{step}", self.subject, what, *settings))
         return self.checkpoints[-1]
 
     def lead(self, tolerance: float) -> float:

@@ -71,9 +71,7 @@ def assess_transformation(name: str, entry: VerificationEntry, budget: Budget, s
     deadline = time.monotonic() + (entry.time_budget or float("inf"))
     timeout = entry.timeout or float("inf")
     work = _SampleCertifier(transformation, region.epsilon, subject, canonical, params, timeout, deadline)
-    settings, classifier = [entry.model_dump(mode="json"), str(region)], subject.classifier
-    identity = [*settings, subject.dataset.digest(), classifier.digest, subject.seed, str(classifier.device)]
-    checkpoint = Checkpoint(name, subject.resolved, identity)
+    checkpoint = Checkpoint.of(name, subject, entry.model_dump(mode="json"), str(region))
     batches = batches_of(torch.arange(len(subject.dataset)), 1, subject.seed, name)
     results = run_batches(batches, work, name=name, checkpoint=checkpoint)
     data = _data(subject, transformation, results)
