@@ -1,8 +1,8 @@
 """Measure the adaptive attack on the models of the gallery, beside `standard` and an attack written by hand for each of them.
 
-    python benchmarks/adaptive.py [--n 30] [--only WORD] [--honest] [--unseen | --published | --defences] [--alone]
+    python benchmarks/adaptive.py [--n 30] [--only WORD] [--honest] [--unseen | --published | --defences | --tricks] [--alone]
 
-Each row is a model (of gallery/unseen.py, published.py or defences.py): the accuracy in percent that standard, adaptive (--alone:
+Each row is a model (of gallery/unseen.py, published.py, defences.py, tricks.py): the percent that standard, adaptive (--alone:
 without standard) and the attack by hand leave, the mean over 15 fresh copies with draws of their own; the share of the passes that
 adapting took; seconds; obstacles; the best configuration.
 The attack by hand follows the gradient of the network behind the defence (BPDA, EOT or noise): 60 steps, 3 restarts, 2 losses.
@@ -23,6 +23,7 @@ from benchmarks.gallery.defences import defences, defences_honest
 from benchmarks.gallery.honest import digits, models, trained
 from benchmarks.gallery.liars import SIMPLE, composed
 from benchmarks.gallery.published import published, published_honest
+from benchmarks.gallery.tricks import tricks, tricks_honest
 from benchmarks.gallery.truth import gradient_of
 from benchmarks.gallery.unseen import unseen, unseen_honest
 from windtunnel.assessments.attacks.assess import assess
@@ -39,6 +40,7 @@ COLLECTIONS = {
     "unseen": (unseen, unseen_honest),
     "published": (published, published_honest),
     "defences": (defences, defences_honest),
+    "tricks": (tricks, tricks_honest),
 }
 BUDGET = Budget(norm=Norm.LINF, epsilon=EPSILON)
 
