@@ -7,7 +7,9 @@ import pytest
 import torch
 from planted import write_run
 
+from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import UserError
+from windtunnel.core.statistics import binomial_interval
 from windtunnel.records.artifacts import read_artifacts
 from windtunnel.records.metadata import parse_metadata
 from windtunnel.reporting.compare.comparison import compare_assessment, compare_curves, mcnemar_exact
@@ -32,6 +34,15 @@ def test_flips_are_found_and_a_misclassified_sample_never_holds(tmp_path):
     assert pair.table.difference == pytest.approx(pair.rates[1] - pair.rates[0])
     assert pair.interval[0] <= pair.table.difference <= pair.interval[1]
     assert pair.settings == ("call_kwargs.steps",)
+
+
+@pytest.mark.parametrize("kind", AssessmentKind)
+def test_a_rate_has_the_interval_that_the_assessment_itself_states(tmp_path, kind):
+    made = artifacts(tmp_path / "a", [2, 2, 2, 1])
+    made = replace(made, metadata=made.metadata.model_copy(update={"assessment_kind": kind}))
+    (pair,) = compare_assessment("pgd", made, made)
+    exact = kind is AssessmentKind.FORMAL_VERIFICATION
+    assert pair.limits == (binomial_interval(3, 4, method="clopper_pearson" if exact else "wilson"),) * 2
 
 
 def test_exchanging_the_runs_turns_the_signs(tmp_path):

@@ -18,7 +18,7 @@ from windtunnel.core import scratch
 from windtunnel.core.contracts import AssessmentKind, Json, Verdict
 from windtunnel.core.errors import UserError
 from windtunnel.core.scratch import same_values
-from windtunnel.core.statistics import binomial_interval
+from windtunnel.core.statistics import IntervalMethod, binomial_interval
 from windtunnel.evaluation.gate.non_inferiority import Paired, paired_interval
 from windtunnel.evaluation.summary.slices import MEMBERS, slices_of
 from windtunnel.records.artifacts import Artifacts, read_artifacts
@@ -158,9 +158,12 @@ class Pair:
 
     @property
     def limits(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """The 95 % interval of each of `rates`, Wilson's."""
-        both, n = self.table.both, self.table.n
-        return binomial_interval(both + self.table.lost, n), binomial_interval(both + self.table.gained, n)
+        """The 95 % interval of each of `rates`, by the method of the assessment itself."""
+        table, method = self.table, interval_method(self.name, self.first)
+        before, after = (
+            binomial_interval(table.both + other, table.n, method=method) for other in (table.lost, table.gained)
+        )
+        return before, after
 
     @property
     def bases(self) -> tuple[Basis, Basis]:
@@ -264,6 +267,12 @@ def outcomes_of(name: str, artifacts: Artifacts) -> dict[str, tuple[Tensor, Tens
     if "worst_case_accuracy" in artifacts.metrics:
         outcomes[WORST_CASE] = held(artifacts), artifacts.tensor("drawn") if "drawn" in artifacts.data else everywhere
     return outcomes
+
+
+def interval_method(outcome: str, artifacts: Artifacts) -> IntervalMethod:
+    """Return how an outcome of `outcomes_of` gets its interval: exactly where it is certified, as everywhere else."""
+    of_summary = artifacts.name == "summary" and outcome.startswith(CERTIFIED)
+    return "clopper_pearson" if of_summary or artifacts.kind is AssessmentKind.FORMAL_VERIFICATION else "wilson"
 
 
 def _common_slices(first: Artifacts, second: Artifacts) -> Iterator[tuple[tuple[str, str], Tensor]]:

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from windtunnel.core.statistics import binomial_rate
+from windtunnel.core.statistics import IntervalMethod, binomial_rate
 from windtunnel.records.artifacts import Artifacts, read_artifacts
 from windtunnel.records.metadata import Rate
-from windtunnel.reporting.compare.comparison import CERTIFIED, Comparison, outcomes_of
+from windtunnel.reporting.compare.comparison import Comparison, interval_method, outcomes_of
 from windtunnel.reporting.compare.runs import Run
 from windtunnel.reporting.report.model import Block, Section, Table, Text
 
@@ -50,12 +50,12 @@ def _rows(name: str, labels: Sequence[str], artifacts: Sequence[Artifacts]) -> I
     by_label = [outcomes_of(name, each) for each in artifacts]
     for outcome in [outcome for outcome in by_label[0] if all(outcome in others for others in by_label)]:
         holds = [_by_image(each, *of[outcome]) for each, of in zip(artifacts, by_label, strict=True)]
-        every = set(holds[0]).intersection(*holds[1:])
+        every, method = set(holds[0]).intersection(*holds[1:]), interval_method(outcome, artifacts[0])
         for label, of_label in zip(labels, holds, strict=True):
-            yield f"{outcome}.{label}", *_rate(outcome, list(of_label.values()))
+            yield f"{outcome}.{label}", *_rate(list(of_label.values()), method)
         yield (
             f"{outcome}, every label",
-            *_rate(outcome, [all(of_label[image] for of_label in holds) for image in every]),
+            *_rate([all(of_label[image] for of_label in holds) for image in every], method),
         )
 
 
@@ -65,6 +65,6 @@ def _by_image(artifacts: Artifacts, holds: Tensor, assessed: Tensor) -> dict[str
     return {image: is_held for image, is_held, is_assessed in rows if is_assessed}
 
 
-def _rate(outcome: str, holds: Sequence[bool]) -> tuple[str, str]:
-    rate = binomial_rate(sum(holds), len(holds), method="clopper_pearson" if outcome == CERTIFIED else "wilson")
+def _rate(holds: Sequence[bool], method: IntervalMethod) -> tuple[str, str]:
+    rate = binomial_rate(sum(holds), len(holds), method=method)
     return str(Rate(rate.value, rate.low, rate.high)), str(rate.n)

@@ -101,7 +101,7 @@ def _paired(first: str, against: Against) -> Iterator[Block]:
     yield Text(
         f"Share of samples without a failure; gained: only in {second}, lost: only in {first}. p: McNemar's exact test that "
         f"flips either way are equally likely, and the same after Holm's correction for {len(pairs)} outcomes; interval: "
-        f"Newcombe's for paired samples, Wilson's for each run."
+        f"Newcombe's for paired samples; of each run Wilson's, for certificates Clopper-Pearson's."
     )
     for pair in pairs:
         yield from _settings(pair)
