@@ -123,7 +123,7 @@ class Diagnosis:
         return any(obstacle.kind in kinds for obstacle in self.obstacles)
 
 
-_NAMES = {
+NAMES_OF_OPERATIONS = {
     ObstacleKind.ROUNDING: "round floor ceil trunc floor_divide remainder fmod frac quantize_per_tensor quantize_per_channel "
     "fake_quantize_per_tensor_affine fake_quantize_per_channel_affine linear_dynamic linear_relu_dynamic conv2d_dynamic",
     ObstacleKind.SIGN: "sign heaviside",
@@ -133,7 +133,7 @@ _NAMES = {
     ObstacleKind.DETACHED: "detach data",
     ObstacleKind.OUTSIDE_THE_GRAPH: " ".join((OUTSIDE, FINISHED_OUTSIDE, *LEAVING)),
 }
-_OPERATIONS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+_OPERATIONS = {name: kind for kind, names in NAMES_OF_OPERATIONS.items() for name in names.split()}
 _EFFECTS = {
     ObstacleKind.SIGN: "takes the sign: zero gradient",
     ObstacleKind.COMPARISON: "compares with thresholds: no gradient",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.attacks.adaptive.obstacles import Diagnosis, ObstacleKind
+from windtunnel.assessments.attacks.adaptive.obstacles import NAMES_OF_OPERATIONS, Diagnosis, ObstacleKind
 from windtunnel.assessments.attacks.adaptive.surrogates import GradientRemedy, straight_through
 from windtunnel.core.contracts import Caveat, Json, Norm
 from windtunnel.core.statistics import median
@@ -25,16 +25,7 @@ DEEPER = {Norm.LINF: "PGD", Norm.L2: "PGDL2"}
 DEEPER_STEPS = 40
 _BOUNDARY, _QUERIES = "HopSkipJumpAttack", 150  # queries at most for one estimate of a direction
 
-_OPERATIONS = (
-    *(
-        ObstacleKind.ROUNDING,
-        ObstacleKind.SIGN,
-        ObstacleKind.COMPARISON,
-        ObstacleKind.SELECTION,
-        ObstacleKind.INTEGER_CAST,
-    ),
-    *(ObstacleKind.DETACHED, ObstacleKind.ITERATION, ObstacleKind.OUTSIDE_THE_GRAPH),
-)
+_OPERATIONS = (*NAMES_OF_OPERATIONS, ObstacleKind.ITERATION)
 _STEPS_OF_KIND = (ObstacleKind.SIGN, ObstacleKind.COMPARISON, ObstacleKind.SELECTION)
 # Answered by the losses of standard that do not change with the scale of the logits, but for their last bits.
 SCALES = (ObstacleKind.LARGE_LOGITS, ObstacleKind.TINY_LOGITS, ObstacleKind.PROBABILITIES)
