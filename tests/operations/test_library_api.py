@@ -289,6 +289,11 @@ def _stay(model, inputs, labels, budget, seed):
     return inputs
 
 
+def test_an_assessment_prints_nothing_into_a_notebook(few, capsys):
+    wt.assess(*few, budget=BUDGET, attacks="FGSM", sweeps={"curve": {}}, sanity=None)
+    assert capsys.readouterr().out == ""
+
+
 def test_what_is_printed_is_short(few, result):
     """Every result prints a few lines with its rates, and a table in a notebook; the summary names all caveats."""
     alone = wt.attack(*few, "FGSM", budget=BUDGET)

@@ -10,7 +10,6 @@ from torch import Tensor
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.sweeps.curve import Sweep, critical_epsilon, epsilon_grid, sweep_metrics
 from windtunnel.assessments.sweeps.engines import AttackAtEpsilon, Engine, OneGradientFGSM, called_with
-from windtunnel.assessments.sweeps.report import print_report
 from windtunnel.assessments.sweeps.table import FGSM, measure_of
 from windtunnel.core.batches import Batch, Incidents, batches_of, rows_of_table
 from windtunnel.core.classifier import module_digest
@@ -208,9 +207,8 @@ def _caveats(sweep: Sweep, *, zero_added: bool, one_step: bool) -> Iterator[Cave
 
 
 def finish(artifacts: Artifacts, layout: Layout) -> None:
-    """Write the series of its curve, and print its page."""
+    """Write the series of its curve."""
     write_curve_series(artifacts, layout.plots / "sweep" / f"{artifacts.name}.csv")
-    print_report(artifacts.metadata)
 
 
 def write_curve_series(sweep: Artifacts, path: Path) -> None:

@@ -9,9 +9,9 @@ from windtunnel.records.metadata import Metadata, number, numbers
 from windtunnel.records.tables import Share, table
 
 
-def print_report(metadata: Metadata, console: Console | None = None) -> None:
+def print_report(metadata: Metadata, out: Console) -> None:
     """Print the rating, the curve and the histogram of critical epsilons, from the metadata.json of a sweep."""
-    out, metrics = console or Console(), metadata.metrics
+    metrics = metadata.metrics
     epsilons, accuracies = (numbers(metrics, key) for key in ("epsilons", "accuracy_curve"))
     drop, median, never = (
         number(metrics, key) for key in ("accuracy_drop_at_median_epsilon", "median_epsilon", "never_flips")
