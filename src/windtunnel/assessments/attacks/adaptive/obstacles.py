@@ -183,12 +183,12 @@ class _Diagnosing:
         self.forwards += len(both)
         is_random = any(obstacle.kind is ObstacleKind.RANDOM for obstacle in changes)
         saturated = _saturated(trace)
-        operations, logits_at = list(_of_operations(trace)), _inner_logits(trace)
+        operations, logits_at = [*_of_operations(trace), *_of_precision(trace)], _inner_logits(trace)
         if operations and not is_random and self._follows_its_gradient(noisy):
             # What answers by some logits alone has the gradient of these, which says nothing of the other classes.
             last = [o for o in trace.operations if logits_at is not None and o.position > logits_at]
             operations = list(_of_operations(replace(trace, operations=last)))
-        obstacles = [*operations, *_of_precision(trace), *_of_steps(trace), *_of_hooks(self.module, trace)]
+        obstacles = [*operations, *_of_steps(trace), *_of_hooks(self.module, trace)]
         for operation in saturated:
             effect = f"is saturated: most values of its {operation.name} are at an end, with no gradient"
             sentence = f"{operation.place} {effect}"
