@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import click
@@ -30,6 +32,15 @@ class ExcludedTargets(logging.Filter):
 def on_startup(**_: object) -> None:
     """Install the filter where mkdocs resolves links."""
     logging.getLogger("mkdocs.structure.pages").addFilter(ExcludedTargets())
+
+
+SHIM = re.compile(r'<script src="https://[^"]*iframe-worker/shim"></script>')
+
+
+def on_post_page(output: str, **_: object) -> str:
+    """Return the page with the script for its search from disk inside it, where the theme asks a server for one."""
+    script = (Path(__file__).parent / "frame_worker.js").read_text()
+    return SHIM.sub(lambda _: f"<script>\n{script}</script>", output)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -63,6 +63,8 @@ def test_it_builds_without_a_broken_link(tmp_path):
     assert "retrain" in commands
     assert "without a pipeline" in (tmp_path / "site" / "library.html").read_text()
     assert (tmp_path / "site" / "search" / "search_index.js").is_file()  # a script is loaded from file:// too
+    loads = re.compile(r"""<(?:script|link|img)[^>]*(?:src|href)=["']?https?://""")
+    assert not [page.name for page in tmp_path.rglob("*.html") if loads.search(page.read_text())]
 
 
 @pytest.mark.integration
