@@ -43,6 +43,9 @@ def on_post_page(output: str, **_: object) -> str:
     return SHIM.sub(lambda _: f"<script>\n{script}</script>", output)
 
 
+on_post_template = on_post_page  # 404.html is a template, no page
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages."""
     for name, text in (
