@@ -7,28 +7,30 @@ import torch
 import torchattacks
 from torch import Tensor
 
-STEPS_SEEN = (0.25, 0.5)  # shares of the steps of APGD after which a sample may be left
-QUERIES_SEEN = (0.1, 0.2, 0.4)  # of the queries of Square, which begins with its largest squares
-SAFETY = 3.0
+# (shares of the work after which a sample may be left, factor of safety): APGD begins with steps too long to gain by, Square with
+# its largest squares.
+OF_APGD = (1 / 3, 1 / 2, 2 / 3), 5.0
+OF_SQUARE = (0.1, 0.2, 0.4), 2.0
 CERTAIN = 0.01  # of the spread of the logits: a break this clear does not depend on the batch that it is evaluated in
 
 
-def is_hopeless(margins: Tensor, before: Tensor, done: int, total: int) -> Tensor:
+def is_hopeless(margins: Tensor, before: Tensor, done: int, total: int, safety: float) -> Tensor:
     """Tell for which samples a search will end without an adversarial example, if its margins go on to fall as they do.
 
-    The gain of the last doubling of the work is taken as that of each doubling to come, times `SAFETY`: the searches here slow down
-    by more than that, so that few of the samples that are left would have been broken.
+    The gain of the last doubling of the work is taken as that of each doubling to come, times `safety`: searches slow down, so
+    that few of the samples that are left would have been broken.
 
     Args:
         margins: The lowest margin of each sample so far, float (n,); below 0 it is broken.
         before: The same after half of the work done, float (n,).
         done: Steps or queries so far.
         total: Steps or queries in all.
+        safety: At least 1.
 
     Returns:
         Bool (n,).
     """
-    return margins - SAFETY * (before - margins) * math.log2(total / done) > 0
+    return margins - safety * (before - margins) * math.log2(total / done) > 0
 
 
 class Watched:
@@ -39,10 +41,11 @@ class Watched:
         lowest: The lowest margin of each sample so far, float (n,).
     """
 
-    def __init__(self, count: int, total: int, seen: tuple[float, ...], device: torch.device) -> None:
+    def __init__(self, count: int, total: int, rule: tuple[tuple[float, ...], float], device: torch.device) -> None:
         self.rows = torch.arange(count, device=device)
         self.lowest = torch.full((count,), torch.inf, device=device)
-        self._total, self._looks = total, {max(2, round(share * total)) for share in seen}
+        shares, self._safety = rule
+        self._total, self._looks = total, {max(2, round(share * total)) for share in shares}
         self._before, self._done = self.lowest, 0
 
     def update(self, margins: Tensor, ended: Tensor) -> Tensor:
@@ -54,7 +57,7 @@ class Watched:
         self.lowest[self.rows] = torch.minimum(self.lowest[self.rows], margins)
         lowest, hopeless = self.lowest[self.rows], torch.zeros_like(ended)
         if self._done in self._looks:
-            hopeless = is_hopeless(lowest, self._before[self.rows], self._done, self._total)
+            hopeless = is_hopeless(lowest, self._before[self.rows], self._done, self._total, self._safety)
         if self._done in {look // 2 for look in self._looks}:
             self._before = self.lowest.clone()
         self._done += 1
@@ -97,7 +100,7 @@ class _EarlyAPGD:
         rank = getattr(self, "target_class", None)
         self._labels, self._aims = y, None if rank is None else self._clean.sort(1).indices[:, -rank]
         self._examples, self._first = x.clone(), rank is not None
-        self._watched = Watched(len(x), self.steps, STEPS_SEEN, x.device)  # type: ignore[attr-defined]
+        self._watched = Watched(len(x), self.steps, OF_APGD, x.device)  # type: ignore[attr-defined]
         self._confidence = torch.zeros(len(x), device=x.device)  # by how much each sample is misclassified at best
         try:
             super().attack_single_run(x, y)  # type: ignore[misc]
@@ -151,7 +154,7 @@ class EarlySquare(torchattacks.Square):  # type: ignore[misc]
     def attack_single_run(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return the queries of each sample, (n,), and its last point, (n, C, H, W)."""
         if answers_row_by_row(self.get_logits, x):
-            self._watched = Watched(len(x), self.n_queries, QUERIES_SEEN, x.device)
+            self._watched = Watched(len(x), self.n_queries, OF_SQUARE, x.device)
         try:
             return super().attack_single_run(x, y)  # type: ignore[no-any-return]
         finally:
