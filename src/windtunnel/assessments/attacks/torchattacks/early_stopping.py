@@ -131,7 +131,7 @@ class _EarlyAPGD:
         labels, spread = self._labels[rows, None], logits.amax(1) - logits.amin(1)
         own = logits.gather(1, labels)[:, 0]
         others = logits.scatter(1, labels, -torch.inf).amax(1)
-        confidence = torch.where(logits.argmax(1) == labels[:, 0], 0.0, (others - own).clamp(min=torch.finfo().tiny))
+        confidence = (others - own).clamp(min=0)
         surer = confidence > self._confidence[rows]
         self._confidence[rows[surer]], self._examples[rows[surer]] = confidence[surer], inputs[rows[surer]]
         towards = others if self._aims is None else logits.gather(1, self._aims[rows, None])[:, 0]
