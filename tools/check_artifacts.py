@@ -75,7 +75,7 @@ def _assessments(params: Params) -> Iterator[tuple[Path, Recomputed]]:
 
 
 def _check_contract(artifacts: Artifacts) -> None:
-    """Raise UserError for what the contract of docs/design.md asks for and is not there."""
+    """Raise UserError for what the contract of docs/architecture.md asks for and is not there."""
     metadata, where = artifacts.metadata.model_dump(mode="json"), artifacts.directory
     semantics, provenance = (_block(metadata, key) for key in ("semantics", "provenance"))
     missing = [key for key in _METADATA if key not in metadata]

@@ -99,12 +99,12 @@ def print_table(console: Console, columns: Sequence[TableColumn], groups: Groups
         print_line(console, f"[bold]{escape(title)}[/bold]")
     widths = [max(_least(text, c) for text in (c.name, *(row[i] for row in rows))) for i, c in enumerate(columns)]
     natural = [max(cell_len(text) for text in (c.name, *(row[i] for row in rows))) for i, c in enumerate(columns)]
-    wanted = [most - width for most, width in zip(natural, widths, strict=True)]
+    growth = [most - width for most, width in zip(natural, widths, strict=True)]
     room = console.width - sum(widths) - _GAP * len(widths)
     is_stacked = room < 0
     if not is_stacked:
-        share = min(1.0, room / max(1, sum(wanted)))
-        widths = [width + int(more * share) for width, more in zip(widths, wanted, strict=True)]
+        share = min(1.0, room / max(1, sum(growth)))
+        widths = [width + int(more * share) for width, more in zip(widths, growth, strict=True)]
         console.print(_grid(columns, widths, (), header=True))
     for name, part in groups:
         if name:

@@ -37,6 +37,11 @@ def batches_of(indices: Tensor, batch_size: int, run_seed: int, name: str) -> li
     return [Batch(i, part, derive_seed(run_seed, name, i)) for i, part in enumerate(parts)]
 
 
+def evenly_spaced(count: int, most: int) -> Tensor:
+    """Return at most `most` of the positions 0 to count - 1, evenly spaced, int64."""
+    return torch.linspace(0, count - 1, min(most, count)).round().long()
+
+
 def rows_of_table(table: Mapping[str, Tensor]) -> Callable[[Batch], dict[str, Tensor]]:
     """Return the function from a batch to its rows of a table of all samples: what replaces the result of a lost batch."""
     return lambda batch: {key: values[batch.indices] for key, values in table.items()}

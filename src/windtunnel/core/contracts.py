@@ -1,4 +1,4 @@
-"""The vocabulary and the data contracts of windtunnel (see docs/design.md).
+"""The vocabulary and the data contracts of windtunnel (see docs/architecture.md).
 
 This module is at the bottom: it imports nothing of ours but the regions that a `Norm` may be. Every name here is public to users,
 in `metadata.json` or in `robustness_data.pt`, so a value is added, never renamed and never removed.

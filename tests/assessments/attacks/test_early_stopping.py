@@ -5,6 +5,7 @@ import torch
 import torchattacks
 from hypothesis import given
 from hypothesis import strategies as st
+from test_cycle_pgd import OnBatch
 from torch import nn
 
 from windtunnel.assessments.attacks.adapters import CountedModel
@@ -24,17 +25,6 @@ from windtunnel.params.entry import Budget
 
 PAIRS = [(torchattacks.APGD, EarlyAPGD), (torchattacks.APGDT, EarlyAPGDT), (torchattacks.Square, EarlySquare)]
 IDS = ["APGD", "APGDT", "Square"]
-
-
-class OnBatch(nn.Module):
-    """Logits that depend on the mean of the batch."""
-
-    def __init__(self, network):
-        super().__init__()
-        self.network = network
-
-    def forward(self, x):
-        return self.network(x - x.mean(0))
 
 
 class Noisy(OnBatch):

@@ -152,14 +152,14 @@ class QueryGalleryVisualiser(
         return sheets(caption, [names[i] for i in chosen], [("clean", before), ("perturbed", after)])
 
     def _chosen(self, artifacts: Artifacts) -> list[int]:
-        import torch
+        from windtunnel.core.batches import evenly_spaced
 
         attacked, queries = artifacts.tensor("attacked"), artifacts.tensor("queries")
         broken = artifacts.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED
         successes = (attacked & broken).nonzero().flatten()
         successes = successes[queries[successes].argsort(stable=True)]
         # From the cheapest to the dearest, evenly over all of them.
-        shown = torch.linspace(0, len(successes) - 1, min(self.max_successes, len(successes))).round().long()
+        shown = evenly_spaced(len(successes), self.max_successes)
         failures = (attacked & ~broken).nonzero().flatten()
         probabilities = artifacts.tensor("perturbed_logits")[failures].softmax(1)
         certainty = probabilities.gather(1, artifacts.tensor("targets")[failures][:, None])[:, 0]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.canonical.subject import unit_of
 from windtunnel.assessments.verification.falsifier import falsify, falsify_targeted
+from windtunnel.core.batches import evenly_spaced
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.errors import IncompatibleError
@@ -68,11 +69,13 @@ def audit(verdicts: Artifacts, subject: Subject, norm: Norm, epsilon: float, cer
     radii = torch.where(codes == Verdict.VERIFIED, epsilon, 0.0)
     if "certified_radius" in verdicts.data:
         radii = torch.maximum(radii, verdicts.tensor("certified_radius"))
-    chosen = _spread(radii.nonzero().flatten(), certified)
+    proven = radii.nonzero().flatten()
+    chosen = proven[evenly_spaced(len(proven), certified)]
     broken = _attacked(subject.subset(chosen), norm, radii[chosen])
     falsified = ((codes == Verdict.FALSIFIED) & subject.clean_correct).nonzero().flatten()
     half = asked // 2
-    indices = torch.cat([_spread(verified, asked - min(half, len(falsified))), _spread(falsified, half)])
+    of_verified = evenly_spaced(len(verified), asked - min(half, len(falsified)))
+    indices = torch.cat([verified[of_verified], falsified[evenly_spaced(len(falsified), half)]])
     agreed, against, reason = 0, list[int](), "" if len(indices) else "no sample was verified or falsified"
     answered = 0
     for first, members in _by_author(verdicts, indices).items():
@@ -87,11 +90,6 @@ def audit(verdicts: Artifacts, subject: Subject, norm: Norm, epsilon: float, cer
         against += members[~same & torch.isin(second, torch.tensor([Verdict.VERIFIED, Verdict.FALSIFIED]))].tolist()
     names_broken, contradicted = tuple(ids[int(chosen[i])] for i in broken), tuple(ids[i] for i in against)
     return Audit(len(chosen), names_broken, answered, agreed, contradicted, "" if answered else reason)
-
-
-def _spread(indices: Tensor, most: int) -> Tensor:
-    """At most `most` of the samples, evenly spread."""
-    return indices[torch.linspace(0, len(indices) - 1, min(most, len(indices))).round().long()]
 
 
 def _attacked(subject: Subject, norm: Norm, epsilons: Tensor) -> list[int]:

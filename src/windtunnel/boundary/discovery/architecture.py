@@ -35,10 +35,10 @@ class Architecture:
     classes: int | None = None
 
 
-def fitting_architecture(state: Mapping[str, Tensor], words: str) -> tuple[Architecture | None, tuple[str, ...]]:
+def fitting_architecture(state: Mapping[str, Tensor], hints: str) -> tuple[Architecture | None, tuple[str, ...]]:
     """Find the architecture whose names and shapes are those of `state`.
 
-    Names that stand in `words`, as the file's name, are tried first.
+    Names that stand in `hints`, as the file's name, are tried first.
 
     Returns:
         The architecture, None where no installed library has one; and where it is None, what could not be tried, with the reason.
@@ -52,7 +52,7 @@ def fitting_architecture(state: Mapping[str, Tensor], words: str) -> tuple[Archi
             continue
         names, build = _torchvision(size) if source == "torchvision" else _timm(shapes)
         deadline = time.monotonic() + _SECONDS
-        for i, name in enumerate(sorted(names, key=lambda name: -_likeness(name, words))):
+        for i, name in enumerate(sorted(names, key=lambda name: -_likeness(name, hints))):
             if time.monotonic() > deadline:
                 untried.append(f"{len(names) - i} of {len(names)} architectures of {source} ({_SECONDS:g} s were over)")
                 break
@@ -72,9 +72,9 @@ def _import_problem(library: str) -> str:
     return ""
 
 
-def _likeness(name: str, words: str) -> int:
-    """Return the letters of an architecture's name where it stands in the words, else 0."""
-    short, text = (re.sub(r"[^a-z0-9]", "", text.lower()) for text in (name.partition(".")[0], words))
+def _likeness(name: str, hints: str) -> int:
+    """Return the letters of an architecture's name where it stands in the hints, else 0."""
+    short, text = (re.sub(r"[^a-z0-9]", "", text.lower()) for text in (name.partition(".")[0], hints))
     return len(short) if short in text else 0
 
 

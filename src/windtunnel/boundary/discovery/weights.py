@@ -163,14 +163,14 @@ def _tensors(file: Path, path: Path, made_by: str) -> Weights | None:
 
     content = read_weights(file, path.name)
     # Trainers write the architecture beside the weights: {"arch": "resnet50", "state_dict": ...}.
-    words = [value for value in content.values() if isinstance(value, str)] if isinstance(content, dict) else []
+    hints = [value for value in content.values() if isinstance(value, str)] if isinstance(content, dict) else []
     state, _ = state_dict_in(content)
     # Quantised layers also have other values.
     weights = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
     parts = _children(state)
     # A single child is a wrapper, as of Lightning; no architecture of a library has one.
     inner = {name.partition(".")[2]: value for name, value in weights.items()} if len(parts) == 1 else weights
-    architecture, untried = fitting_architecture(inner, " ".join([path.name, *words]))
+    architecture, untried = fitting_architecture(inner, " ".join([path.name, *hints]))
     if architecture:
         classes = architecture.classes or IMAGENET_CLASSES
         kwargs = {"num_classes": architecture.classes} if architecture.classes else {}

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from windtunnel.assessments.verification.audit import Audit, audit
 from windtunnel.assessments.verification.cascade.step import asks_exported_graph
+from windtunnel.core.batches import evenly_spaced
 from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.distances import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, within
 from windtunnel.core.scratch import finite_samples, sample_parts
@@ -210,7 +211,7 @@ def _points(
         for part in inside.split(few):
             yield positions[assessment.indices[part]], assessment.tensor("perturbed_inputs")[part].clamp(0, 1)
     generator = torch.Generator().manual_seed(derive_seed(evidence.subject.seed, "E5", certificate.name))
-    drawn = torch.linspace(0, len(samples) - 1, min(AT_RANDOM, len(samples))).round().long()
+    drawn = evenly_spaced(len(samples), AT_RANDOM)
     for at in drawn.split(few):
         clean = inputs[samples[at]]
         for k in range(POINTS):

@@ -113,21 +113,21 @@ class Resolver:
         self.done[label] = _IN_WORK
         family, entry = self.entries[stage, name]
         record, where = family_of(family), f"{family}.{name}"
-        own = record.dependencies(entry, self.params.budget)
+        needs = record.dependencies(entry, self.params.budget)
         built = [(families()[r.family].stage, r.name) for r in entry.references()]
-        files = {f"{where}.{key}": path for key, path in own.files.items()}
+        files = {f"{where}.{key}": path for key, path in needs.files.items()}
         for key, path in list(files.items()):
             # Results of an entry of this run may be older than what this run will make there.
             if Path(path).parent == ROBUSTNESS and (producers := [e for e in self.entries if e[1] == Path(path).name]):
                 built += producers
                 del files[key]
         effective = dependencies.as_it_runs(family, entry, self.params)
-        reached = own.options | self.model_options
+        reached = needs.options | self.model_options
         modules = [
             *self.model_code,
             *(dependencies.generator_code(self.params.generators) if record.generators else ()),
             type(record).__module__,
-            *own.code,
+            *needs.code,
         ]
         options = _plain(effective, "visualisers")
         builds_on = {f"{s}@{n}" if n else s: self.entry(s, n).digest for s, n in built if (s, n) in self.entries}

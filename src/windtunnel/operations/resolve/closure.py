@@ -129,10 +129,10 @@ class Code:
             path = self.file(name)
             assert path is not None
             module_name, is_part, method = name.partition(":")
-            kept = frozenset({method}) if is_part else None
+            retained = frozenset({method}) if is_part else None
             without = frozenset() if is_part else self._left_out.get(name, frozenset())
             what = f"source {name} {' '.join(sorted(without))}"
-            source = self.memory.of(what, path, lambda path: read_source(path, module_name, kept, without))
+            source = self.memory.of(what, path, lambda path: read_source(path, module_name, retained, without))
             code = {name: source["digest"]}
             if source["resources"]:
                 code |= {f"{name}: {rel}": self.memory.digest(file) for rel, file in _beside(path)}
@@ -185,21 +185,21 @@ class ModuleSource(TypedDict):
 
 
 def read_source(
-    path: Path, name: str, kept: frozenset[str] | None = None, without: frozenset[str] = frozenset()
+    path: Path, name: str, retained: frozenset[str] | None = None, without: frozenset[str] = frozenset()
 ) -> ModuleSource:
     """Return the module `name` in `path`. Imports inside functions count, those for type checkers do not.
 
-    Of the methods of its classes, those in `without` are left out, or all but `kept`; what a method that stays calls by its
+    Of the methods of its classes, those in `without` are left out, or all but `retained`; what a method that stays calls by its
     name stays too. Raises UserError where the file is no Python.
     """
     try:
         tree = ast.parse(read_own(path))
     except (SyntaxError, ValueError) as error:
         raise UserError(f"{path}: not Python ({error})") from error
-    if kept is not None or without:
+    if retained is not None or without:
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
-                _drop_methods(node, kept, without)
+                _drop_methods(node, retained, without)
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     imports = sorted(set(_imports(tree, package)))
     resources = any(isinstance(node, ast.Name) and node.id in {"__file__", "PackageLoader"} for node in ast.walk(tree))
@@ -207,9 +207,9 @@ def read_source(
     return ModuleSource(digest=digest, imports=imports, resources=resources)
 
 
-def _drop_methods(node: ast.ClassDef, kept: frozenset[str] | None, without: frozenset[str]) -> None:
+def _drop_methods(node: ast.ClassDef, retained: frozenset[str] | None, without: frozenset[str]) -> None:
     methods = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
-    todo, reached = [*(methods.keys() - without if kept is None else methods.keys() & kept)], set[str]()
+    todo, reached = [*(methods.keys() - without if retained is None else methods.keys() & retained)], set[str]()
     while todo:
         reached.add(name := todo.pop())
         called = {part.attr for part in ast.walk(methods[name]) if isinstance(part, ast.Attribute)}
@@ -291,7 +291,7 @@ class _MemoryFile(BaseModel):
 
 
 class Memory:
-    """Findings about files, kept between runs in `path`; a damaged or older file only costs time."""
+    """findings about files, kept between runs in `path`; a damaged or older file only costs time."""
 
     def __init__(self, path: Path = MEMORY) -> None:
         self._path = path

@@ -6,11 +6,11 @@ Jamieson, Talwalkar 2016, arXiv 1502.07943 (successive halving); Croce, Hein 202
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from windtunnel.assessments.attacks.adaptive.obstacles import NAMES_OF_OPERATIONS, Diagnosis, ObstacleKind
 from windtunnel.assessments.attacks.adaptive.surrogates import GradientRemedy, straight_through
+from windtunnel.core.batches import evenly_spaced
 from windtunnel.core.contracts import Caveat, Json, Norm
 from windtunnel.core.statistics import median
 
@@ -279,6 +279,4 @@ class Outcome:
 
 def probe_of(survivors: Tensor) -> Tensor:
     """Return the survivors on which candidates are compared: evenly spaced ones."""
-    if len(survivors) <= PROBED:
-        return survivors
-    return survivors[torch.linspace(0, len(survivors) - 1, PROBED).round().long()]
+    return survivors[evenly_spaced(len(survivors), PROBED)]

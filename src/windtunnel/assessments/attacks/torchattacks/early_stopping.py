@@ -46,6 +46,7 @@ class Watched:
         self.lowest = torch.full((count,), torch.inf, device=device)
         shares, self._safety = rule
         self._total, self._looks = total, {max(2, round(share * total)) for share in shares}
+        self._halves = {look // 2 for look in self._looks}
         self._before, self._done = self.lowest, 0
 
     def update(self, margins: Tensor, ended: Tensor) -> Tensor:
@@ -58,27 +59,28 @@ class Watched:
         lowest, hopeless = self.lowest[self.rows], torch.zeros_like(ended)
         if self._done in self._looks:
             hopeless = is_hopeless(lowest, self._before[self.rows], self._done, self._total, self._safety)
-        if self._done in {look // 2 for look in self._looks}:
+        if self._done in self._halves:
             self._before = self.lowest.clone()
         self._done += 1
         self.rows = self.rows[~(ended | hopeless)]
         return hopeless
 
 
-def answers_row_by_row(model: Callable[[Tensor], Tensor], inputs: Tensor) -> bool:
-    """Return True if half of a batch (n, C, H, W) has the logits that it has within the batch: nothing is drawn or shared."""
+def answers_row_by_row(model: Callable[[Tensor], Tensor], inputs: Tensor, logits: Tensor) -> bool:
+    """Return True if half of a batch (n, C, H, W) has the `logits` (n, K) of the batch: nothing is drawn or shared."""
     half = slice((len(inputs) + 1) // 2)
+    in_batch = logits[half]
     with torch.no_grad():
-        whole, alone = model(inputs)[half], model(inputs[half])
-    scale = float(whole[whole.isfinite()].abs().max()) if whole.isfinite().any() else 0.0
-    return torch.allclose(whole, alone, rtol=1e-4, atol=1e-6 * scale)
+        alone = model(inputs[half])
+    scale = float(in_batch[in_batch.isfinite()].abs().max()) if in_batch.isfinite().any() else 0.0
+    return torch.allclose(in_batch, alone, rtol=1e-4, atol=1e-6 * scale)
 
 
 class _Ended(Exception):
     """No sample of the batch is searched any more."""
 
 
-class _EarlyAPGD:
+class _SearchOfRest:
     """Ask the model of APGD and APGD-T about the samples that are still searched.
 
     The library goes on with all of them, and is told the clean logits, which have no gradient, of the others. Where a
@@ -91,12 +93,12 @@ class _EarlyAPGD:
     def attack_single_run(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the best points (n, C, H, W), whether each sample stands (n,), its loss (n,), and its adversarial example."""
         ask: Callable[[Tensor], Tensor] = super().get_logits  # type: ignore[misc]  # of torchattacks
-        if self._is_row_by_row is None:
-            self._is_row_by_row = self.eot_iter == 1 and answers_row_by_row(ask, x)  # type: ignore[attr-defined]
+        if self._is_row_by_row is not False and self.eot_iter == 1:  # type: ignore[attr-defined]
+            with torch.no_grad():
+                self._clean = ask(x)
+            self._is_row_by_row = self._is_row_by_row or answers_row_by_row(ask, x, self._clean)
         if not self._is_row_by_row:
             return super().attack_single_run(x, y)  # type: ignore[misc,no-any-return]
-        with torch.no_grad():
-            self._clean = ask(x)
         rank = getattr(self, "target_class", None)
         self._labels, self._aims = y, None if rank is None else self._clean.sort(1).indices[:, -rank]
         self._examples, self._first = x.clone(), rank is not None
@@ -129,20 +131,20 @@ class _EarlyAPGD:
 
     def _learn(self, inputs: Tensor, logits: Tensor, rows: Tensor, watched: Watched) -> None:
         labels, spread = self._labels[rows, None], logits.amax(1) - logits.amin(1)
-        own = logits.gather(1, labels)[:, 0]
+        of_label = logits.gather(1, labels)[:, 0]
         others = logits.scatter(1, labels, -torch.inf).amax(1)
-        confidence = (others - own).clamp(min=0)
+        confidence = (others - of_label).clamp(min=0)
         surer = confidence > self._confidence[rows]
         self._confidence[rows[surer]], self._examples[rows[surer]] = confidence[surer], inputs[rows[surer]]
         towards = others if self._aims is None else logits.gather(1, self._aims[rows, None])[:, 0]
-        watched.update(own - towards, confidence > CERTAIN * spread)
+        watched.update(of_label - towards, confidence > CERTAIN * spread)
 
 
-class EarlyAPGD(_EarlyAPGD, torchattacks.APGD):  # type: ignore[misc]  # torchattacks has no types
+class EarlyAPGD(_SearchOfRest, torchattacks.APGD):  # type: ignore[misc]  # torchattacks has no types
     """APGD (Croce, Hein 2020, arXiv 2003.01690) on the samples that it may still break."""
 
 
-class EarlyAPGDT(_EarlyAPGD, torchattacks.APGDT):  # type: ignore[misc]
+class EarlyAPGDT(_SearchOfRest, torchattacks.APGDT):  # type: ignore[misc]
     """Targeted APGD on the samples that it may still break; its progress is the margin to the class that it aims at."""
 
 
@@ -153,7 +155,9 @@ class EarlySquare(torchattacks.Square):  # type: ignore[misc]
 
     def attack_single_run(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return the queries of each sample, (n,), and its last point, (n, C, H, W)."""
-        if answers_row_by_row(self.get_logits, x):
+        with torch.no_grad():
+            logits = self.get_logits(x)
+        if answers_row_by_row(self.get_logits, x, logits):
             self._watched = Watched(len(x), self.n_queries, OF_SQUARE, x.device)
         try:
             return super().attack_single_run(x, y)  # type: ignore[no-any-return]

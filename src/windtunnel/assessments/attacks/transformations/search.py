@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.adapters import Request
 from windtunnel.assessments.attacks.rows import FIT_SAMPLES
+from windtunnel.core.batches import evenly_spaced
 from windtunnel.core.classifier import forward_samples
 from windtunnel.core.contracts import Json
 from windtunnel.core.criterion import Criterion
@@ -178,7 +179,7 @@ class ParameterSearch:
         extreme = (self.pooled(slopes) > 0).to(slopes)
         gains = self.pooled(self.gains(rows, slopes, extreme))
         ranked = gains.topk(min(count // 2, len(places)), 1).indices
-        grid = _spread(places, count - count // 2).expand(len(rows), -1, -1)
+        grid = places[evenly_spaced(len(places), count - count // 2)].expand(len(rows), -1, -1)
         return torch.cat([places[ranked], grid], 1), extreme
 
     def slopes(self, rows: Tensor) -> Tensor:
@@ -412,11 +413,6 @@ def _try_all(problem: ParameterSearch, rows: Tensor, units: Tensor, content: Ten
         part = problem.evaluate(rows[alive], units[alive[:, None], at], values)
         losses[alive[:, None], at] = part
     return losses
-
-
-def _spread(places: Tensor, most: int) -> Tensor:
-    """At most `most` of the places (q, 3), evenly spread."""
-    return places[torch.linspace(0, len(places) - 1, min(most, len(places))).round().long()]
 
 
 def _patch_by_places(problem: ParameterSearch, rows: Tensor, count: int, starts: int, steps: int) -> None:

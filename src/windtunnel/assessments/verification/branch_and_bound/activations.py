@@ -351,8 +351,8 @@ def _matmul(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
     return _product(apply, a.unsqueeze(-1), b.unsqueeze(-3)).sum(-2)
 
 
-def _baddbmm(apply: Apply, shift: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    return beta * shift + alpha * _matmul(apply, a, b)
+def _baddbmm(apply: Apply, addend: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return beta * addend + alpha * _matmul(apply, a, b)
 
 
 def _einsum(apply: Apply, equation: str, *operands: Any, **_: object) -> Tensor:

@@ -284,11 +284,11 @@ def _requires_grad(value: object) -> bool:
 
 def _batch_of(shape: Sequence[int], rows: int) -> tuple[int, int]:
     """Return the dimension of a result for `rows` samples that holds the batch, and how many of its indices are one sample's."""
-    whole = [(axis, 1) for axis, size in enumerate(shape) if size == rows]
+    exact = [(axis, 1) for axis, size in enumerate(shape) if size == rows]
     parts = [(axis, size // rows) for axis, size in enumerate(shape) if size and size % rows == 0]
     if not parts:
         raise NotImplementedError("what mixes the samples of a batch")
-    return (whole or parts)[0]
+    return (exact or parts)[0]
 
 
 @dataclass(slots=True)

@@ -54,14 +54,14 @@ class Canonical:
                 low, high = low.exp(), high.exp()
         return {"lower": low.float(), "upper": high.float()}
 
-    def distance(self, given: Tensor) -> float:
-        """Return by how much outputs (n, K) of the user's model differ from the network's, in units; of probabilities their logarithms."""
-        own, given = self.subject.clean_logits.double() * self.unit + self.offset, given.double()
+    def distance(self, outputs: Tensor) -> float:
+        """Return how far outputs (n, K) of the user's model are from the network's, in units; of probabilities their logarithms."""
+        expected, outputs = self.subject.clean_logits.double() * self.unit + self.offset, outputs.double()
         if self.ending:
-            own = own.log_softmax(1)
-            given = given.clamp(min=_LEAST_PROBABILITY).log() if self.ending == "softmax" else given
-            own, given = (values.clamp(min=math.log(_LEAST_PROBABILITY)) for values in (own, given))
-        return float((own - given).abs().max()) / self.unit if len(own) else 0.0
+            expected = expected.log_softmax(1)
+            outputs = outputs.clamp(min=_LEAST_PROBABILITY).log() if self.ending == "softmax" else outputs
+            expected, outputs = (values.clamp(min=math.log(_LEAST_PROBABILITY)) for values in (expected, outputs))
+        return float((expected - outputs).abs().max()) / self.unit if len(expected) else 0.0
 
     @property
     def caveats(self) -> tuple[Caveat, ...]:

@@ -52,11 +52,11 @@ def solve(step: str, ledger: Ledger, task: VerificationTask) -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         with time_limit(task.deadline):
-            onnx, slack, own = graph_for_marabou(canonical, ledger.subject.classifier, Path(folder))
+            onnx, slack, solved = graph_for_marabou(canonical, ledger.subject.classifier, Path(folder))
         if task.time_left < least:
             raise OutOfTimeError
         one_by_one = entry.other_classes == "one_by_one"
-        without_limits = queries_of(own.subject, task.epsilon, indices, one_by_one=one_by_one, slack=slack)
+        without_limits = queries_of(solved.subject, task.epsilon, indices, one_by_one=one_by_one, slack=slack)
         all_queries = [
             replace(query, seconds=seconds, bounds=entry.output_bounds)
             for query, seconds in zip(without_limits, seconds_left.tolist(), strict=True)
@@ -71,7 +71,7 @@ def solve(step: str, ledger: Ledger, task: VerificationTask) -> None:
         answers = ask(all_queries, "first")
         examples = {a.index: a.counter_example for a in answers if a.counter_example is not None}
         ties = [
-            i for i, example in examples.items() if replay(own.subject.classifier, onnx, queries[i], example, shape)
+            i for i, example in examples.items() if replay(solved.subject.classifier, onnx, queries[i], example, shape)
         ]
         if ties:
             repeated = ask([replace(queries[i], margin=CLEAR_LEAD, bounds=False) for i in ties], "clear lead")
@@ -79,11 +79,11 @@ def solve(step: str, ledger: Ledger, task: VerificationTask) -> None:
             clear = {a.index: a if a.verdict is Verdict.FALSIFIED else _tie(a) for a in repeated}
             answers = [clear.get(a.index, a) for a in answers]
         for answer in answers:
-            if own is not canonical and answer.lower is not None and answer.upper is not None:
-                ends = own.outputs(torch.from_numpy(answer.lower), torch.from_numpy(answer.upper)).values()
+            if solved is not canonical and answer.lower is not None and answer.upper is not None:
+                ends = solved.outputs(torch.from_numpy(answer.lower), torch.from_numpy(answer.upper)).values()
                 low, high = (((end - canonical.offset) / canonical.unit).numpy() for end in ends)
                 answer = replace(answer, lower=low, upper=high)
-            _enter(answer, step, ledger, own.subject, onnx, queries[answer.index])
+            _enter(answer, step, ledger, solved.subject, onnx, queries[answer.index])
 
 
 def _tie(answer: SolverAnswer) -> SolverAnswer:
@@ -127,17 +127,17 @@ def graph_for_marabou(canonical: Canonical, classifier: Classifier, folder: Path
 
     Raises IncompatibleError where it is not the model, or has operators or values that Marabou cannot deal with.
     """
-    own = canonical
+    solved = canonical
     if classifier.onnx_path and Capability.AUTOGRAD not in classifier.capabilities:
         read = OnnxNetwork(classifier.onnx_path).eval().requires_grad_(False)
         torch_form = replace(classifier, module=read, capabilities=frozenset(Capability))
-        own = canonical_subject(subject_of(torch_form, canonical.subject.dataset))
-    network, inputs = own.subject.classifier, own.subject.dataset.inputs
+        solved = canonical_subject(subject_of(torch_form, canonical.subject.dataset))
+    network, inputs = solved.subject.classifier, solved.subject.dataset.inputs
     onnx_graph.check_layers(network.module)
     onnx = _exported(network, folder / "model.onnx")
-    slack = max(own.slack, slack_of(check_equivalence(network, onnx, inputs)))
-    if own is not canonical:
-        apart = own.distance(classifier.logits(inputs))
+    slack = max(solved.slack, slack_of(check_equivalence(network, onnx, inputs)))
+    if solved is not canonical:
+        apart = solved.distance(classifier.logits(inputs))
         if not apart <= _AGREEMENT:
             raise IncompatibleError(
                 f"{classifier.source} differs from its form in torch by {apart:.3g} of its logits' range"
@@ -145,7 +145,7 @@ def graph_for_marabou(canonical: Canonical, classifier: Classifier, folder: Path
         slack += slack_of(apart)
     onnx_graph.check_operators(onnx, network.module)
     onnx_graph.check_scale(onnx, inputs[:MEASURED])
-    return onnx, slack, own
+    return onnx, slack, solved
 
 
 def _exported(classifier: Classifier, path: Path) -> Path:
