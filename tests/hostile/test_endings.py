@@ -229,6 +229,18 @@ def start(folder: Path, *words: str, **env: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+def wait_until_it_handles_signals(process: subprocess.Popen[str]) -> None:
+    """Until SIGTERM, which Python leaves alone, has a handler in the process and in the one that works for it."""
+    for _ in range(600):
+        assert process.poll() is None, process.stderr.read()
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        caught, blocked = (int(status.partition(f"{word}:")[2].split()[0], 16) for word in ("SigCgt", "SigBlk"))
+        if (caught & ~blocked) >> (signal.SIGTERM - 1) & 1:
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not begin to handle signals")
+
+
 def wait_until_it_works(process: subprocess.Popen[str], children: int) -> None:
     """Until it has imported everything: it has had CPU time for the work, and its processes run."""
     parent = psutil.Process(process.pid)  # its first child works
@@ -269,14 +281,58 @@ def test_an_interrupted_stage_says_one_line_and_leaves_nobody_behind(long_projec
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [("stages.attack", "a"), ("windtunnel", "check"), ("stages.corrupt", "c")])
 def test_ctrl_c_while_it_imports_is_one_line_too(long_project, words):
-    for delay in (0.3, 1.0):
+    for delay in (0.0, 0.3, 1.0):
         process = start(long_project, *words)
+        wait_until_it_handles_signals(process)
         time.sleep(delay)
         os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=20)
         assert process.returncode == 130, err
         assert "Traceback" not in err
         assert err.count("interrupted") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("stages.attack", "a"), ("stages.clean",), ("windtunnel", "check"), ("windtunnel", "stage", "attack", "a")],
+)
+def test_signals_are_handled_before_anything_slow_is_imported(project, words):
+    """Until then Ctrl-C is a traceback, so only the standard library and click come before."""
+    code = f"""
+import os, runpy, signal, sys
+before = set(sys.modules)
+def tell(number, handler):
+    names = {{name.partition(".")[0] for name in set(sys.modules) - before}}
+    line = " ".join(sorted(names - sys.stdlib_module_names)) + "\\n"
+    os.write(1, line.encode())  # at once: of a stage two processes write
+    os._exit(0)
+signal.signal = tell
+sys.argv = {list(words)!r}
+runpy.run_module({words[0]!r}, run_name="__main__", alter_sys=True)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=project, text=True, capture_output=True, check=False, timeout=60,
+        env={**os.environ, "PYTHONPATH": f"{REPOSITORY}/src:{REPOSITORY}"},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert set(ended.stdout.split()) <= {"windtunnel", "stages", "click"}
+
+
+def test_the_line_of_an_interruption_is_said_where_a_library_speaks_to_nobody():
+    """While torch.export is imported its output is put aside, and an interruption of an import ends the process at once."""
+    code = """
+import contextlib, io
+from windtunnel.runtime.shutdown import end_interrupted
+with contextlib.redirect_stderr(io.StringIO()):
+    end_interrupted(2)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], text=True, capture_output=True, check=False, timeout=60,
+        env={**os.environ, "PYTHONPATH": f"{REPOSITORY}/src"},
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr.strip()) == (
+        130, "windtunnel: interrupted; what is finished is kept, `dvc repro` continues",
+    )  # fmt: skip
 
 
 @pytest.mark.slow

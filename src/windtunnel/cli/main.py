@@ -14,7 +14,6 @@ from typing import Any
 
 import click
 
-import windtunnel.boundary.limits  # noqa: F401  limits imports of users' code
 from windtunnel.core.errors import missing_of_pipeline, shown
 from windtunnel.core.threads import compute_with_one_thread
 from windtunnel.runtime.own_source import require_own_source
@@ -153,6 +152,7 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the `windtunnel` command."""
     handle_signals()
+    importlib.import_module("windtunnel.boundary.limits")  # limits imports of users' code
     compute_with_one_thread()
     for stream in (sys.stdout, sys.stderr):  # names of files may be in any encoding
         if isinstance(stream, io.TextIOWrapper):

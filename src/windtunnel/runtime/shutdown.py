@@ -159,7 +159,7 @@ def _end_now(line: str, code: int) -> None:
     """
     _end_children()
     with contextlib.suppress(Exception):  # stderr may be gone with the terminal
-        print(line, file=sys.stderr, flush=True)
+        print(line, file=sys.__stderr__, flush=True)  # sys.stderr may be a library's output, put aside while it imports
         sys.stdout.flush()
     os._exit(code)
 
