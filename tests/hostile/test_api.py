@@ -11,6 +11,7 @@ import windtunnel as wt
 from tests.hostile.api_table import MODEL, Case, X, Y, cases
 from tests.hostile.harness import MEMORY, SECONDS, _forked
 from tests.hostile.selection import selected
+from tests.operations.test_arguments import KEY
 from windtunnel.runtime import supervised
 
 KINDS: dict[str, list[Case]] = {}  # what a name begins with: x, y, model, predict, words; or other functions
@@ -74,6 +75,7 @@ def test_a_call_works_or_is_one_line(tmp_path, case: Case):
     assert ended.code == 2, (ended.code, ended.out[-500:], ended.err[-3000:])
     for word in case.words:
         assert word in ended.line
+    assert not KEY.search(ended.line)
     assert len(ended.line) < 1000
     assert ended.memory < MEMORY
 

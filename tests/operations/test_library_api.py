@@ -14,10 +14,10 @@ import torch
 import windtunnel as wt
 from windtunnel.boundary import door
 from windtunnel.boundary.callables import CallersFunctions
+from windtunnel.boundary.door import in_arguments
 from windtunnel.core.errors import UserError
 from windtunnel.core.sample_states import SampleState
 from windtunnel.core.subject import Subject
-from windtunnel.operations.api.result import in_arguments
 from windtunnel.operations.api.shorthand import budget_block, entry_of
 from windtunnel.operations.stages.run import run_stage
 
@@ -209,7 +209,7 @@ def test_a_function_is_a_black_box(few):
     entry = {"evoba": {"library": "windtunnel", "algorithm": "EvoBA", "max_queries": 60}}
     found = wt.assess(predict, x[:4], y[:4], budget="L0 20", attacks=None, queries=entry, sanity=None)
     assert int(found["evoba"].tensor("queries").max()) <= 60
-    with pytest.raises(UserError, match=r"attacks\.pgd: torchattacks PGD .* needs autograd"):
+    with pytest.raises(UserError, match=r"attacks\['pgd'\]: torchattacks PGD .* needs autograd"):
         wt.assess(predict, x[:4], y[:4], budget=BUDGET, attacks="pgd")
 
 
@@ -218,13 +218,13 @@ def test_a_function_is_a_black_box(few):
     [
         ({"attacks": "pdg"}, "'pdg' is not an algorithm of attacks.*'PGD'"),
         ({"budget": "Linf"}, "is not a norm and an epsilon"),
-        ({"budget": "Lin 0.1"}, "budget.norm"),
+        ({"budget": "Lin 0.1"}, r"budget\['norm'\]"),
         ({"x": np.zeros((0, 1, 8, 8))}, "holds no samples"),
         ({"y": [1, 2]}, "40 samples in x, and labels of shape"),
         ({"x": np.full((40, 1, 8, 8), 3.0)}, "after conversion"),
         ({"model": 3}, "model: is a int"),
-        ({"attacks": {"mine": 3}}, "attacks.mine: 3 is not an algorithm"),
-        ({"sanity": "strict"}, "sanity.profile"),
+        ({"attacks": {"mine": 3}}, r"attacks\['mine'\]: 3 is not an algorithm"),
+        ({"sanity": "strict"}, "sanity: 'strict'"),
         ({"x": np.zeros((40, 3, 8, 8))}, "does not take inputs of shape"),
         ({"attacks": {"pgd": {"library": "torchattacks", "algorithm": "PGD", "on": {"survivors_of": ["a"]}}}}, "survivors_of"),
     ],

@@ -5,6 +5,7 @@ It needs nothing but the standard library until a function is called, so that `i
 
 import functools
 import inspect
+import re
 import sys
 import types
 import typing
@@ -18,6 +19,25 @@ from windtunnel.core.references import callers_place, first_line
 
 P = ParamSpec("P")
 R = TypeVar("R")
+# Messages are written for params.yaml and its commands; a caller of the Python API reads the same of arguments.
+_IN_ARGUMENTS = (
+    (r"\bwindtunnel\.assess: ", ""),
+    (r"[Rr]un dvc repro(?: again)?", "call windtunnel.assess again"),
+    (r"`?\bdata\.samples\.n\b`?", "a larger x"),
+    (r"`?\bdata\.labels\b`?", "y"),
+    (r"\bdata\.class_names\b", "class_names"),
+    (r"\bdata\.value_range says what they span", "scale them to [0, 1], or give uint8"),
+    (r"\bdata\.resize and data\.channels change them", "give x in another shape"),
+    (r"\bdata: (?=labels|a label|\d+ different)", "y: "),
+    (r"\bdata: (?=two classes|the name)", "class_names: "),
+    (r"\bdata: (?=\w)", "x: "),
+    (r"[Ss]et model\.head: \{output: probability\}, or return", "Return"),
+    (r", or correct model\.sha256", ""),
+    (r"\bsanity\.profile\b", "sanity"),
+    (r"\{norm: (\w+), epsilon: \.\.\.\}", r'"\1 ..."'),
+    (r"`?\bsanity\.(\w+)(?::? (true|false))?`?", r"sanity={'\1': ...}"),
+    (r"`?(?<!\.)\bbudget\.(steps|step_size)\b`?", r"the attack's budget={'\1': ...}"),
+)
 
 
 def public(value: object) -> object:
@@ -39,9 +59,43 @@ def _behind_door(function: Callable[P, R]) -> Callable[P, R]:
             for name, kind in _kinds(function).items():
                 if name in bound.arguments:
                     bound.arguments[name] = _fitting(bound.arguments[name], kind, f"{function.__name__}: {name}")
-            return function(*bound.args, **bound.kwargs)
+            try:
+                return function(*bound.args, **bound.kwargs)
+            except UserError as error:
+                if "x" not in bound.signature.parameters:  # load_params, which is given a params.yaml
+                    raise
+                raise type(error)(in_arguments(str(error), function)) from error
 
     return call
+
+
+def in_arguments(line: str, function: Callable[..., object] | None = None) -> str:
+    """Return advice or a refusal with arguments of `windtunnel.assess`, or of `function`, in place of keys of params.yaml.
+
+    `attacks.pgd.samples.n` is `attacks['pgd']['samples']['n']` for `assess` and `samples['n']` for the function of one attack.
+    """
+    from windtunnel.registry.plugins import families
+
+    parameters = inspect.signature(function).parameters if function else {"attacks": None}
+    renamed = {"verification": "verify", "corruptions": "corrupt"}
+
+    def argument(match: re.Match[str]) -> str:
+        if not match["key"] or ("." not in match["key"] and match.start()):  # a value, or a word of the text
+            return match[0]
+        block, *path = match["key"].split(".")
+        if block in families() and "attacks" not in parameters:
+            block, *path = path[1:] or ["algorithm"]
+        if block == "budget" and path and "eps" in parameters:
+            block = {"epsilon": "eps"}.get(path.pop(0), "norm")
+        return renamed.get(block, block) + "".join(f"[{key}]" if key.isdigit() else f"['{key}']" for key in path)
+
+    for key, text in _IN_ARGUMENTS:
+        line = re.sub(key, text, line)
+    line = re.sub(
+        rf"(?<!\w)'[^']*'|\"[^\"]*\"|\b(?P<key>(?:budget|{'|'.join(families())})(?:\.[\w-]+)*)", argument, line
+    )
+    line = re.sub(r"([Ss]et [\w'\[\]]+): (?=\S)", r"\1=", line)
+    return line[:1].upper() + line[1:] if line.startswith("call ") else line.replace(". call ", ". Call ")
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import html
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from windtunnel.assessments.clean.table import VISUALISERS as OF_CLEAN
 from windtunnel.assessments.figures.base import VISUALISERS, draw_figures, drawn
 from windtunnel.assessments.figures.paint import Plot, plot
 from windtunnel.assessments.figures.registry import register_figures, visualisers_of
+from windtunnel.boundary.door import in_arguments
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.sample_states import SampleState, states_of
@@ -40,22 +40,6 @@ from windtunnel.reporting.report.sections.statement import hard_failures
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# Advice is written for params.yaml and its commands; in a notebook the same is said of arguments.
-_IN_ARGUMENTS = (
-    (r"[Rr]un dvc repro(?: again)?", "call windtunnel.assess again"),
-    (r"`?\bdata\.samples\.n\b`?", "a larger x"),
-    (r"`?\bdata\.labels\b`?", "y"),
-    (r"`?\bsanity\.(\w+)(?::? (true|false))?`?", r"sanity={'\1': ...}"),
-    (r"`?\bbudget\.(steps|step_size)\b`?", r"the attack's budget={'\1': ...}"),
-)
-
-
-def in_arguments(advice: str) -> str:
-    """Return advice with the arguments of `windtunnel.assess` in place of keys of params.yaml."""
-    for key, argument in _IN_ARGUMENTS:
-        advice = re.sub(key, argument, advice)
-    return advice[:1].upper() + advice[1:] if advice.startswith("call ") else advice.replace(". call ", ". Call ")
 
 
 @dataclass(frozen=True, repr=False)

@@ -191,7 +191,13 @@ def _assess(
             **entries,
         }
         params = validate(raw, "windtunnel.assess")
-        dataset, train_split = convert(params.data, params.seed, assessed, split)
+        try:
+            dataset, train_split = convert(params.data, params.seed, assessed, split)
+        except UserError as error:
+            if split is None:
+                raise
+            convert(params.data, params.seed, assessed, None)  # raises what is wrong with x and y
+            raise UserError(f"train: {error}") from error
         if train_split is not None and train_split.inputs.shape[1:] != dataset.inputs.shape[1:]:
             shapes = (tuple(part.inputs.shape[1:]) for part in (train_split, dataset))
             raise UserError("train: samples have shape {}, those of x {}".format(*shapes))
@@ -234,9 +240,9 @@ def _class_names(loaded: Loaded, assessed: Raw, names: object) -> object:
 def _raw(x: object, y: object, what: str) -> Raw:
     inputs, labels = array_of(x, what), None if y is None else array_of(y, "y", names=True)
     if not len(inputs):
-        raise UserError(f"windtunnel.assess: {what} holds no samples")
+        raise UserError(f"{what}: holds no samples")
     if labels is not None and labels.shape != inputs.shape[:1]:
-        raise UserError(f"windtunnel.assess: {len(inputs)} samples in {what}, and labels of shape {labels.shape}")
+        raise UserError(f"{len(inputs)} samples in {what}, and labels of shape {labels.shape}")
     ids = [f"{i:05d}" for i in range(len(inputs))]
     return Raw(inputs, labels, ids, (0.0, 255.0) if inputs.dtype == np.uint8 else (0.0, 1.0))
 

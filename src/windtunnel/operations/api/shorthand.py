@@ -45,10 +45,9 @@ def budget_block(budget: object) -> dict[str, object]:
 
 def epsilon_of(block: Mapping[str, object]) -> float | None:
     """Return the epsilon of a budget; None if it is invalid, which the schema reports."""
-    try:
-        return float(parse_number(block.get("epsilon")))
-    except ValueError:
-        return None
+    with suppress(ValueError):
+        return max(float(parse_number(block.get("epsilon"))), 0) or None
+    return None
 
 
 def entries_of(
