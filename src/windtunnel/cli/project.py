@@ -219,14 +219,17 @@ def upgrade(*, yes: bool) -> None:
         click.echo(f"params.yaml: {line}")
     for line in planned.todo:
         click.echo(f"to do: {line}", err=True)
+    if planned.left.changes():
+        click.echo("what this version would write in its place:")
+        _print_diff(planned.left, Path())
     if planned.plan.changes():
         _print_diff(planned.plan, Path())
         if not yes and not click.confirm("Do this?", default=True):
             return
         apply(planned.plan, folder)
     else:
-        click.echo("upgrade: the files are up to date")
-    if not planned.todo:
+        click.echo("upgrade: nothing to write" if planned.todo else "upgrade: the files are up to date")
+    if not planned.mistakes:
         _list_pending()
 
 

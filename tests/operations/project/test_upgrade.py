@@ -86,6 +86,31 @@ def test_a_changed_graph_stays_and_what_no_rule_knows_is_left_to_the_user(projec
     assert "to do: params.yaml: sed: 'sed' is not" in done.stderr
     assert "to do: dvc.yaml: was changed by you and stays" in done.stderr
     assert Path("dvc.yaml").read_text() == "stages: {mine: {}}\n"
+    assert "up to date" not in CliRunner().invoke(cli, ["upgrade"]).output
+
+
+def test_a_graph_that_stays_is_shown_beside_todays_and_results_are_listed(project):
+    CliRunner().invoke(cli, ["upgrade", "--yes"])
+    todays = Path("dvc.yaml").read_text()
+    Path("dvc.yaml").write_text("stages: {mine: {}}\n")
+    stays = CliRunner().invoke(cli, ["upgrade"])
+    assert stays.stderr == "to do: dvc.yaml: was changed by you and stays\n"
+    assert "what this version would write in its place:\n--- dvc.yaml" in stays.stdout
+    assert "-stages: {mine: {}}" in stays.stdout
+    assert "up to date" not in stays.stdout
+    assert "nothing has run here yet" in stays.stdout
+    Path("dvc.yaml").write_text(todays)  # as this version writes it, by the user's own hand
+    assert "the files are up to date" in CliRunner().invoke(cli, ["upgrade"]).output
+
+
+def test_a_graph_that_init_did_not_write_is_shown_beside_todays(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text(upgraded_params(OLDER, "params.yaml")[0])
+    Path("dvc.yaml").write_text("stages: {mine: {}}\n")
+    stays = CliRunner().invoke(cli, ["upgrade"])
+    assert stays.stderr == "to do: dvc.yaml: was not written by windtunnel init and stays\n"
+    assert "+  resolve:" in stays.stdout
+    assert "upgrade: nothing to write" in stays.stdout
 
 
 def test_the_params_of_this_repository_need_no_upgrade():

@@ -40,6 +40,9 @@ def test_a_change_is_a_phrase():
     ]
     for changes, words in cases:
         assert explain(before, resolved(**changes)) == [words]
+    entry = {"algorithm": "PGD", "budget": {"norm": "Linf", "epsilon": 0.06}}
+    assert explain(before, resolved(entry={**entry, "on": None})) == ["on absent -> none"]
+    assert explain(before, resolved(entry={**entry, "restarts": 3})) == ["restarts none -> 3"]
 
 
 def test_a_file_is_called_by_its_name():

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from windtunnel.boundary.files import read_text
 from windtunnel.boundary.params_file import params_text
 from windtunnel.boundary.text import edit_yaml, parse_map, yaml_text
 from windtunnel.core.errors import UserError
@@ -26,11 +25,16 @@ _MOVED = (re.compile(r"\bwindtunnel\.inputs\b"), "windtunnel.boundary")
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """Files to write, a description of each change of params.yaml, and steps left to the user."""
+    """Files to write, a description of each change of params.yaml, and steps left to the user.
+
+    left: what this version would write in place of files that stay. mistakes: of params.yaml, which no rule mends.
+    """
 
     plan: Plan
     changes: tuple[str, ...]
     todo: tuple[str, ...]
+    left: Plan
+    mistakes: tuple[str, ...] = ()
 
 
 def plan_upgrade(folder: Path) -> Upgrade:
@@ -38,20 +42,18 @@ def plan_upgrade(folder: Path) -> Upgrade:
     text = params_text(folder / PARAMS)
     new_text, changes = upgraded_params(text, PARAMS)
     content = parse_map(new_text, PARAMS)
-    todo: list[str] = []
+    mistakes: list[str] = []
     try:
         validate_schema(content, PARAMS)
     except UserError as error:
-        todo += str(error).splitlines()
-    graph = graph_text(content)
-    if read_record(folder):
-        planned = plan(folder, new_text, graph)
-        todo += [f"{name}: was changed by you and stays" for name in planned.kept if name != PARAMS]
-    else:
-        planned = Plan(folder, {})
-        if not (folder / GRAPH).is_file() or read_text(folder / GRAPH) != graph:
-            todo.append(f"{GRAPH}: was not written by windtunnel init and stays")
-    return Upgrade(replace(planned, files={**planned.files, PARAMS: new_text}), tuple(changes), tuple(todo))
+        mistakes += str(error).splitlines()
+    graph, has_record = graph_text(content), read_record(folder) is not None
+    planned = plan(folder, new_text, graph) if has_record else Plan(folder, {})
+    left = Plan(folder, {GRAPH: graph} if GRAPH in planned.kept or not has_record else {})
+    reason = "was changed by you" if has_record else "was not written by windtunnel init"
+    todo = [f"{name}: {reason} and stays" for name in (*planned.kept, *left.changes()) if name != PARAMS]
+    planned = replace(planned, files={**planned.files, PARAMS: new_text})
+    return Upgrade(planned, tuple(changes), tuple(dict.fromkeys((*mistakes, *todo))), left, tuple(mistakes))
 
 
 def upgraded_params(text: str, where: str) -> tuple[str, list[str]]:

@@ -139,7 +139,7 @@ def plan(folder: Path, params: str, graph: str, service: str | None = None) -> P
     user_files = [
         name
         for name, digest in written.items()
-        if name in files and (text := _read(_at(folder, name))) is not None and _digest(text) != digest
+        if name in files and (text := _read(_at(folder, name))) not in (None, files[name]) and _digest(text) != digest
     ]
     files = {
         name: text for name, text in files.items() if name not in user_files and not (name == PARAMS and has_params)
