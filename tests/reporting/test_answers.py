@@ -20,6 +20,7 @@ from windtunnel.cli.sanity import sanity
 from windtunnel.cli.show import show
 from windtunnel.evaluation.gate.sequential import SequentialGate
 from windtunnel.operations import live_checks, sequential
+from windtunnel.params.resolved import Resolved, Work
 from windtunnel.params.results import Gate
 from windtunnel.records.files import write_json
 from windtunnel.records.findings import FindingRecord, Status
@@ -28,7 +29,7 @@ from windtunnel.reporting.answers import ANSWERS, SequentialGateAnswer, ShowAnsw
 from windtunnel.reporting.ci_reports import cases_of_checks, write_junit
 from windtunnel.reporting.compare.comparison import compare_runs
 from windtunnel.reporting.compare.runs import Run
-from windtunnel.reporting.sequence_figure import sequence_chart
+from windtunnel.reporting.sequential_gate import SEQUENCE_FILE, read_sequence, sequence_chart
 
 ROW = {
     "id": "B1",
@@ -94,7 +95,7 @@ def test_each_command_answers_with_its_format(run):
 
 
 @pytest.mark.parametrize(("held", "early", "code"), [(1, True, 0), (0, True, 10), (0.5, False, 10)])
-def test_a_sequential_gate_answers_with_its_confidence_sequences(monkeypatch, held, early, code):
+def test_a_sequential_gate_answers_with_its_confidence_sequences(run, monkeypatch, held, early, code):
     def batches(_):
         state = SequentialGate(Gate(minimum={"clean/accuracy": 0.5}), None)
         for first in (0, 50):
@@ -106,8 +107,12 @@ def test_a_sequential_gate_answers_with_its_confidence_sequences(monkeypatch, he
                 return
 
     monkeypatch.setattr(sequential, "run_sequential_gate", batches)
+    resolved = Resolved(stage="gate", work=Work(entry={}))
+    monkeypatch.setattr("windtunnel.operations.resolve.build.resolve_all", lambda: [resolved])
+    resolved.write()
     said = answer(gate, "--sequential", code=code)
     assert (said["is_early"], said["exit_code"]) == (early, code)
+    assert read_sequence(Path("reports") / SEQUENCE_FILE) == SequentialGateAnswer.model_validate(said)
     assert said["n"] == said["steps"][-1][0]["n"] == 50 * len(said["steps"])
     widths = [step[0]["interval"][1] - step[0]["interval"][0] for step in said["steps"]]
     assert widths == sorted(widths, reverse=True)

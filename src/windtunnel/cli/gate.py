@@ -12,9 +12,10 @@ from rich.markup import escape
 from windtunnel.cli.output import OutputPath, TableColumn, print_line, print_table, table_console
 from windtunnel.core.errors import INFRASTRUCTURE, UserError
 from windtunnel.evaluation.gate.table import COLUMNS, champion_line, markdown, rows, sentence
+from windtunnel.records.files import write_json
 from windtunnel.records.findings import read_findings
-from windtunnel.records.gate import ConditionStatus, Decision, GateResult, read_gate
-from windtunnel.records.layout import GATE, HERE, SANITY
+from windtunnel.records.gate import EXIT_CODE, ConditionStatus, Decision, GateResult, read_gate
+from windtunnel.records.layout import GATE, HERE, REPORTS, SANITY
 
 if TYPE_CHECKING:
     from windtunnel.reporting.answers import SequentialGateAnswer
@@ -93,10 +94,12 @@ def gate(
 
 def _sequential(batch: int, picture: Path | None, *, as_json: bool, as_markdown: bool) -> int:
     """Print, and draw to `picture`, each condition's confidence sequence and the decision; return its exit code."""
+    from windtunnel.operations.resolve.build import resolve_all
     from windtunnel.operations.sequential import run_sequential_gate
-    from windtunnel.reporting.answers import sequential_answer, sequential_step
+    from windtunnel.reporting.answers import SequentialGateAnswer, sequential_step
+    from windtunnel.reporting.sequential_gate import SEQUENCE_FILE, digests_of, save_sequence
 
-    decision, by_rule, steps = Decision.FAILED, False, []
+    decision, by_rule, steps, run = Decision.FAILED, False, [], digests_of(resolve_all())
     for state, decided, by_rule in run_sequential_gate(batch):  # noqa: B007  used after the loop
         steps.append(sequential_step(state))
         decision = decided or decision
@@ -106,20 +109,16 @@ def _sequential(batch: int, picture: Path | None, *, as_json: bool, as_markdown:
                 f"n {condition.n:5d}  {condition.name}  {condition.value:.3f} [{low:.3f}, {high:.3f}]  "
                 f"at least {condition.threshold:g}: {_IN_WORDS[condition.holds]}"
             )
-    answer = sequential_answer(decision, steps, is_early=not by_rule)
-    rule = f"decided after {answer.n} samples"
-    if by_rule:
-        rule = f"undecided after {answer.n} samples; by the rule for all samples"
-    line = f"gate: {rule}: {decision.value}. No sanity check was run."
+    code, n = EXIT_CODE[decision], max(condition.n for condition in steps[-1])
+    answer = SequentialGateAnswer(decision=decision, exit_code=code, n=n, is_early=not by_rule, run=run, steps=steps)
+    write_json(answer.model_dump(mode="json"), REPORTS / SEQUENCE_FILE)
     if picture:
-        from windtunnel.reporting.sequence_figure import save_sequence
-
-        save_sequence(answer, line, picture)
-    click.echo(answer.text() if as_json else _sequence_table(line, answer, picture) if as_markdown else line)
+        save_sequence(answer, picture)
+    click.echo(answer.text() if as_json else _sequence_table(answer, picture) if as_markdown else answer.sentence)
     return answer.exit_code
 
 
-def _sequence_table(line: str, answer: SequentialGateAnswer, picture: Path | None) -> str:
+def _sequence_table(answer: SequentialGateAnswer, picture: Path | None) -> str:
     """Return the decision, the picture and the confidence sequence of each condition after each batch, as Markdown."""
     table = ["| n | condition | value | 95 % sequence | at least | |", "| ---: | --- | ---: | ---: | ---: | --- |"]
     for condition in (condition for step in answer.steps for condition in step):
@@ -129,7 +128,7 @@ def _sequence_table(line: str, answer: SequentialGateAnswer, picture: Path | Non
             f"{condition.threshold:g} | {_IN_WORDS[condition.holds]} |"
         )
     shown = [f"![confidence sequences]({picture.as_posix()})", ""] if picture else []
-    return "\n".join([f"**{line}**", "", *shown, *table])
+    return "\n".join([f"**{answer.sentence}**", "", *shown, *table])
 
 
 _IN_WORDS = {True: "holds", False: "fails", None: "undecided"}

@@ -47,10 +47,12 @@ def run_sequential_gate(batch: int) -> Iterator[tuple[SequentialGate, Decision |
         valid = [artifacts for artifacts in done if artifacts.metadata.failure is None]
         records.append(record_outcomes(params, result["summary"], result["clean"], valid, digest))
         decision = gate.add(records[-1])
-        if decision is None and sum(len(record.samples) for record in records) == len(order):
-            yield gate, _at_the_largest_n(params, gate, _joined(records), champion), True
-            return
-        yield gate, decision, False
+        by_rule = decision is None and sum(len(record.samples) for record in records) == len(order)
+        if by_rule:
+            record = joined(records, champion.samples if champion else ())
+            metrics = {c.name: c.value for c in gate.conditions if c.span[0] == 0}
+            decision = decide(params.gate, metrics, record, champion).decision
+        yield gate, decision, by_rule
         if decision is not None:
             return
 
@@ -77,35 +79,17 @@ def _require_whole_draws(params: Params, champion: OutcomeRecord | None) -> None
             )
 
 
-def _joined(records: Sequence[OutcomeRecord]) -> OutcomeRecord:
-    """Return one record of all batches."""
+def joined(records: Sequence[OutcomeRecord], samples: Sequence[str] = ()) -> OutcomeRecord:
+    """Return one record of all batches, in the order of `samples`, which pairs need; in their own without."""
+    names = [name for record in records for name in record.samples]
+    positions, samples = {name: i for i, name in enumerate(names)}, tuple(samples or names)
     rows: dict[str, Outcomes | Shares] = {}
     for name, first in records[0].outcomes.items():
-        parts = [record.outcomes[name] for record in records]
+        column = "right" if isinstance(first, Shares) else "held"
+        values = [value for record in records for value in getattr(record.outcomes[name], column)]
+        ordered = [values[positions[sample]] for sample in samples]
         if isinstance(first, Shares):
-            right = tuple(count for part in parts if isinstance(part, Shares) for count in part.right)
-            rows[name] = replace(first, right=right)
+            rows[name] = replace(first, right=tuple(ordered))
         else:
-            rows[name] = replace(first, held="".join(part.held for part in parts if isinstance(part, Outcomes)))
-    return replace(records[0], samples=tuple(name for record in records for name in record.samples), outcomes=rows)
-
-
-def _at_the_largest_n(
-    params: Params, gate: SequentialGate, record: OutcomeRecord, champion: OutcomeRecord | None
-) -> Decision:
-    """Return the decision of the gate's ordinary rule on all samples."""
-    if champion is not None:  # pairs need one order
-        positions = {name: i for i, name in enumerate(record.samples)}
-        order = [positions[name] for name in champion.samples]
-        record = replace(
-            record,
-            samples=champion.samples,
-            outcomes={
-                name: replace(row, right=tuple(row.right[i] for i in order))
-                if isinstance(row, Shares)
-                else replace(row, held="".join(row.held[i] for i in order))
-                for name, row in record.outcomes.items()
-            },
-        )
-    metrics = {c.name: c.value for c in gate.conditions if c.span[0] == 0}
-    return decide(params.gate, metrics, record, champion).decision
+            rows[name] = replace(first, held="".join(ordered))
+    return replace(records[0], samples=samples, outcomes=rows)

@@ -1,6 +1,6 @@
 """Define the JSON of commands with --json: one type per command, whose fields docs/json.md lists. Fields are added, never renamed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Literal
 
@@ -10,7 +10,7 @@ from windtunnel.evaluation.gate.sequential import SequentialGate
 from windtunnel.evaluation.input_conventions.look import SeenSample
 from windtunnel.records.basis import Basis
 from windtunnel.records.findings import FindingRecord, counts, overall
-from windtunnel.records.gate import EXIT_CODE, Condition, Decision, GateResult, Origin, gate_json
+from windtunnel.records.gate import Condition, Decision, GateResult, Origin, gate_json
 from windtunnel.records.metadata import Metadata, Rate
 from windtunnel.reporting.compare.comparison import Comparison, Pair
 
@@ -65,7 +65,14 @@ class SequentialGateAnswer(Answer):
     exit_code: int
     n: int = Field(description="samples that were assessed")
     is_early: bool = Field(description="false where the rule for all samples decided, at the largest n")
+    run: dict[str, str] = Field(default_factory=dict, description="by stage, the digest of what decides its result")
     steps: list[list[SequentialConditionAnswer]] = Field(description="the conditions after each batch")
+
+    @property
+    def sentence(self) -> str:
+        """The decision in words."""
+        prefix, rule = ("", "") if self.is_early else ("un", "; by the rule for all samples")
+        return f"gate: {prefix}decided after {self.n} samples{rule}: {self.decision.value}. No sanity check was run."
 
 
 class SanityAnswer(Answer):
@@ -222,25 +229,10 @@ def sequential_step(gate: SequentialGate) -> list[SequentialConditionAnswer]:
     """Return the conditions of a sequential gate as they are now."""
     return [
         SequentialConditionAnswer(
-            name=condition.title,
-            n=condition.passing.n,
-            value=condition.value,
-            threshold=condition.threshold,
-            interval=condition.interval,
-            holds=condition.holds,
+            name=c.title, n=c.passing.n, value=c.value, threshold=c.threshold, interval=c.interval, holds=c.holds
         )
-        for condition in gate.conditions
+        for c in gate.conditions
     ]
-
-
-def sequential_answer(
-    decision: Decision, steps: Sequence[list[SequentialConditionAnswer]], *, is_early: bool
-) -> SequentialGateAnswer:
-    """Return the decision of a sequential gate with its confidence sequences."""
-    n = max(condition.n for condition in steps[-1])
-    return SequentialGateAnswer(
-        decision=decision, exit_code=EXIT_CODE[decision], n=n, is_early=is_early, steps=[*steps]
-    )
 
 
 def sanity_answer(recorded: Iterable[FindingRecord], asked_now: Iterable[FindingRecord]) -> SanityAnswer:

@@ -23,6 +23,7 @@ from windtunnel.reporting.report.sections.families import family_sections
 from windtunnel.reporting.report.sections.front import front
 from windtunnel.reporting.report.sections.samples import samples_appendix
 from windtunnel.reporting.report.sections.sanity import SANITY, checks_appendix, gate_section, sanity_section
+from windtunnel.reporting.sequential_gate import sequence_section
 
 
 def build_report(
@@ -70,6 +71,8 @@ def _sections(inputs: ReportInputs, options: Report) -> Iterator[Section]:
         yield guarded(SANITY, lambda: sanity_section(checks, gate))
     elif gate is not None:
         yield guarded("The gate", lambda: gate_section(gate))
+    if inputs.sequence is not None:
+        yield guarded("The sequential gate", partial(sequence_section, inputs.sequence))
     yield reproducibility_section(inputs)
     if checks is not None:
         yield guarded("Every sanity check", lambda: checks_appendix(checks))

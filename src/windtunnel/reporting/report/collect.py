@@ -28,7 +28,9 @@ from windtunnel.records.metadata import Metadata, read_metadata
 from windtunnel.records.result import Tensors
 from windtunnel.records.run_times import read_runtime
 from windtunnel.records.sandwich import layers_of, options_of_summary
+from windtunnel.reporting.answers import SequentialGateAnswer
 from windtunnel.reporting.report.pictures import Drawn, Pictures, figures_of, plan_pictures
+from windtunnel.reporting.sequential_gate import SEQUENCE_FILE, read_sequence
 
 T = TypeVar("T")
 
@@ -56,7 +58,7 @@ class ReportInputs:
 
     `children`: for a suite, the metadata of the single corruptions below its directory, by directory name. `figures`: what
     the visualisers of an assessment show. `confidence`: the median confidence in the wrong answer of what an attack broke.
-    `run`: when the results were made, None where nothing on disk says so.
+    `run`: when the results were made, None where nothing on disk says so. `sequence`: the decision of the sequential gate.
     """
 
     clean: Artifacts | None
@@ -64,6 +66,7 @@ class ReportInputs:
     problems: list[str]
     checks: tuple[FindingRecord, ...] | None = None
     gate: GateResult | None = None
+    sequence: SequentialGateAnswer | None = None
     assessments: list[Artifacts] = field(default_factory=list)
     data: DatasetRecord | None = None
     model: ModelRecord | None = None
@@ -138,6 +141,8 @@ def collect(
     inputs.model = _recorded(model, lambda path: read_model(path.parent), f"model/{MODEL_JSON} {_DAMAGED}", problems)
     line = "The gate's decision is missing from this report: gate.json is damaged"
     inputs.gate = _recorded(gate, read_gate, line, problems)
+    if measured:
+        inputs.sequence = _recorded(reports / SEQUENCE_FILE, read_sequence, f"{SEQUENCE_FILE} {_DAMAGED}", problems)
     if inputs.summary:
         line = "What is known against epsilon is missing from this report: the summary has no curves that fit"
         curves = _attempt(lambda: read_curves(reports / "summary"), line, problems)
