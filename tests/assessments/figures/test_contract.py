@@ -1,5 +1,7 @@
 """What every visualiser promises: a kind, a refusal of other kinds when params are read, and flags the report relies on."""
 
+import re
+
 import matplotlib.style
 import numpy as np
 import pytest
@@ -147,3 +149,9 @@ def test_an_argument_of_the_class_that_is_no_class_variable_is_refused():
 
         class Misspelt(Visualiser, titel="Curve"):
             pass
+
+
+def test_no_figure_calls_the_label_a_target():
+    """A target is the class that a targeted attack aims at."""
+    texts = {name: f"{kind.title} {kind.__doc__}" for name, kind in VISUALISERS.items()}
+    assert not [name for name, text in texts.items() if re.search(r"\btarget(?!_color|ed| class)\b", text)]

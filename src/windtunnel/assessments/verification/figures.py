@@ -140,7 +140,7 @@ class OutputBoundsCohortVisualiser(_FormalVisualiser, title="Width of the output
 @register
 @dataclass(frozen=True)
 class OutputBoundsPinnedVisualiser(_FormalVisualiser, title="Output bounds of single samples"):
-    """Certified logit intervals of chosen samples; with many classes the target and the nearest other classes.
+    """Certified logit intervals of chosen samples; with many classes the label and the nearest other classes.
 
     target_color, bar_color: #rrggbb, or a colour of the report such as `broken`.
     """
@@ -175,10 +175,8 @@ class OutputBoundsPinnedVisualiser(_FormalVisualiser, title="Output bounds of si
                 colour = self.target_color if c == target else self.bar_color
                 rows.append((artifacts.class_names[c], float(lower[i, c]), float(upper[i, c]), colour))
             panels.append((f"{artifacts.shown_names[i]}: {Verdict(int(verdicts[i])).label}", rows))
-        labels = (
-            "logit; the target in orange" if self.target_color == "broken" else "logit; the target in its own colour"
-        )
-        return [intervals(panels, labels, "Output bounds per class of single samples.")]
+        colour = "orange" if self.target_color == "broken" else "its own colour"
+        return [intervals(panels, f"logit; the label in {colour}", "Output bounds per class of single samples.")]
 
 
 @dataclass(frozen=True)
@@ -222,8 +220,8 @@ class OutputBoundsWidthHeatmapVisualiser(_Heatmap, title="Width of the output bo
 
 @register
 @dataclass(frozen=True)
-class OutputBoundsMarginHeatmapVisualiser(_Heatmap, title="Margins to the target's lower bound"):
-    """Samples x classes: the target's lower bound minus the other class's upper bound; above 0 that class is excluded.
+class OutputBoundsMarginHeatmapVisualiser(_Heatmap, title="Margins to the label's lower bound"):
+    """Samples x classes: the label's lower bound minus the other class's upper bound; above 0 that class is excluded.
 
     Before it the verified margins themselves, sorted, where the verifier bounds them as such, which is tighter.
     """
