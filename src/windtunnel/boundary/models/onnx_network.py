@@ -1,8 +1,9 @@
 """The one reader of ONNX graphs: a file as a torch module of plain operations, for batches of any size.
 
 What does not depend on the pixels is computed once, when the file is read: constants, and the shape arithmetic of older exporters.
-Shapes are followed for two or three sizes of batch on torch's `meta` device, which computes no values; a size that grows with the
-batch is kept as a + b * n. Who uses the module compares it with onnxruntime (`onnx_gradients.compare`, `vnnlib.instance`).
+Shapes are followed for two or three sizes of batch; a size that grows with the batch is kept as a + b * n. A small graph is run
+on zeros, a large one on torch's `meta` device, which computes no values but imports torch's compiler. Who uses the module compares
+it with onnxruntime (`onnx_gradients.compare`, `vnnlib.instance`).
 """
 
 import math
@@ -21,6 +22,7 @@ from windtunnel.boundary.models.onnx_operators import OPERATORS, Attributes, Siz
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.references import first_line, foreign_errors
 
+_SMALL = 1e9  # weights times pixels up to which a graph is run to follow its shapes: at most half a second
 _DOMAINS = {"", "ai.onnx", "com.microsoft"}
 _COPIES = {"Cast", "CastLike", "Identity", "Dropout"}  # operators that may do nothing
 # Why a graph that has one of these is refused, where its name alone does not say it.
@@ -56,8 +58,8 @@ class Value:
     """Shape, type and constant of a value of the graph, as far as they are known when it is read.
 
     Attributes:
-        tensors: One for each size of batch that is followed: on the meta device where the value depends on the pixels or its
-            shape on the batch, else with its numbers.
+        tensors: One for each size of batch that is followed; without meaning, or on the meta device, where the value depends on
+            the pixels or its shape on the batch, else with its numbers.
         is_dynamic: True if the value is computed in the forward pass.
     """
 
@@ -117,7 +119,9 @@ class OnnxNetwork(nn.Module):
         self.declared_batch = declared[0] or None
         dtype = torch.from_numpy(np.zeros(0, onnx.helper.tensor_dtype_to_np_dtype(tensor_type.elem_type))).dtype
         opsets = {entry.domain: entry.version for entry in model.opset_import}
-        reader = _Reader(path, opsets, batch, self.declared_batch, dtype)
+        work = math.prod(sizes[1:]) * sum(math.prod(tensor.dims) for tensor in graph.initializer)
+        device = "cpu" if work <= _SMALL else "meta"
+        reader = _Reader(path, opsets, batch, self.declared_batch, dtype, device)
         with foreign_errors(lambda error: f"{path}: is a graph that cannot be read ({first_line(error)})"):
             self.steps, constants = reader.read(graph, inputs[0].name, self.input_shape)
         self.dtype, self._input, self._output = dtype, inputs[0].name, graph.output[0].name
@@ -155,6 +159,7 @@ class _Reader:
     batch: int | None
     declared: int | None
     dtype: torch.dtype
+    device: str
     values: dict[str, Value] = field(default_factory=dict)
     steps: list[GraphStep] = field(default_factory=list)
     constants: dict[str, Tensor] = field(default_factory=dict)
@@ -171,7 +176,7 @@ class _Reader:
         self, graph: onnx.GraphProto, name: str, shape: tuple[int, ...]
     ) -> tuple[list[GraphStep], dict[str, Tensor]]:
         """Return the steps of the forward pass, and the buffers that they take."""
-        inputs = tuple(torch.empty(n, *shape, dtype=self.dtype, device="meta") for n in self.sizes)
+        inputs = tuple(torch.zeros(n, *shape, dtype=self.dtype, device=self.device) for n in self.sizes)
         self.values[name] = Value(inputs, True)
         self._nodes(graph)
         output = graph.output[0].name
@@ -272,12 +277,12 @@ class _Reader:
         outputs = tuple(node.output[: len(results[0])])
         self.steps.append(GraphStep(node.op_type, attributes, tuple(items), outputs))
         for index, name in enumerate(outputs):
-            self._set(name, [result[index].to("meta") for result in results], True)
+            self._set(name, [result[index].to(self.device) for result in results], True)
 
     def _call(
         self, node: onnx.NodeProto, attributes: Attributes, inputs: Sequence[Value | None], h: int
     ) -> tuple[Tensor, ...]:
-        """Compute a node for one of the sizes of batch; on the meta device where one of its inputs is there."""
+        """Compute a node for one of the sizes of batch; where an input depends on the pixels, on the reader's device."""
         static = OPERATORS[node.op_type].static
         dynamic = any(value.is_dynamic for value in inputs if value is not None)
         arguments: list[Any] = []
@@ -287,7 +292,7 @@ class _Reader:
             elif index in static:
                 arguments.append(self._numbers(value, h))
             else:
-                arguments.append(value.tensors[h].to("meta") if dynamic else value.tensors[h])
+                arguments.append(value.tensors[h].to(self.device) if dynamic else value.tensors[h])
         with torch.no_grad():
             result = OPERATORS[node.op_type](attributes, *arguments)
         return result if isinstance(result, tuple) else (result,)
@@ -297,12 +302,13 @@ class _Reader:
         operand = inputs[0]
         if operand is None or not operand.is_dynamic:
             return False
-        output = self._call(node, attributes, inputs, 0)[0]
-        return output.dtype is operand.tensors[0].dtype and self._alias(node.output[0], node.input[0])
+        dtype = self._call(node, attributes, inputs, 0)[0].dtype
+        return dtype is operand.tensors[0].dtype and self._alias(node.output[0], node.input[0])
 
     def _alias(self, name: str, of: str) -> bool:
         self.values[name] = self.values[of]
-        self.steps.append(GraphStep("Identity", {}, (Name(of, False),), (name,)))
+        if self.values[of].is_dynamic:
+            self.steps.append(GraphStep("Identity", {}, (Name(of, False),), (name,)))
         return True
 
     def _branch(self, node: onnx.NodeProto, attributes: Attributes) -> None:
@@ -313,10 +319,7 @@ class _Reader:
         graph = attributes["then_branch" if bool(condition.tensors[0]) else "else_branch"]
         self._nodes(graph)
         for name, inner in zip(node.output, graph.output, strict=True):
-            if self.values[inner.name].is_dynamic:
-                self._alias(name, inner.name)
-            else:
-                self.values[name] = self.values[inner.name]
+            self._alias(name, inner.name)
 
     def _numbers(self, value: Value, h: int | None = None) -> Static:
         """Return the numbers of a static input: for the size of batch number h, or for every size."""

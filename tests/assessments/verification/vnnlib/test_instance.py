@@ -226,11 +226,15 @@ def test_a_graph_of_any_form_is_read_as_its_file_runs(tmp_path, form):
 
 
 def test_an_easy_instance_imports_no_other_verifier_and_no_exporter(column, tmp_path):
-    code = (
-        "import sys; from windtunnel.cli.main import main\n"
-        "try: main()\nexcept SystemExit: pass\n"
-        "print(sorted({'auto_LiRPA', 'torch._dynamo', 'statsmodels', 'scipy.optimize', 'pandas'} & set(sys.modules)))"
+    code = (  # in this process, not in the one that the command starts, whose modules it does not see
+        "import sys; from pathlib import Path\n"
+        "from windtunnel.assessments.verification.vnnlib import decide_instance\n"
+        "from windtunnel.params.verification import VerificationEntry\n"
+        "entry = VerificationEntry(library='windtunnel', algorithm='cascade')\n"
+        "print(decide_instance(*map(Path, sys.argv[1:]), entry).word)\n"
+        "large = {'auto_LiRPA', 'torch._dynamo', 'sympy', 'statsmodels', 'scipy.optimize', 'pandas'}\n"
+        "print(sorted(large & set(sys.modules)))"
     )
-    given = ["verify", "--vnnlib", str(specification(tmp_path, 0.6, 2.0)), "--onnx", str(column)]
-    run = subprocess.run([sys.executable, "-c", code, *given], capture_output=True, text=True, check=True)
+    files = [str(column), str(specification(tmp_path, 0.6, 2.0))]
+    run = subprocess.run([sys.executable, "-c", code, *files], capture_output=True, text=True, check=True)
     assert run.stdout.splitlines() == ["unsat", "[]"]

@@ -255,9 +255,9 @@ class Tape:
         weights = weights.reshape(m, *node.shape[1:])
         if m < len(node):
             weights = torch.cat([weights, weights.new_zeros(len(node) - m, *node.shape[1:])])
-        gradients_of_leaves = torch.autograd.grad(
-            node, self.leaves[: index + 1], weights, allow_unused=True, retain_graph=True
-        )
+        with torch.enable_grad():  # of a number: for a tensor's, torch imports sympy
+            total = torch.dot(node.flatten(), weights.detach().flatten())
+        gradients_of_leaves = torch.autograd.grad(total, self.leaves[: index + 1], allow_unused=True, retain_graph=True)
         return tuple(gradient if gradient is None else gradient[:m] for gradient in gradients_of_leaves)
 
 
@@ -413,10 +413,9 @@ class Network:
         ends = list(accumulate(z[0].numel() for z in tape.pre))
         self.sizes = [z[0].numel() for z in tape.pre]
         self.layers = [
-            PreactivationLayer(
-                activation, tuple(z.shape[1:]), z[0].numel(), direct=self._leaves_of(tape, j) in ([], [0])
-            )
+            PreactivationLayer(activation, tuple(z.shape[1:]), z[0].numel(), direct=not any(of_leaves))
             for j, (activation, z) in enumerate(zip(self._activations, tape.pre, strict=True))
+            for of_leaves in [[g is not None for g in tape.gradients(j, torch.ones_like(z))[1:]]]
         ]
         self.num_outputs = tape.out.shape[1]
         self.inputs = tape.leaves[0][0].numel()
@@ -564,11 +563,6 @@ class Network:
         with torch.enable_grad(), mode:
             out = self._modules[dtype](x)
         return Tape(leaves, pre, out.flatten(1))
-
-    @staticmethod
-    def _leaves_of(tape: Tape, index: int) -> list[int]:
-        gradients = tape.gradients(index, torch.ones_like(tape.node(index)))
-        return [i for i, gradient in enumerate(gradients) if gradient is not None]
 
     def _refuse_another_function(self) -> None:
         """Raise NotImplementedError where the activations as they are written here do not make up the module."""
