@@ -34,6 +34,8 @@ from windtunnel.runtime.credentials import without_credentials
 
 # Short enough for every store; MLflow cuts or refuses longer ones.
 MAX_TAG = 4500
+# Former name -> name today of each metric that was renamed since the last release: MLflow has both until the next release.
+RENAMED_METRICS: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class ChildState:
     def metrics(self) -> dict[str, float]:
         """Every plain number of the assessment's metrics: the headline first, on which MLflow's comparison opens."""
         metrics, headline = self.metadata.metrics, leading_metric(self.metadata)
-        plain = flatten({**metrics, **self.run_times, **_by_name(metrics)})
+        plain = _with_former_names(flatten({**metrics, **self.run_times, **_by_name(metrics)}))
         return dict(sorted(plain.items(), key=lambda item: item[0] != headline))
 
     @property
@@ -169,6 +171,7 @@ def read_state(layout: Layout = HERE, *, tensors: bool = True) -> State:
         "sanity.hard_fails": str(len(failures)),
         "sanity.status": "fail" if failures else overall(counted) if checks else "not_run",
         "caveat_count": str(len(caveats)),
+        **{f"windtunnel.deprecated.{old}": f"{old} is {new} today" for old, new in RENAMED_METRICS.items()},
         **{f"caveat.{caveat.code}": caveat.text for caveat in summary.all_caveats},
         **({"windtunnel.damaged": "; ".join(problems)} if problems else {}),
         "data.digest": dataset.digest,
@@ -186,7 +189,7 @@ def read_state(layout: Layout = HERE, *, tensors: bool = True) -> State:
         params=_with_budget(written, params),
         # A number to plot against: the parameter may be written as a fraction. The name sorts after `certified` and
         # `clean`, since MLflow's comparison page draws the alphabetically first metric.
-        metrics={**metrics, "epsilon": params.budget.epsilon},
+        metrics=_with_former_names({**metrics, "epsilon": params.budget.epsilon}),
         tags={key: without_credentials(value)[:MAX_TAG] for key, value in tags.items()},
         description=describe(
             metrics, assessments, caveats, [*failures, *problems], figures, next(iter(layers_in(summary.metrics)), None)
@@ -224,6 +227,11 @@ def assessment_digest(directory: Path, data: str | None = None) -> str:
     """Return the digest of an assessment; `data`: sha256 of its robustness_data.pt where that is known already."""
     data = data or file_digest(directory / DATA_FILE)
     return hashlib.sha256((data + file_digest(directory / METADATA_FILE)).encode()).hexdigest()
+
+
+def _with_former_names(metrics: dict[str, float]) -> dict[str, float]:
+    """Return the metrics, each renamed one under its former name too."""
+    return {**metrics, **{old: metrics[new] for old, new in RENAMED_METRICS.items() if new in metrics}}
 
 
 def _with_budget(flat: dict[str, str], params: Params) -> dict[str, str]:
