@@ -289,7 +289,7 @@ def test_a_layer_without_a_form_is_refused_by_its_name() -> None:
 
 def test_a_ball_is_refused_with_the_line_to_write() -> None:
     x, y = torch.rand(2, 1, 6, 6), torch.zeros(2, dtype=torch.int64)
-    with pytest.raises(UserError, match=r"set verification.proof.budget: \{rotation: 10\}"):
+    with pytest.raises(UserError, match=r"set verify\['proof'\]\['budget'\]=\{rotation: 10\}"):
         _assess(_network(0), x, y, {"norm": "Linf", "epsilon": 0.1})
 
 
