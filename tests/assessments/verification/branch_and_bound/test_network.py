@@ -3,8 +3,10 @@
 import pytest
 import torch
 from exact import network
+from torch import nn
 
 from windtunnel.assessments.verification.branch_and_bound.network import Network
+from windtunnel.core.errors import IncompatibleError
 
 
 @pytest.fixture
@@ -30,3 +32,29 @@ def test_the_last_two_recorded_runs_are_kept_and_more_only_of_small_ones(net):
         net.tape(rows, torch.float32)
         assert len(net._tapes) == 2
     assert net.tape(8, torch.float32) is not first
+
+
+class Calling(nn.Module):
+    """A network with one function of torch in it."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        """Return the function of the flat input."""
+        return self.function(x.flatten(1))
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("max", lambda z: torch.max(z, other=-z)),
+        ("min", lambda z: torch.min(input=z, other=-z)),
+        ("where", lambda z: torch.where(z > 0, input=z, other=-z)),
+    ],
+)
+def test_arguments_that_no_rewrite_takes_are_refused_in_one_line(name, function):
+    with pytest.raises(IncompatibleError, match=rf"no linear bounds for {name} \(TypeError: ") as caught:
+        Network(Calling(function), (1, 2, 2), torch.device("cpu"))
+    assert "\n" not in str(caught.value)

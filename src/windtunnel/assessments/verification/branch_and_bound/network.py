@@ -338,7 +338,7 @@ class _Replacing(TorchFunctionMode):
         try:
             return self._result(func, name, args, kwargs)
         except (RuntimeError, LookupError, TypeError, ValueError) as error:
-            if self._watch is None or isinstance(error, NotImplementedError) or out_of_memory(error):
+            if not (self._first or self._watch) or isinstance(error, NotImplementedError) or out_of_memory(error):
                 raise
             raise NotImplementedError(f"{name} ({type(error).__name__}: {first_line(error)})") from error
 
