@@ -310,7 +310,7 @@ def test_what_is_printed_is_short(few, result):
 
 
 def test_advice_speaks_of_arguments():
-    said = in_arguments("Set sanity.adaptive: true, raise budget.steps, or run dvc repro.")
+    said = in_arguments("Set sanity.adaptive: true, raise budget.steps, or run dvc repro.", wt.assess)
     assert (
         said
         == "Set sanity={'adaptive': ...}, raise the attack's budget={'steps': ...}, or call windtunnel.assess again."

@@ -69,21 +69,23 @@ def _behind_door(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def in_arguments(line: str, function: Callable[..., object] | None = None) -> str:
-    """Return advice or a refusal with arguments of `windtunnel.assess`, or of `function`, in place of keys of params.yaml.
+def in_arguments(line: str, function: Callable[..., object]) -> str:
+    """Return advice or a refusal with arguments of a public function in place of keys of params.yaml.
 
     `attacks.pgd.samples.n` is `attacks['pgd']['samples']['n']` for `assess` and `samples['n']` for the function of one attack.
     """
     from windtunnel.registry.plugins import families
 
-    parameters = inspect.signature(function).parameters if function else {"attacks": None}
-    renamed = {"verification": "verify", "corruptions": "corrupt"}
+    of_families = families()
+    parameters = inspect.signature(function).parameters
+    # `verify` and `corrupt` are called as their stages are.
+    renamed = {name: family.stage for name, family in of_families.items() if family.stage in parameters}
 
     def argument(match: re.Match[str]) -> str:
         if not match["key"] or ("." not in match["key"] and match.start()):  # a value, or a word of the text
             return match[0]
         block, *path = match["key"].split(".")
-        if block in families() and "attacks" not in parameters:
+        if block in of_families and not parameters.keys() & of_families:
             block, *path = path[1:] or ["algorithm"]
         if block == "budget" and path and "eps" in parameters:
             block = {"epsilon": "eps"}.get(path.pop(0), "norm")
@@ -92,7 +94,7 @@ def in_arguments(line: str, function: Callable[..., object] | None = None) -> st
     for key, text in _IN_ARGUMENTS:
         line = re.sub(key, text, line)
     line = re.sub(
-        rf"(?<!\w)'[^']*'|\"[^\"]*\"|\b(?P<key>(?:budget|{'|'.join(families())})(?:\.[\w-]+)*)", argument, line
+        rf"(?<!\w)'[^']*'|\"[^\"]*\"|\b(?P<key>(?:budget|{'|'.join(of_families)})(?:\.[\w-]+)*)", argument, line
     )
     line = re.sub(r"([Ss]et [\w'\[\]]+): (?=\S)", r"\1=", line)
     return line[:1].upper() + line[1:] if line.startswith("call ") else line.replace(". call ", ". Call ")
