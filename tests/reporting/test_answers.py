@@ -25,7 +25,8 @@ from windtunnel.params.results import Gate
 from windtunnel.records.files import write_json
 from windtunnel.records.findings import FindingRecord, Status
 from windtunnel.records.gate import Decision, OutcomeRecord, Outcomes
-from windtunnel.reporting.answers import ANSWERS, SequentialGateAnswer, ShowAnswer, compare_answer
+from windtunnel.records.sequential_gate import SequentialDecision
+from windtunnel.reporting.answers import ANSWERS, ShowAnswer, compare_answer
 from windtunnel.reporting.ci_reports import cases_of_checks, write_junit
 from windtunnel.reporting.compare.comparison import compare_runs
 from windtunnel.reporting.compare.runs import Run
@@ -112,7 +113,7 @@ def test_a_sequential_gate_answers_with_its_confidence_sequences(run, monkeypatc
     resolved.write()
     said = answer(gate, "--sequential", code=code)
     assert (said["is_early"], said["exit_code"]) == (early, code)
-    assert read_sequence(Path("reports") / SEQUENCE_FILE) == SequentialGateAnswer.model_validate(said)
+    assert read_sequence(Path("reports") / SEQUENCE_FILE) == SequentialDecision.model_validate(said)
     assert said["n"] == said["steps"][-1][0]["n"] == 50 * len(said["steps"])
     widths = [step[0]["interval"][1] - step[0]["interval"][0] for step in said["steps"]]
     assert widths == sorted(widths, reverse=True)
@@ -125,7 +126,7 @@ def test_a_sequential_gate_answers_with_its_confidence_sequences(run, monkeypatc
     assert "![confidence sequences](out/sequence.png)" in drawn
     width, height = Image.open("out/sequence.png").size
     assert min(width, height) > 200
-    (steps,) = zip(*SequentialGateAnswer.model_validate(said).steps, strict=True)
+    (steps,) = zip(*SequentialDecision.model_validate(said).steps, strict=True)
     chart = sequence_chart([*steps])
     tips = [mark.tip for mark in chart.marks if isinstance(mark, Dot) and mark.tip]
     assert len(tips) == len(steps)

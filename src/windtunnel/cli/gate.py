@@ -18,7 +18,7 @@ from windtunnel.records.gate import EXIT_CODE, ConditionStatus, Decision, GateRe
 from windtunnel.records.layout import GATE, HERE, REPORTS, SANITY
 
 if TYPE_CHECKING:
-    from windtunnel.reporting.answers import SequentialGateAnswer
+    from windtunnel.records.sequential_gate import SequentialDecision
 
 _COLOURS = {ConditionStatus.HOLDS.value: "green", ConditionStatus.NOT_APPLICABLE.value: "bright_black"}
 
@@ -96,7 +96,8 @@ def _sequential(batch: int, picture: Path | None, *, as_json: bool, as_markdown:
     """Print, and draw to `picture`, each condition's confidence sequence and the decision; return its exit code."""
     from windtunnel.operations.resolve.build import resolve_all
     from windtunnel.operations.sequential import run_sequential_gate
-    from windtunnel.reporting.answers import SequentialGateAnswer, sequential_step
+    from windtunnel.records.sequential_gate import SequentialDecision
+    from windtunnel.reporting.answers import sequential_step
     from windtunnel.reporting.sequential_gate import SEQUENCE_FILE, digests_of, save_sequence
 
     decision, by_rule, steps, run = Decision.FAILED, False, [], digests_of(resolve_all())
@@ -110,7 +111,7 @@ def _sequential(batch: int, picture: Path | None, *, as_json: bool, as_markdown:
                 f"at least {condition.threshold:g}: {_IN_WORDS[condition.holds]}"
             )
     code, n = EXIT_CODE[decision], max(condition.n for condition in steps[-1])
-    answer = SequentialGateAnswer(decision=decision, exit_code=code, n=n, is_early=not by_rule, run=run, steps=steps)
+    answer = SequentialDecision(decision=decision, exit_code=code, n=n, is_early=not by_rule, run=run, steps=steps)
     write_json(answer.model_dump(mode="json"), REPORTS / SEQUENCE_FILE)
     if picture:
         save_sequence(answer, picture)
@@ -118,7 +119,7 @@ def _sequential(batch: int, picture: Path | None, *, as_json: bool, as_markdown:
     return answer.exit_code
 
 
-def _sequence_table(answer: SequentialGateAnswer, picture: Path | None) -> str:
+def _sequence_table(answer: SequentialDecision, picture: Path | None) -> str:
     """Return the decision, the picture and the confidence sequence of each condition after each batch, as Markdown."""
     table = ["| n | condition | value | 95 % sequence | at least | |", "| ---: | --- | ---: | ---: | ---: | --- |"]
     for condition in (condition for step in answer.steps for condition in step):

@@ -12,6 +12,7 @@ from windtunnel.records.basis import Basis
 from windtunnel.records.findings import FindingRecord, counts, overall
 from windtunnel.records.gate import Condition, Decision, GateResult, Origin, gate_json
 from windtunnel.records.metadata import Metadata, Rate
+from windtunnel.records.sequential_gate import SequentialDecision, SequentialStep
 from windtunnel.reporting.compare.comparison import Comparison, Pair
 
 
@@ -44,35 +45,6 @@ class GateAnswer(Answer):
     conditions: list[Condition]
     hard_failures: list[str]
     champion: Origin | None = Field(description="the champion it was compared with; null for none")
-
-
-class SequentialConditionAnswer(BaseModel):
-    """One condition after one batch of `windtunnel gate --sequential`."""
-
-    name: str = Field(description="metric, followed by `vs champion` for a difference to the champion")
-    n: int = Field(description="samples so far")
-    value: float = Field(description="their mean")
-    threshold: float
-    interval: tuple[float, float] = Field(description="95 % confidence sequence")
-    holds: bool | None = Field(description="null while undecided")
-
-
-class SequentialGateAnswer(Answer):
-    """`windtunnel gate --sequential --json`."""
-
-    format: Literal["windtunnel.gate_sequential/1"] = "windtunnel.gate_sequential/1"
-    decision: Decision
-    exit_code: int
-    n: int = Field(description="samples that were assessed")
-    is_early: bool = Field(description="false where the rule for all samples decided, at the largest n")
-    run: dict[str, str] = Field(default_factory=dict, description="by stage, the digest of what decides its result")
-    steps: list[list[SequentialConditionAnswer]] = Field(description="the conditions after each batch")
-
-    @property
-    def sentence(self) -> str:
-        """The decision in words."""
-        prefix, rule = ("", "") if self.is_early else ("un", "; by the rule for all samples")
-        return f"gate: {prefix}decided after {self.n} samples{rule}: {self.decision.value}. No sanity check was run."
 
 
 class SanityAnswer(Answer):
@@ -210,10 +182,10 @@ class CompareAnswer(Answer):
     against: list[AgainstAnswer]
 
 
-ANSWERS: tuple[type[Answer], ...] = (
+ANSWERS: tuple[type[BaseModel], ...] = (
     ShowAnswer,
     GateAnswer,
-    SequentialGateAnswer,
+    SequentialDecision,
     SanityAnswer,
     CheckAnswer,
     CompareAnswer,
@@ -225,10 +197,10 @@ def gate_answer(result: GateResult) -> GateAnswer:
     return GateAnswer.model_validate(gate_json(result))
 
 
-def sequential_step(gate: SequentialGate) -> list[SequentialConditionAnswer]:
+def sequential_step(gate: SequentialGate) -> list[SequentialStep]:
     """Return the conditions of a sequential gate as they are now."""
     return [
-        SequentialConditionAnswer(
+        SequentialStep(
             name=c.title, n=c.passing.n, value=c.value, threshold=c.threshold, interval=c.interval, holds=c.holds
         )
         for c in gate.conditions

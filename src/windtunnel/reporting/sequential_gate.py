@@ -11,7 +11,7 @@ from windtunnel.assessments.figures.scene import Scene
 from windtunnel.params.resolved import Resolved
 from windtunnel.records.files import read_json, replacing
 from windtunnel.records.metadata import fitting
-from windtunnel.reporting.answers import SequentialConditionAnswer, SequentialGateAnswer
+from windtunnel.records.sequential_gate import SequentialDecision, SequentialStep
 from windtunnel.reporting.report.model import Chart, Section, Text
 
 SEQUENCE_FILE = "gate_sequential.json"  # below reports/, no output of DVC
@@ -23,27 +23,27 @@ def digests_of(stages: Iterable[Resolved]) -> dict[str, str]:
     return {stage.label: stage.digest for stage in stages if stage.stage not in _AFTER}
 
 
-def read_sequence(path: Path) -> SequentialGateAnswer | None:
+def read_sequence(path: Path) -> SequentialDecision | None:
     """Read the decision of `windtunnel gate --sequential`; None where none is of the data, model, entries and gate resolved now."""
     resolved = (path.parent / "resolved").rglob("*.json")
-    answer = fitting(SequentialGateAnswer, read_json(path), str(path), "a sequential decision")
+    answer = fitting(SequentialDecision, read_json(path), str(path), "a sequential decision")
     now = digests_of(fitting(Resolved, read_json(file), str(file), "a resolved stage") for file in resolved)
     return answer if answer.run == now else None
 
 
-def sequence_section(answer: SequentialGateAnswer) -> Section:
+def sequence_section(answer: SequentialDecision) -> Section:
     """Return the report's section on the decision, with a chart for each condition."""
     charts = [sequence_chart([*steps]) for steps in zip(*answer.steps, strict=True)]
     return Section("The sequential gate", (Text(answer.sentence), *(Chart(chart, chart.alt) for chart in charts)))
 
 
-def save_sequence(answer: SequentialGateAnswer, path: Path) -> None:
+def save_sequence(answer: SequentialDecision, path: Path) -> None:
     """Write the confidence sequences of a gate's conditions, a chart each, as a PNG at `path`."""
     with replacing(path) as beside:
         paint(answer.sentence, [sequence_chart([*steps]) for steps in zip(*answer.steps, strict=True)], beside)
 
 
-def sequence_chart(steps: list[SequentialConditionAnswer]) -> Scene:
+def sequence_chart(steps: list[SequentialStep]) -> Scene:
     """Return the chart of one condition, from its values after each batch."""
     last = steps[-1]
     points = tuple((float(step.n), step.value) for step in steps)

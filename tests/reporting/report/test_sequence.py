@@ -6,7 +6,7 @@ from tests.reporting.report.conftest import html_of
 from windtunnel.params.resolved import Resolved, Work
 from windtunnel.records.files import write_json
 from windtunnel.records.gate import Decision
-from windtunnel.reporting.answers import SequentialConditionAnswer, SequentialGateAnswer
+from windtunnel.records.sequential_gate import SequentialDecision, SequentialStep
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.sequential_gate import SEQUENCE_FILE, digests_of
 
@@ -29,13 +29,13 @@ def decided(reports):
         stage.write(reports / "resolved")
     steps = [
         [
-            SequentialConditionAnswer(
+            SequentialStep(
                 name="worst_case/accuracy", n=n, value=0.8, threshold=0.5, interval=(low, 0.95), holds=low > 0.5 or None
             )
         ]
         for n, low in ((50, 0.4), (100, 0.6))
     ]
-    answer = SequentialGateAnswer(
+    answer = SequentialDecision(
         decision=Decision.PASSED, exit_code=0, n=100, is_early=True, run=digests_of(stages), steps=steps
     )
     write_json(answer.model_dump(mode="json"), reports / SEQUENCE_FILE)

@@ -28,7 +28,7 @@ from windtunnel.records.metadata import Metadata, read_metadata
 from windtunnel.records.result import Tensors
 from windtunnel.records.run_times import read_runtime
 from windtunnel.records.sandwich import layers_of, options_of_summary
-from windtunnel.reporting.answers import SequentialGateAnswer
+from windtunnel.records.sequential_gate import SequentialDecision
 from windtunnel.reporting.report.pictures import Drawn, Pictures, figures_of, plan_pictures
 from windtunnel.reporting.sequential_gate import SEQUENCE_FILE, read_sequence
 
@@ -66,7 +66,7 @@ class ReportInputs:
     problems: list[str]
     checks: tuple[FindingRecord, ...] | None = None
     gate: GateResult | None = None
-    sequence: SequentialGateAnswer | None = None
+    sequence: SequentialDecision | None = None
     assessments: list[Artifacts] = field(default_factory=list)
     data: DatasetRecord | None = None
     model: ModelRecord | None = None
