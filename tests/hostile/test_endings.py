@@ -230,8 +230,8 @@ def start(folder: Path, *words: str, **env: str) -> subprocess.Popen[str]:
 
 
 def wait_until_it_handles_signals(process: subprocess.Popen[str]) -> None:
-    """Until SIGTERM, which Python leaves alone, has a handler in the process and in the one that works for it."""
-    for _ in range(600):
+    """Until SIGTERM, which Python leaves alone, has a handler; what a stage forks off holds signals back until it has its own."""
+    for _ in range(12_000):
         assert process.poll() is None, process.stderr.read()
         status = Path(f"/proc/{process.pid}/status").read_text()
         caught, blocked = (int(status.partition(f"{word}:")[2].split()[0], 16) for word in ("SigCgt", "SigBlk"))
@@ -244,7 +244,7 @@ def wait_until_it_handles_signals(process: subprocess.Popen[str]) -> None:
 def wait_until_it_works(process: subprocess.Popen[str], children: int) -> None:
     """Until it has imported everything: it has had CPU time for the work, and its processes run."""
     parent = psutil.Process(process.pid)  # its first child works
-    for _ in range(600):
+    for _ in range(12_000):
         assert process.poll() is None, process.stderr.read()
         started = parent.children(recursive=True)
         if sum(sum(one.cpu_times()[:2]) for one in started) > 6 or (children and len(started) > children):
@@ -270,12 +270,12 @@ def test_an_interrupted_stage_says_one_line_and_leaves_nobody_behind(long_projec
     everybody = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     # A terminal sends Ctrl-C to all of them; a scheduler sends SIGTERM to the one it started.
     (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 128 + number
     assert [line for line in err.splitlines() if line] == [
         "windtunnel: interrupted; what is finished is kept, `dvc repro` continues"
     ]
-    assert psutil.wait_procs(everybody, timeout=10)[1] == []
+    assert psutil.wait_procs(everybody, timeout=60)[1] == []
 
 
 @pytest.mark.slow
@@ -286,7 +286,7 @@ def test_ctrl_c_while_it_imports_is_one_line_too(long_project, words):
         wait_until_it_handles_signals(process)
         time.sleep(delay)
         os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=120)
         assert process.returncode == 130, err
         assert "Traceback" not in err
         assert err.count("interrupted") == 1
@@ -311,7 +311,7 @@ sys.argv = {list(words)!r}
 runpy.run_module({words[0]!r}, run_name="__main__", alter_sys=True)
 """
     ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=project, text=True, capture_output=True, check=False, timeout=60,
+        [sys.executable, "-c", code], cwd=project, text=True, capture_output=True, check=False, timeout=300,
         env={**os.environ, "PYTHONPATH": f"{REPOSITORY}/src:{REPOSITORY}"},
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
@@ -327,7 +327,7 @@ with contextlib.redirect_stderr(io.StringIO()):
     end_interrupted(2)
 """
     ended = subprocess.run(
-        [sys.executable, "-c", code], text=True, capture_output=True, check=False, timeout=60,
+        [sys.executable, "-c", code], text=True, capture_output=True, check=False, timeout=300,
         env={**os.environ, "PYTHONPATH": f"{REPOSITORY}/src"},
     )  # fmt: skip
     assert (ended.returncode, ended.stderr.strip()) == (
@@ -346,7 +346,7 @@ def test_an_interruption_that_something_swallows_ends_the_run_all_the_same(proje
     process = start(project, "stages.prepare")
     time.sleep(5)
     os.kill(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert err.count("interrupted") == 1
 
@@ -384,7 +384,7 @@ def test_a_stage_does_not_outlive_dvc(long_project):
     assert everybody
     dvc.kill()
     dvc.wait()
-    assert psutil.wait_procs(everybody, timeout=20)[1] == []
+    assert psutil.wait_procs(everybody, timeout=60)[1] == []
 
 
 # --- disks ---

