@@ -255,10 +255,28 @@ class Tape:
         weights = weights.reshape(m, *node.shape[1:])
         if m < len(node):
             weights = torch.cat([weights, weights.new_zeros(len(node) - m, *node.shape[1:])])
-        with torch.enable_grad():  # of a number: for a tensor's, torch imports sympy
-            total = torch.dot(node.flatten(), weights.detach().flatten())
-        gradients_of_leaves = torch.autograd.grad(total, self.leaves[: index + 1], allow_unused=True, retain_graph=True)
+        with torch.enable_grad():
+            product = _InnerProduct.apply(node, weights)  # type: ignore[no-untyped-call]
+        gradients_of_leaves = torch.autograd.grad(
+            product, self.leaves[: index + 1], allow_unused=True, retain_graph=True
+        )
         return tuple(gradient if gradient is None else gradient[:m] for gradient in gradients_of_leaves)
+
+
+class _InnerProduct(torch.autograd.Function):
+    """A number whose gradient by the first tensor is the second. Its value is not computed.
+
+    torch imports sympy where it is given the gradients of a tensor, not of a number.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, node: Tensor, weights: Tensor) -> Tensor:
+        ctx.weights = weights
+        return node.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.weights, None
 
 
 def gather(accumulated: list[Tensor | None], gradients: Sequence[Tensor | None]) -> None:
@@ -412,11 +430,11 @@ class Network:
         """Enter the layers of a recorded run."""
         ends = list(accumulate(z[0].numel() for z in tape.pre))
         self.sizes = [z[0].numel() for z in tape.pre]
-        self.layers = [
-            PreactivationLayer(activation, tuple(z.shape[1:]), z[0].numel(), direct=not any(of_leaves))
-            for j, (activation, z) in enumerate(zip(self._activations, tape.pre, strict=True))
-            for of_leaves in [[g is not None for g in tape.gradients(j, torch.ones_like(z))[1:]]]
-        ]
+        self.layers = []
+        for j, (activation, z) in enumerate(zip(self._activations, tape.pre, strict=True)):
+            of_activations = tape.gradients(j, torch.ones_like(z))[1:]
+            is_direct = all(gradient is None for gradient in of_activations)
+            self.layers.append(PreactivationLayer(activation, tuple(z.shape[1:]), z[0].numel(), direct=is_direct))
         self.num_outputs = tape.out.shape[1]
         self.inputs = tape.leaves[0][0].numel()
         self.width = self.inputs + (ends[-1] if ends else 0)
