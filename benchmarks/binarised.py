@@ -36,7 +36,7 @@ STEPS, RESTARTS, MOMENTUM = 100, 3, 0.75
 def by_hand(subject: Subject, epsilon: float) -> tuple[Tensor, int]:
     """Return which samples (n,) an iterate of six runs broke, and the gradients of single samples that they took."""
     x, y, model = subject.dataset.inputs, subject.dataset.targets, subject.classifier.module
-    generator = torch.Generator().manual_seed(0)
+    criterion, generator = subject.classifier.criterion, torch.Generator().manual_seed(0)
     broken, gradients = torch.zeros(len(x), dtype=torch.bool), 0
     for use_margin in (True, False):
         for _ in range(RESTARTS):
@@ -49,12 +49,9 @@ def by_hand(subject: Subject, epsilon: float) -> tuple[Tensor, int]:
             for step in range(STEPS):
                 moved.requires_grad_(True)
                 logits = model(moved)
-                rows = torch.arange(len(labels))
-                others = logits.clone()
-                others[rows, labels] = -torch.inf
-                margin = others.amax(1) - logits[rows, labels]
-                broken[todo[(margin > 0).detach()]] = True
-                loss = margin if use_margin else -logits.log_softmax(1)[rows, labels]
+                margin = criterion.margin_loss(logits, labels)
+                broken[todo[margin.detach() > 0]] = True
+                loss = margin if use_margin else criterion.loss(logits, labels)
                 gradient = torch.autograd.grad(loss.sum(), moved)[0]
                 gradients += len(labels)
                 velocity = MOMENTUM * velocity + gradient / gradient.abs().mean((1, 2, 3), keepdim=True).clamp(
@@ -72,7 +69,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=20)
     parser.add_argument("--epsilon", type=lambda text: float(Fraction(text)), default=1 / 255)
     parser.add_argument(
-        "--queries", type=int, default=2000, help="of Square for each picture; HopSkipJump gets as many"
+        "--queries", type=int, default=2000, help="of Square for each picture; HopSkipJump takes a step for each 130"
     )
     parser.add_argument("--passes", type=int, default=4000, help="of the adaptive attack for each picture")
     options = parser.parse_args()

@@ -115,7 +115,10 @@ def _sequential(batch: int, picture: Path | None, *, as_json: bool, as_markdown:
     write_json(answer.model_dump(mode="json"), REPORTS / SEQUENCE_FILE)
     if picture:
         save_sequence(answer, picture)
-    click.echo(answer.text() if as_json else _sequence_table(answer, picture) if as_markdown else answer.sentence)
+    if as_json:
+        click.echo(answer.model_dump_json(indent=2))
+    else:
+        click.echo(_sequence_table(answer, picture) if as_markdown else answer.sentence)
     return answer.exit_code
 
 

@@ -217,18 +217,19 @@ def upgrade(*, yes: bool) -> None:
     planned = plan_upgrade(folder)
     for line in planned.changes:
         click.echo(f"params.yaml: {line}")
-    for line in planned.todo:
+    todo = (*planned.mistakes, *planned.unchanged)
+    for line in todo:
         click.echo(f"to do: {line}", err=True)
-    if planned.left.changes():
+    if planned.proposal.changes():
         click.echo("what this version would write in its place:")
-        _print_diff(planned.left, Path())
+        _print_diff(planned.proposal, Path())
     if planned.plan.changes():
         _print_diff(planned.plan, Path())
         if not yes and not click.confirm("Do this?", default=True):
             return
         apply(planned.plan, folder)
     else:
-        click.echo("upgrade: nothing to write" if planned.todo else "upgrade: the files are up to date")
+        click.echo("upgrade: nothing to write" if todo else "upgrade: the files are up to date")
     if not planned.mistakes:
         _list_pending()
 

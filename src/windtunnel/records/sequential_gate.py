@@ -36,7 +36,3 @@ class SequentialDecision(BaseModel):
         """The decision in words."""
         prefix, rule = ("", "") if self.is_early else ("un", "; by the rule for all samples")
         return f"gate: {prefix}decided after {self.n} samples{rule}: {self.decision.value}. No sanity check was run."
-
-    def text(self) -> str:
-        """Return the JSON text, a line per value."""
-        return self.model_dump_json(indent=2)

@@ -22,7 +22,7 @@ from windtunnel.boundary.models.onnx_operators import OPERATORS, Attributes, Siz
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.references import first_line, foreign_errors
 
-_SMALL = 1e9  # weights times pixels up to which a graph is run to follow its shapes: at most half a second
+_SMALL = 1e9  # weights times pixels up to which a graph is run to follow its shapes: up to 0.3 s
 _DOMAINS = {"", "ai.onnx", "com.microsoft"}
 _COPIES = {"Cast", "CastLike", "Identity", "Dropout"}  # operators that may do nothing
 # Why a graph that has one of these is refused, where its name alone does not say it.

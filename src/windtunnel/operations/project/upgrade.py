@@ -25,16 +25,16 @@ _MOVED = (re.compile(r"\bwindtunnel\.inputs\b"), "windtunnel.boundary")
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """Files to write, a description of each change of params.yaml, and steps left to the user.
+    """Files to write, and a line per change of params.yaml, per mistake in it that no rule mends, and per file that stays.
 
-    left: what this version would write in place of files that stay. mistakes: of params.yaml, which no rule mends.
+    proposal: what this version would write in place of the files that stay.
     """
 
     plan: Plan
     changes: tuple[str, ...]
-    todo: tuple[str, ...]
-    left: Plan
-    mistakes: tuple[str, ...] = ()
+    mistakes: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    proposal: Plan
 
 
 def plan_upgrade(folder: Path) -> Upgrade:
@@ -49,11 +49,13 @@ def plan_upgrade(folder: Path) -> Upgrade:
         mistakes += str(error).splitlines()
     graph, has_record = graph_text(content), read_record(folder) is not None
     planned = plan(folder, new_text, graph) if has_record else Plan(folder, {})
-    left = Plan(folder, {GRAPH: graph} if GRAPH in planned.kept or not has_record else {})
-    reason = "was changed by you" if has_record else "was not written by windtunnel init"
-    todo = [f"{name}: {reason} and stays" for name in (*planned.kept, *left.changes()) if name != PARAMS]
+    proposal = Plan(folder, {GRAPH: graph} if GRAPH in planned.kept or not has_record else {})
+    if has_record:
+        unchanged = [f"{name}: was changed by you and stays" for name in planned.kept if name != PARAMS]
+    else:
+        unchanged = [f"{name}: was not written by windtunnel init and stays" for name in proposal.changes()]
     planned = replace(planned, files={**planned.files, PARAMS: new_text})
-    return Upgrade(planned, tuple(changes), tuple(dict.fromkeys((*mistakes, *todo))), left, tuple(mistakes))
+    return Upgrade(planned, tuple(changes), tuple(mistakes), tuple(unchanged), proposal)
 
 
 def upgraded_params(text: str, where: str) -> tuple[str, list[str]]:

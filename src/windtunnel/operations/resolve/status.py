@@ -200,8 +200,8 @@ def _code(before: Mapping[str, str], now: Mapping[str, str], what: str) -> Itera
 
 
 def _value_changed(key: str, before: object, now: object) -> str:
-    words = {None: "none", _ABSENT: "absent" if None in (before, now) else "none"}
-    texts = [words[value] if value is None or value is _ABSENT else f"{value}" for value in (before, now)]
+    absent = "absent" if None in (before, now) else "none"  # a null that is written is told from a key that is not
+    texts = [absent if value is _ABSENT else "none" if value is None else f"{value}" for value in (before, now)]
     return f"{key} {texts[0]} -> {texts[1]}"
 
 
