@@ -131,6 +131,41 @@ def test_an_onnx_graph_says_what_makes_its_outputs(tmp_path, found, operators, a
     assert found().weights[0].activation == activation
 
 
+@pytest.mark.parametrize(
+    ("operators", "activation"),
+    [(["SOFTMAX", "DEQUANTIZE"], "Softmax"), (["LOGISTIC"], "Sigmoid"), (["FULLY_CONNECTED"], "")],
+)
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_tflite_file_says_its_shape_and_what_makes_its_outputs(tmp_path, found, operators, activation, is_old):
+    schema = pytest.importorskip("ai_edge_litert.schema_py_generated")
+    import flatbuffers
+
+    shapes = [[1, 32, 48, 3], *([[1, 10]] * len(operators))]
+    codes = [getattr(schema.BuiltinOperator, name) for name in operators]
+    graph = made(
+        schema.SubGraphT, inputs=[0], outputs=[len(operators)],
+        tensors=[made(schema.TensorT, shape=shape) for shape in shapes],
+        operators=[made(schema.OperatorT, opcodeIndex=i, inputs=[i], outputs=[i + 1]) for i in range(len(codes))],
+    )  # fmt: skip
+    key = "deprecatedBuiltinCode" if is_old else "builtinCode"
+    model = made(
+        schema.ModelT, subgraphs=[graph], operatorCodes=[made(schema.OperatorCodeT, **{key: code}) for code in codes]
+    )
+    builder = flatbuffers.Builder()
+    builder.Finish(model.Pack(builder), b"TFL3")
+    (tmp_path / "net.tflite").write_bytes(builder.Output())
+    (one,) = found().weights
+    assert (one.channels, one.side, one.classes, one.activation) == (3, (32, 48), 10, activation)
+
+
+def made(kind, **values):
+    """An object of a flat buffer with `values`."""
+    item = kind()
+    for name, value in values.items():
+        setattr(item, name, value)
+    return item
+
+
 def test_an_image_classifier_of_hugging_face_is_a_folder(tmp_path, found):
     for name, kind in (("vit", "ViTForImageClassification"), ("bert", "BertForMaskedLM")):
         (tmp_path / name).mkdir()

@@ -6,8 +6,9 @@ import math
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from windtunnel.boundary.discovery.architecture import IMAGENET_CLASSES, fitting_architecture
 from windtunnel.boundary.discovery.walk import kind_of_weights, maker, read_or_skip
@@ -15,7 +16,6 @@ from windtunnel.boundary.files import check_file
 from windtunnel.boundary.text import read_json_map
 
 if TYPE_CHECKING:
-    import onnx
     from torch import Tensor
 
 LIBRARIES = ("torchvision", "timm", "huggingface")
@@ -23,6 +23,10 @@ _FIRST_LOOK = 12  # so many files are opened at most; more are checkpoints of on
 
 
 _LEAVE_VALUES = {"Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten"}
+_OF_TFLITE = {  # in words of ONNX
+    "SOFTMAX": "Softmax", "LOGISTIC": "Sigmoid", "RESHAPE": "Reshape", "SQUEEZE": "Squeeze", "CAST": "Cast",
+    "QUANTIZE": "Identity", "DEQUANTIZE": "Identity",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +35,8 @@ class Weights:
 
     path: a file, or for huggingface a folder; where a library brings the weights too, what it calls them.
     parts: the names of the module's children, for a state dict. channels, side: of its inputs, side is (height, width); classes:
-    of its outputs; None where that is not known. size: how many numbers it has. activation: the operator of an ONNX graph that
-    makes its outputs; empty where that is not known.
+    of its outputs; None where that is not known. size: how many numbers it has. activation: the operator of an ONNX or TFLite graph
+    that makes its outputs, by ONNX's name; empty where that is not known.
     """
 
     path: Path
@@ -98,6 +102,8 @@ def look_at(root: Path, path: Path, made_by: str = "") -> Weights | None:
         return _graph(file, path, made_by)
     if source == "state_dict" and _is_program(file):
         source = "export"
+    if source == "tflite" and find_spec("ai_edge_litert"):
+        return _flat_buffer(file, path, made_by)
     if source in {"export", "tflite"}:
         return Weights(path, source, made_by, size=file.stat().st_size // 4)
     return _tensors(file, path, made_by)
@@ -127,8 +133,6 @@ def _is_program(file: Path) -> bool:
 def _graph(file: Path, path: Path, made_by: str) -> Weights | None:
     import onnx
 
-    from windtunnel.boundary.data.sources import channels_first
-
     graph = onnx.load(str(file), load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in weights]
@@ -137,23 +141,54 @@ def _graph(file: Path, path: Path, made_by: str) -> Weights | None:
         for values in (inputs, graph.output)
     )
     size = sum(math.prod(tensor.dims) for tensor in graph.initializer)
-    classes = out[-1] if out else 0
+    made = {name: (node.op_type, list(node.input)) for node in graph.node for name in node.output}
+    activation = _activation(made, graph.output[0].name) if graph.output else ""
+    return Weights(path, "onnx", made_by, size=size, activation=activation, **_shapes(shape, out))
+
+
+def _flat_buffer(file: Path, path: Path, made_by: str) -> Weights:
+    """Return what a TFLite file says of its first subgraph."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.ModelT.InitFromPackedBuf(file.read_bytes(), 0)
+    graph = model.subgraphs[0]
+    names = {number: name for name, number in vars(schema.BuiltinOperator).items() if isinstance(number, int)}
+    # Older files have the operator in the other field alone.
+    codes = [names[max(code.builtinCode, code.deprecatedBuiltinCode)] for code in model.operatorCodes]
+    made = {
+        place: (_OF_TFLITE.get(codes[operator.opcodeIndex], ""), list(operator.inputs))
+        for operator in graph.operators
+        for place in operator.outputs
+    }
+    shape, out = ([*map(int, graph.tensors[places[0]].shape)] for places in (graph.inputs, graph.outputs))
+    size, activation = file.stat().st_size // 4, _activation(made, graph.outputs[0])
+    return Weights(path, "tflite", made_by, size=size, activation=activation, **_shapes(shape, out))
+
+
+def _shapes(shape: list[int], out: list[int]) -> dict[str, Any]:
+    """Return channels, side and classes of the shape of an input and an output, where 0 or a batch size says nothing."""
+    from windtunnel.boundary.data.sources import channels_first
+
     channels, *side = channels_first(shape) if len(shape) == 4 else (0, 0, 0)
-    known_side = (side[0], side[1]) if all(side) else None
-    known_channels = channels if channels in {1, 3} else None
-    activation = _activation(graph)
-    return Weights(path, "onnx", made_by, frozenset(), known_channels, classes or None, known_side, size, activation)
+    return {
+        "channels": channels if channels in {1, 3} else None,
+        "side": (side[0], side[1]) if all(side) else None,
+        "classes": (out[-1] if out else 0) or None,
+    }
 
 
-def _activation(graph: onnx.GraphProto) -> str:
-    """Return the operator that makes the first output, behind those that leave its values as they are; empty for none."""
-    made_by = {name: node for node in graph.node for name in node.output}
-    node = made_by.get(graph.output[0].name) if graph.output else None
-    for _ in range(len(graph.node)):
-        if node is None or node.op_type not in _LEAVE_VALUES:
+def _activation(made: Mapping[Any, tuple[str, list[Any]]], output: Any) -> str:
+    """Return the ONNX operator that makes `output`, behind those that leave its values as they are; empty for none.
+
+    made: the operator and the inputs of each value.
+    """
+    operator = ""
+    for _ in range(len(made) + 1):
+        operator, inputs = made.get(output, ("", []))
+        if operator not in _LEAVE_VALUES:
             break
-        node = made_by.get(node.input[0])
-    return str(node.op_type) if node is not None else ""
+        output = inputs[0]
+    return operator
 
 
 def _tensors(file: Path, path: Path, made_by: str) -> Weights | None:
