@@ -22,3 +22,14 @@ def test_the_help_of_a_command_waits_for_nothing_slow():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_a_question_that_nobody_answers_ends_in_a_line_that_names_the_option(tmp_path):
+    """As where a scheduler runs `windtunnel init`."""
+    (tmp_path / ".git").mkdir()
+    ended = subprocess.run(
+        [sys.executable, "-m", "windtunnel", "init"],
+        cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1] == "windtunnel: nobody answered the question; --yes answers it"

@@ -165,7 +165,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         hint = f"; {where.command_path} --help" if where is not None else ""
         click.echo(f"windtunnel: {' '.join(error.format_message().split())}{hint}", err=True)
         sys.exit(error.exit_code)
-    except (click.Abort, BrokenPipeError):  # a question that was not answered; a reader such as `head` that has left
+    except click.Abort:
+        click.echo("\nwindtunnel: nobody answered the question; --yes answers it", err=True)
+        sys.exit(1)
+    except BrokenPipeError:  # a reader such as `head` has left
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), 1)
         sys.exit(1)
