@@ -202,6 +202,28 @@ def test_a_universal_patch_is_one_patch_whatever_the_batches_and_another_under_a
     assert not torch.equal(few.tensor("universal_patch"), whole.tensor("universal_patch"))
 
 
+def test_the_gradients_of_a_universal_patch_are_taken_of_a_batch_at_once(digits_subject: Subject) -> None:
+    """128 samples of 224 pixels at once would not fit into the memory that an entry of batches of 4 may use."""
+    sizes = set()
+
+    class Watched(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = digits_subject.classifier.module
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if torch.is_grad_enabled() and x.requires_grad:
+                sizes.add(len(x))
+            return self.net(x)
+
+    data, entry = digits_subject.dataset, {**UNIVERSAL, "params": {"steps": 2, "starts": 1, "places": 4}}
+    windtunnel.assess(
+        Watched(), data.inputs, data.targets, budget={"patch": 3}, attacks={"u": {**entry, "batch_size": 48}},
+        verify=None, sanity=None,
+    )  # fmt: skip
+    assert max(sizes) == 48
+
+
 def test_a_universal_patch_is_fitted_to_images_with_fewer_places_than_are_tried(digits_subject: Subject) -> None:
     assert len(places_of(3, digits_subject.dataset.inputs)) == 36
     result = _universal(digits_subject, params={"places": 50, "starts": 1, "steps": 1, "fit_samples": 8})

@@ -228,7 +228,9 @@ class PreparedAttack(AttackSetup):
             library: Any = library_of(
                 self.entry.library, "attacks"
             )  # no import: the other attacks do not depend on its code
-            fitted: SharedPatch = library.algorithm("SharedPatch").fit(request, samples.dataset.ids, model, criterion)
+            fitted: SharedPatch = library.algorithm("SharedPatch").fit(
+                request, samples.dataset.ids, model, criterion, self.entry.batch_size
+            )
             return fitted
 
     def _perturbed(self, run: PlannedAttack, batch: Batch) -> dict[str, Tensor]:

@@ -46,7 +46,8 @@ class ParameterSearch:
     """n samples under attack, and the worst point known of each.
 
     best: (n,), best wrong logit minus the label's at that point, positive where it is broken. units: (n, P), parameters in half
-    ranges from the identity, or side, row and column of a square. content: values that a patch takes, (n, C, H, W).
+    ranges from the identity, or side, row and column of a square. content: values that a patch takes, (n, C, H, W). batch_size:
+    the most samples of which gradients are taken at once; None for all.
     """
 
     transformation: Transformation
@@ -58,6 +59,7 @@ class ParameterSearch:
     best: Tensor
     units: Tensor
     content: Tensor
+    batch_size: int | None = None
 
     @classmethod
     def of(cls, request: Request, model: nn.Module, criterion: Criterion) -> ParameterSearch:
@@ -138,7 +140,7 @@ class ParameterSearch:
     def ascend(self, rows: Tensor, units: Tensor, steps: int) -> None:
         """Climb from the points `units` (m, P) of the samples `rows` (m,) by signed steps that shrink."""
         for step in torch.linspace(_FIRST_STEP, _LAST_STEP, steps).tolist():
-            losses, gradient = _with_gradient(lambda units: self.losses(rows, units), units)
+            losses, gradient = self.with_gradient(self.losses, rows, units)
             self.note(rows, units, losses)
             units = (units + step * gradient.sign()).clamp(-1, 1)
         self.evaluate(rows, units[:, None])
@@ -149,7 +151,7 @@ class ParameterSearch:
         reaches = torch.linspace(side if moving else 0, 0, steps).round().tolist()  # ever shorter moves
         for change, reach in zip(torch.linspace(_FIRST_CHANGE, _LAST_CHANGE, steps).tolist(), reaches, strict=True):
             images = transform(self.transformation, self.inputs[rows], units, content)
-            losses, gradient = _with_gradient(lambda images: self.margins(rows, images), images)
+            losses, gradient = self.with_gradient(self.margins, rows, images)
             self.note(rows, units, losses, content)
             content = (content + change * self.pooled(gradient).sign()).clamp(0, 1)
             if reach:
@@ -184,7 +186,21 @@ class ParameterSearch:
 
     def slopes(self, rows: Tensor) -> Tensor:
         """Gradient of the loss at the clean samples `rows`, (m, C, H, W)."""
-        return _with_gradient(lambda inputs: self.margins(rows, inputs), self.inputs[rows])[1]
+        return self.with_gradient(self.margins, rows, self.inputs[rows])[1]
+
+    def with_gradient(
+        self, function: Callable[[Tensor, Tensor], Tensor], rows: Tensor, point: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the values (m,) of a function of the samples `rows` (m,) at a point (m, ...), and the gradient of their sum."""
+        values, gradients = [], []
+        size = self.batch_size or len(rows)
+        for some, at in zip(rows.split(size), point.detach().split(size), strict=True):
+            with torch.enable_grad():
+                leaf = at.clone().requires_grad_()
+                found = function(some, leaf)
+                gradients += torch.autograd.grad(found.sum(), leaf)
+            values.append(found.detach())
+        return torch.cat(values), torch.cat(gradients)
 
 
 class SharedPatchSearch(ParameterSearch):
@@ -222,9 +238,12 @@ class SharedPatch:
     fitted_on: dict[str, Json]
 
     @classmethod
-    def fit(cls, request: Request, ids: Sequence[str], model: nn.Module, criterion: Criterion) -> SharedPatch:
-        """Fit a patch to the samples `ids` of a request, by `universal`."""
+    def fit(
+        cls, request: Request, ids: Sequence[str], model: nn.Module, criterion: Criterion, batch_size: int
+    ) -> SharedPatch:
+        """Fit a patch to the samples `ids` of a request, by `universal`; gradients are taken of `batch_size` at once."""
         problem = SharedPatchSearch.of(request, model, criterion)
+        problem.batch_size = batch_size
         universal(problem, **{k: v for k, v in request.arguments.items() if k != FIT_SAMPLES})  # type: ignore[arg-type]
         fitted_on: dict[str, Json] = {"n": len(ids), "n_broken": _of_all(problem.best)[0], "samples": list(ids)}
         return cls(problem.content[:1].cpu(), problem.units[:1].cpu(), fitted_on)
@@ -244,15 +263,6 @@ def universal(problem: SharedPatchSearch, places: int = 40, starts: int = 4, ste
     tried = [_of_all(problem.evaluate(rows, candidates[:, k, None], extreme)[:, 0]) for k in ranks]
     for k in sorted(ranks, key=lambda k: tried[k], reverse=True)[:starts]:
         problem.paint(rows, candidates[:, k], extreme, steps, moving=True)
-
-
-def _with_gradient(function: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the values (m,) of a function at a point, and the gradient of their sum, shaped as the point."""
-    with torch.enable_grad():
-        leaf = point.detach().clone().requires_grad_()
-        values = function(leaf)
-        (gradient,) = torch.autograd.grad(values.sum(), leaf)
-    return values.detach(), gradient
 
 
 def places_of(side: int, images: Tensor) -> Tensor:
