@@ -71,11 +71,24 @@ def test_a_stage_waits_for_memory_but_one_always_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(parallel, "free_memory", lambda: 2 * 2**30)
     first = running(tmp_path, None, 2**30)
     reproduction = parallel._Reproduction(None, 8, [], tmp_path, None, [first])
-    assert reproduction._has_room()
+    assert reproduction._has_room("new")
     reproduction.running = [running(tmp_path, None, 3 * 2**30)]
-    assert not reproduction._has_room()
+    assert not reproduction._has_room("new")
     reproduction.running = []
-    assert reproduction._has_room()
+    assert reproduction._has_room("new")
+
+
+def test_a_stage_that_took_much_memory_last_time_runs_alone_and_small_ones_beside_each_other(tmp_path, monkeypatch):
+    gigabyte = 2**30
+    monkeypatch.setattr(parallel, "free_memory", lambda: 4 * gigabyte)
+    measured = {"verify@crown": 14 * gigabyte, "own": gigabyte // 2}
+    reproduction = parallel._Reproduction(
+        None, 8, [], tmp_path, None, [running(tmp_path, None, gigabyte // 4)], measured
+    )
+    assert not reproduction._has_room("verify@crown")
+    assert reproduction._has_room("attack@fgsm")
+    measured["own"] = 6 * gigabyte  # of which it has a quarter of one: the rest is still to come
+    assert not reproduction._has_room("attack@fgsm")
 
 
 def test_the_view_says_the_share_done_and_the_time_left(tmp_path):
@@ -109,7 +122,7 @@ def test_an_entry_waits_for_those_whose_results_it_reads(tmp_path, monkeypatch):
         ended.append(job.stage.addressing)
         return [job]
 
-    for name, fake in (("_begin", begin), ("_finished", finished), ("_has_room", lambda self: True)):
+    for name, fake in (("_begin", begin), ("_finished", finished), ("_has_room", lambda self, label: True)):
         monkeypatch.setattr(parallel._Reproduction, name, fake)
     monkeypatch.setattr(parallel._Reproduction, "_locked", lambda self: parallel.ExitStack())
     monkeypatch.setattr(parallel, "_view", lambda running: parallel.ExitStack())

@@ -33,9 +33,10 @@ from windtunnel.operations.dvc_files import read_lock
 from windtunnel.params.resolved import read_resolved, resolved_file
 from windtunnel.records.files import read_json, read_own, write_json
 from windtunnel.records.layout import LOCK
+from windtunnel.records.run_times import Runtime
 from windtunnel.runtime.placement import PROGRESS_FILE, RUNNING_FILE
 from windtunnel.runtime.shutdown import deaf_children, no_main_module
-from windtunnel.runtime.stage_log import stage_seconds
+from windtunnel.runtime.stage_log import stage_runtime
 from windtunnel.runtime.supervised import end_with_parent
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class _Running:
 
 @dataclass
 class _Reproduction:
-    """One call of `reproduce`."""
+    """One call of `reproduce`. measured: the most bytes of each stage in its last run, where that is known."""
 
     repo: Repo
     jobs: int
@@ -138,6 +139,7 @@ class _Reproduction:
     scratch: Path
     pull: bool | None
     running: list[_Running] = field(default_factory=list)
+    measured: dict[str, int] = field(default_factory=dict)
     largest: int = _MEMORY_OF_A_STAGE
     unchanged: int = 0
 
@@ -150,8 +152,13 @@ class _Reproduction:
             graph = get_active_graph(self.repo.index.graph)
             plan = plan_repro(graph, chosen)
         needs = {stage: {other for other in graph.successors(stage) if other in set(plan)} for stage in plan}
-        labels = {stage: stage.addressing.partition("@") for stage in plan}
-        weights = {stage: stage_seconds(label, name) or _USUAL_SECONDS for stage, (label, _, name) in labels.items()}
+        weights = {}
+        for stage in plan:
+            label, _, name = stage.addressing.partition("@")
+            last = stage_runtime(label, name) or Runtime()
+            weights[stage] = last.seconds or _USUAL_SECONDS
+            if last.peak_memory:
+                self.measured[stage.addressing] = last.peak_memory
         # The longest way to the end decides what starts first; `plan` has every stage after those it needs.
         ways = dict(weights)
         for stage in reversed(plan):
@@ -162,7 +169,7 @@ class _Reproduction:
         with _view(self.running), self._ended_on_error():
             while waiting or self.running:
                 for stage in [s for s in waiting if needs[s] <= done]:
-                    if not self._has_room():
+                    if not self._has_room(stage.addressing):
                         break
                     built_on = _built_on(stage.addressing)
                     needs[stage] |= {other for other in plan if other.addressing in built_on}
@@ -187,15 +194,19 @@ class _Reproduction:
                 job.process.terminate()
             raise
 
-    def _has_room(self) -> bool:
-        """Return True if another stage may start: a process is free, and so is more memory than the largest stage took."""
+    def _has_room(self, label: str) -> bool:
+        """Return True if a stage may start: a process is free, and so is the memory that it and those that run may yet take.
+
+        A stage takes what it took the last time; one that has not run yet, what the largest of this run did.
+        """
         if not self.running:
             return True
         if len(self.running) >= self.jobs:
             return False
         memory_now = [job.memory() for job in self.running]
         self.largest = max(self.largest, *(job.most_memory for job in self.running))
-        return free_memory() > self.largest + sum(self.largest - bytes_now for bytes_now in memory_now)
+        most = [max(self.measured.get(job.label, self.largest), job.most_memory) for job in self.running]
+        return free_memory() > self.measured.get(label, self.largest) + sum(most) - sum(memory_now)
 
     def _begin(self, stage: Stage) -> bool:
         """Start a stage, unless it is up to date or DVC restores it; return whether it runs."""

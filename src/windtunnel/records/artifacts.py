@@ -37,7 +37,7 @@ from windtunnel.core.transformations import budget_text
 from windtunnel.records.files import DATA_FILE, METADATA_FILE, cannot_be_written, file_digest, plain_json, write_json
 from windtunnel.records.metadata import FigureRecord, Metadata, Metrics, Rate, SemanticsRecord, rate, read_metadata
 from windtunnel.records.result import AssessmentResult, Tensors, plain_tensors, tensor_in, tensors_in
-from windtunnel.records.run_times import RUN_TIMES, Runtime, commit, measured_run_times, run_time_metrics
+from windtunnel.records.run_times import RUN_TIMES, Runtime, commit, measured_run_times, peak_memory, run_time_metrics
 from windtunnel.records.storage import IMAGES, KEPT, distances_of, of_samples, search_form, stored_form
 
 REQUIRED_KEYS = ("clean_inputs", "targets", "clean_predictions", "verdicts")
@@ -298,6 +298,7 @@ def write_artifacts(
         rows_repeated=getattr(subject.classifier.module, "queries_repeated", None),
         threads=torch.get_num_threads(),
         workers=workers if workers > 1 else None,
+        peak_memory=peak_memory(workers),
         resolved=subject.resolved,
         data_digest=file_digest(directory / DATA_FILE),
     ).write(directory)

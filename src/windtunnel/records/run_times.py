@@ -6,6 +6,7 @@ file speaks of these very tensors: it is no DVC output, so after a checkout it m
 
 import math
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from functools import cache
@@ -26,6 +27,7 @@ class Runtime(Record):
     resolved: cache key of the entry that ran. rows_asked: rows sent to a Python `predict` by the process that computed the result.
     rows_repeated: rows of failed calls that were repeated.
     threads: of torch in that process; a worker has one. workers: processes that its work was spread over; None for that process alone.
+    peak_memory: bytes of it and its workers, at most; None where the system does not say.
     """
 
     _empty: ClassVar[tuple[object, ...]] = (None, "")
@@ -39,6 +41,7 @@ class Runtime(Record):
     rows_repeated: int | None = None
     threads: int | None = None
     workers: int | None = None
+    peak_memory: int | None = None
     resolved: str = ""
     data_digest: str = ""
 
@@ -55,10 +58,23 @@ def read_runtime(directory: Path) -> Runtime | None:
         return None
 
 
+def peak_memory(workers: int = 1) -> int | None:
+    """Return the most bytes that this process had at once, and `workers` times the most of one that it started.
+
+    None on Windows, which does not say.
+    """
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    own, one = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return (own + workers * one) * (1 if sys.platform == "darwin" else 1024)
+
+
 def write_stage_runtime(stage: str, started: float) -> None:
     """Note how long a stage took that leaves no assessment; `started`: time.time() at its start."""
     seconds = round(time.time() - started, 3)
-    Runtime(started=started, seconds=seconds).write(HERE.runtime / stage)
+    Runtime(started=started, seconds=seconds, peak_memory=peak_memory()).write(HERE.runtime / stage)
 
 
 def measured_run_times(directory: Path, data_digest: str | None = None) -> list[float] | None:

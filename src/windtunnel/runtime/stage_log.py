@@ -45,12 +45,6 @@ def stage_runtime(stage: str, name: str) -> Runtime | None:
     return read_runtime(folder / (name or stage)) or read_runtime(HERE.runtime / stage)
 
 
-def stage_seconds(stage: str, name: str) -> float | None:
-    """Return the seconds of the last run of a stage, or of its entry `name`; None where that is not known."""
-    measured = stage_runtime(stage, name)
-    return measured.seconds if measured else None
-
-
 def _describe_summary(metadata: Metadata) -> str:
     ends = {"worst_case_accuracy": "in the worst case", "certified_accuracy": "certified"}
     parts = [f"{value} {label}" for key, label in ends.items() if (value := rate(metadata.metrics, key))]

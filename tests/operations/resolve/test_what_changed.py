@@ -111,19 +111,25 @@ def test_weights_beside_an_onnx_graph_are_files_of_train(mlp_subject, tmp_path, 
     assert explain(before, train()) == ["model.path, w.data changed"]
 
 
-def test_the_time_of_a_stage_is_known_from_its_result_or_where_it_leaves_none_from_its_last_run(tmp_path, monkeypatch):
+def test_time_and_memory_of_a_stage_are_known_from_its_result_or_where_it_leaves_none_from_its_last_run(
+    tmp_path, monkeypatch
+):
     from windtunnel.operations.stages import run
-    from windtunnel.runtime.stage_log import stage_seconds
+    from windtunnel.runtime.stage_log import stage_runtime
+
+    def seconds(stage, name):
+        return getattr(stage_runtime(stage, name), "seconds", None)
 
     monkeypatch.chdir(tmp_path)
     stages = [("prepare", ""), ("gate", ""), ("summary", ""), ("clean", ""), ("attack", "pgd"), ("own", "")]
-    assert [stage_seconds(*stage) for stage in stages] == [None] * 6
+    assert [seconds(*stage) for stage in stages] == [None] * 6
     monkeypatch.setattr(run, "import_module", lambda name: SimpleNamespace(main=lambda: None))
     for name in ("prepare", "gate", "summary"):
         run.run_stage(name)
     write_json({"seconds": 4.5}, tmp_path / "reports/summary/runtime.json")
     write_json({"seconds": 2.5}, tmp_path / "reports/robustness/pgd/runtime.json")
-    assert stage_seconds("prepare", "") is not None
-    assert stage_seconds("gate", "") is not None
+    assert seconds("prepare", "") is not None
+    assert seconds("gate", "") is not None
+    assert stage_runtime("gate", "").peak_memory > 2**24  # of a process with torch in it
     assert not (tmp_path / "reports/runtime/summary").exists()
-    assert [stage_seconds(*stages[i]) for i in (2, 4, 3)] == [4.5, 2.5, None]
+    assert [seconds(*stages[i]) for i in (2, 4, 3)] == [4.5, 2.5, None]
