@@ -25,6 +25,7 @@ from windtunnel.assessments.attacks.adaptive.obstacles import Diagnosis, Obstacl
 from windtunnel.assessments.attacks.adaptive.search import remedies_for
 from windtunnel.assessments.attacks.adaptive.surrogates import GradientRemedy, Remedied
 from windtunnel.assessments.attacks.adaptive.torchscript import with_operations
+from windtunnel.assessments.attacks.fresh_draws import is_random
 from windtunnel.assessments.attacks.preflight import preflight
 from windtunnel.assessments.attacks.profiles import PROFILES, Member
 from windtunnel.boundary.data.load import load_dataset
@@ -664,6 +665,19 @@ def test_a_deterministic_model_has_no_fresh_draws(digits_subject: Subject) -> No
     subject = subject_of(digits_subject.classifier, digits_subject.dataset.subset(torch.arange(8)))
     result = attacks.assess("it", AttackEntry(library="torchattacks", algorithm="FGSM"), BUDGET, subject)
     assert "fresh_accuracy" not in result.metrics
+
+
+@pytest.mark.parametrize(("noise", "calls"), [(0.0, 1), (0.5, 2)])
+def test_whether_a_model_draws_is_asked_once_where_it_gives_the_clean_logits_again(
+    digits_subject: Subject, noise: float, calls: int
+) -> None:
+    with seeded(0):
+        hidden = _hidden(lambda inner: masks.noisy(inner, noise), digits_subject, 24)
+    seen: list[int] = []
+    hook = hidden.classifier.module.register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0])))
+    assert is_random(hidden) is bool(noise)
+    hook.remove()
+    assert len(seen) == calls
 
 
 @pytest.mark.usefixtures("cheap_standard")

@@ -202,6 +202,7 @@ class CyclePGD(torchattacks.PGD):  # type: ignore[misc]  # torchattacks has no t
                 can_shrink = torch.equal(gradient(x[remaining], rows[remaining]), slope[remaining])
                 if can_shrink:
                     x, saved, slope, rows = x[remaining], saved[remaining], slope[remaining], rows[remaining]
+            before = x
             x = x.detach() + self.alpha * slope.sign()
             delta = torch.clamp(x - images[rows], min=-self.eps, max=self.eps)
             x = torch.clamp(images[rows] + delta, min=0, max=1).detach()
@@ -209,7 +210,7 @@ class CyclePGD(torchattacks.PGD):  # type: ignore[misc]  # torchattacks has no t
             if step < self.steps and returned.any() and _generators(x) == generators:
                 if independent is None:
                     half = slice((len(x) + 1) // 2)
-                    independent = torch.equal(gradient(x[half], rows[half]), gradient(x, rows)[half])
+                    independent = torch.equal(gradient(before[half], rows[half]), slope[half])
                     can_shrink = independent
                 if independent or bool((x == saved).all()):
                     last_step[rows[returned]] = step + (self.steps - step) % (step - saved_step)
