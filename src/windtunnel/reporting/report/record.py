@@ -14,10 +14,11 @@ from windtunnel.core.contracts import Json
 from windtunnel.evaluation.sanity.findings import with_caveats
 from windtunnel.evaluation.summary.evidence import indices_of
 from windtunnel.records.artifacts import Artifacts, read_artifacts, save_tensors
-from windtunnel.records.files import DATA_FILE, METADATA_FILE, RUNTIME_FILE, file_digest, read_json, write_json
+from windtunnel.records.files import DATA_FILE, METADATA_FILE, file_digest, read_json, write_json
 from windtunnel.records.findings import read_findings
 from windtunnel.records.metadata import read_metadata
 from windtunnel.records.result import Tensors
+from windtunnel.records.run_times import Runtime, peak_memory
 from windtunnel.records.storage import DISTANCES, KEPT
 
 NOT_ASSESSED = 0  # no verdict has this code
@@ -74,8 +75,8 @@ def write_record(
         },
         directory / METADATA_FILE,
     )
-    runtime = {"started": started, "seconds": round(time.time() - started, 3)}
-    write_json({**runtime, "data_digest": file_digest(directory / DATA_FILE)}, directory / RUNTIME_FILE)
+    seconds, digest = round(time.time() - started, 3), file_digest(directory / DATA_FILE)
+    Runtime(started=started, seconds=seconds, peak_memory=peak_memory(), data_digest=digest).write(directory)
 
 
 def _row(artifacts: Artifacts, summary: Artifacts) -> tuple[Tensor, Tensor, Tensor]:
