@@ -51,10 +51,27 @@ def test_both_versions_are_read_as_one_box_and_the_margins(tmp_path, text):
 def test_what_smt_lib_adds_without_effect_is_read(tmp_path):
     plain = VERSION_1
     written = plain.replace("declare-const X_0 Real", "declare-fun X_0 () Real").replace("(assert (", "( assert\n(  ")
-    specification = read(tmp_path, f"(set-logic QF_LRA)\n{written}\n(check-sat)\n(exit)\n")
+    head = '(set-logic QF_LRA)\n(set-info :source "a paper (2024)")\n'
+    specification = read(tmp_path, f"{head}{written}\n(check-sat)\n(exit)\n")
     for ours, theirs in zip(read(tmp_path, plain), specification, strict=True):
         assert torch.equal(ours.low, theirs.low)
         assert torch.equal(ours.rows, theirs.rows)
+
+
+@pytest.mark.parametrize(
+    ("asserted", "holds"),
+    [
+        ("(assert (and (>= Y_0 Y_1)))(assert (and (>= Y_0 Y_2) (<= Y_2 1)))", lambda a, b, c: a >= b and a >= c <= 1),
+        ("(assert (= Y_0 1))(assert (== Y_1 1))", lambda a, b, c: a == b == 1),
+    ],
+)
+def test_conjunctions_in_several_assertions_hold_together(tmp_path, asserted, holds):
+    """vnnlib alone takes the second of two conjunctions for an alternative to the first; equalities become conjunctions."""
+    box = "(assert (and (<= X_0 1) (>= X_0 -1)))\n(assert (and (<= X_1 0.5) (>= X_1 0.25)))\n"
+    (specification,) = read(tmp_path, VERSION_1[: VERSION_1.index("(assert")] + box + asserted)
+    assert (specification.low.tolist(), specification.high.tolist()) == ([-1, 0.25], [1, 0.5])
+    for y in torch.cartesian_prod(*[torch.tensor([-1.0, 0.5, 1.0, 2.0])] * 3):
+        assert specification.holds_at(y) == holds(*y.tolist())
 
 
 def test_what_is_written_is_read_back_to_the_last_digit(tmp_path):

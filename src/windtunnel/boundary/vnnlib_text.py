@@ -22,7 +22,7 @@ _MOST_TERMS = 1000
 _COMMENT = re.compile(r";[^\n]*")
 _OPENED = re.compile(r"\(\s+")  # vnnlib 1.0.2 takes no blank after a parenthesis
 _FUNCTION = re.compile(r"\(\s*declare-fun\s+(\w+)\s*\(\s*\)")
-_WITHOUT_EFFECT = re.compile(r"\(\s*(?:set-logic|set-option|set-info|check-sat|get-model|exit)\b[^()]*\)")  # of SMT-LIB
+_WITHOUT_EFFECT = re.compile(r'\(\s*(?:set-(?:logic|option|info)|check-sat|get-model|exit)\b(?:"[^"]*"|[^()"])*\)')
 _UNREAD = re.compile(r"\(\s*(not|=>|xor|ite|let|forall|exists|distinct|define-fun|push|pop)(?=[\s()])")
 _DECLARED = re.compile(r"\(\s*declare-const\s+([XY])_(\d+)\s+\w+\s*\)")
 _VARIABLE = re.compile(r"\b([XY])_(\d+)\b")
@@ -178,7 +178,7 @@ def _as_version_2(path: Path, text: str) -> str:
 
 
 def _join_choices(text: str) -> str:
-    """Return a text whose assertions that are disjunctions are one, which vnnlib 1.0.2 takes for alternatives of each other."""
+    """Return a text without conjunctions around assertions and with one disjunction: vnnlib 1.0.2 takes several for alternatives."""
     if len(_COMPOUND.findall(text)) < 2:
         return text
     others, choices, conjunctions = list[str](), list[str](), 0
@@ -194,10 +194,10 @@ def _join_choices(text: str) -> str:
             choices.append(item)
         else:
             others.append(f"(assert {item})" if is_body else item)
-    if not choices or len(choices) + conjunctions == 1:
+    if len(choices) + conjunctions <= 1:
         return text
-    joined = choices[0] if len(choices) == 1 else f"(and {' '.join(choices)})"
-    return "\n".join([*others, f"(assert {joined})"])
+    joined = choices[:1] if len(choices) < 2 else [f"(and {' '.join(choices)})"]
+    return "\n".join([*others, *(f"(assert {choice})" for choice in joined)])
 
 
 def _items(text: str) -> list[str]:
