@@ -303,15 +303,15 @@ GATES = {
 }
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory):
-    """A git repository in which `init --ci github` has been run."""
-    root = tmp_path_factory.mktemp("repository")
+@pytest.fixture(scope="module", params=["github", "gitlab"])
+def project(request, tmp_path_factory):
+    """A git repository in which `init --ci` has been run; its name begins with that of the service."""
+    root = tmp_path_factory.mktemp(request.param)
     subprocess.run(["git", "init", "--quiet"], cwd=root, check=True)
     before = Path.cwd()
     os.chdir(root)
     try:
-        done = CliRunner().invoke(cli, ["init", "--yes", "--ci", "github", "--model", "torchvision:resnet18"])
+        done = CliRunner().invoke(cli, ["init", "--yes", "--ci", request.param, "--model", "torchvision:resnet18"])
     finally:
         os.chdir(before)
     assert done.exit_code == 0, done.output
@@ -326,7 +326,7 @@ def step(root: Path, name: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", GATES)
 def test_the_steps_of_a_made_project_comment_report_and_decide(project, tools, monkeypatch, case):
-    """The shell steps as the workflow has them, in the root of the repository; `dvc` and the two other commands do nothing."""
+    """The shell lines as the workflow has them, in the root of the repository; but for the gate the commands do nothing."""
     gate, code, counts = GATES[case]
     folder = project / "robustness"
     write_json(gate_json(gate), folder / "reports" / "gate.json")
@@ -341,35 +341,53 @@ def test_the_steps_of_a_made_project_comment_report_and_decide(project, tools, m
             params.read_text(),
         )
     )
-    tools("dvc")
-    tools("gh")
+    for name in ("dvc", "gh", "pip"):
+        tools(name)
+    tools("curl", 'case "$*" in *per_page*) echo "[]";; */user) echo \'{"id": 5}\';; esac')
     tools("windtunnel", f'case $1 in gate) exec {sys.executable} -m windtunnel "$@";; esac')
-    monkeypatch.chdir(project)
-    for name, value in (("GITHUB_OUTPUT", "output"), ("GITHUB_STEP_SUMMARY", "step"), ("GITHUB_REPOSITORY", "o/r")):
-        monkeypatch.setenv(name, value if "/" in value else str(project / value))
-    for name, value in (("GITHUB_BASE_REF", "main"), ("NUMBER", "5"), ("GITHUB_EVENT_NAME", "pull_request")):
-        monkeypatch.setenv(name, value)
-    Path("output").unlink(missing_ok=True)
-    assert subprocess.run(["bash", "-ec", step(project, "Assess")], check=False).returncode == 0
-    assert Path("output").read_text() == f"exit-code={code}\n"
-    comment = Path("windtunnel-ci/comment.md").read_text()
+    (run_on_github if project.name.startswith("github") else run_on_gitlab)(project, monkeypatch, code)
+    comment = (project / "windtunnel-ci/comment.md").read_text()
     assert comment.startswith("<!-- windtunnel -->")
     assert sentence(gate) in comment
-    suite = ElementTree.parse("windtunnel-ci/gate.xml").getroot()
+    suite = ElementTree.parse(project / "windtunnel-ci/gate.xml").getroot()
     assert {key: suite.get(key) for key in counts} == counts
-    log = json.loads(Path("windtunnel-ci/windtunnel.sarif").read_text())
+    log = json.loads((project / "windtunnel-ci/windtunnel.sarif").read_text())
     results = {row["ruleId"]: row for row in log["runs"][0]["results"]}
     assert set(results) == {"C3", *(["gate/worst_case/accuracy"] if case == "failed" else [])}
     place = results["C3"]["locations"][0]["physicalLocation"]
     line = params.read_text().splitlines()[place["region"]["startLine"] - 1]
     assert (place["artifactLocation"]["uri"], line.split()[0]) == ("robustness/params.yaml", "pgd:")
-    assert subprocess.run(["bash", "-ec", step(project, "Comment")], check=False).returncode == 0
-    assert (
-        subprocess.run(
-            ["bash", "-ec", step(project, "Decide")], env={**os.environ, "CODE": str(code)}, check=False
-        ).returncode
-        == code
-    )
+
+
+def run_on_github(project, monkeypatch, code):
+    """Run three steps: the assessment leaves the exit code to the last one."""
+    monkeypatch.chdir(project)
+    for name, value in (("GITHUB_OUTPUT", "output"), ("GITHUB_STEP_SUMMARY", "step"), ("GITHUB_REPOSITORY", "o/r")):
+        monkeypatch.setenv(name, value if "/" in value else str(project / value))
+    for name, value in (("GITHUB_BASE_REF", "main"), ("NUMBER", "5"), ("GITHUB_EVENT_NAME", "pull_request")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("CODE", str(code))
+    Path("output").unlink(missing_ok=True)
+    for name, ends in (("Assess", 0), ("Comment", 0), ("Decide", code)):
+        assert subprocess.run(["bash", "-ec", step(project, name)], check=False).returncode == ends
+    assert Path("output").read_text() == f"exit-code={code}\n"
+
+
+def run_on_gitlab(project, monkeypatch, code):
+    """Run the lines of the job in one shell, as a runner does."""
+    before = Path.cwd()
+    monkeypatch.chdir(project)
+    for name, value in (("CI_API_V4_URL", "https://git/api/v4"), ("CI_PROJECT_ID", "1"), ("CI_MERGE_REQUEST_IID", "2"),
+                        ("CI_DEFAULT_BRANCH", "main"), ("GITLAB_TOKEN", "t")):  # fmt: skip
+        monkeypatch.setenv(name, value)
+    (job,) = (yaml.safe_load(path.read_text())["windtunnel"] for path in Path().glob("robustness/ci/*.yml"))
+    lines = "\n".join(job["script"])
+    assert subprocess.run(["bash", "-eo", "pipefail", "-c", lines], check=False).returncode == code
+    made = (before / "calls").read_text().splitlines()
+    assert "pip install windtunnel[pipeline]" in made
+    assert "windtunnel doctor --install --yes" in made
+    assert "--request POST" in made[-1]
+    assert made[-1].endswith("https://git/api/v4/projects/1/merge_requests/2/notes")
 
 
 @pytest.mark.parametrize("service", ["github", "gitlab"])
