@@ -6,14 +6,17 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from ruamel.yaml import YAML
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from benchmarks.gallery import masks
 from benchmarks.gallery.defences import Coded, Inference, LateSwitch, OwnGenerator
@@ -399,6 +402,119 @@ def test_rows_of_a_table_that_buckets_choose_have_a_gradient(digits_subject: Sub
     assert float(nn.functional.cosine_similarity(*gradients, dim=0)) > 0.5
 
 
+class _Rounding(torch.autograd.Function):
+    """Rounds to fifths, and gives no gradient."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return (5 * x).round() / 5
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return 0 * gradient
+
+
+class _WithoutBackward(torch.autograd.Function):
+    forward = _Rounding.forward
+
+
+class _WithRange(torch.autograd.Function):
+    """Rounds, and returns where it cut as well."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        is_inside = x < 0.9
+        ctx.mark_non_differentiable(is_inside)
+        return (x / scale).round().clamp(0, 5) * scale, is_inside
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor, _: object) -> tuple[Tensor, None]:  # type: ignore[override]
+        return 0 * gradient, None
+
+
+class _InNumpy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return torch.from_numpy((5 * x.detach().numpy()).round() / 5)
+
+    backward = _Rounding.backward
+
+
+class _RoundedInPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        return x.mul_(5).round_().div_(5)
+
+    backward = _Rounding.backward
+
+
+class _Fifths(nn.Module):
+    """Rounds by a custom function."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def _perceptron_with(layer: nn.Module) -> nn.Module:
+    """Return a perceptron with another layer behind its first linear one."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), layer, nn.Linear(32, 10)).eval()
+
+
+def _step_by_quotient(h: Tensor) -> Tensor:
+    return h / (h.abs() + 1e-30)
+
+
+def _losers_set_to_zero(h: Tensor) -> Tensor:
+    return h.scatter(1, h.topk(24, 1, largest=False).indices, 0.0)
+
+
+def _filled_below(h: Tensor) -> Tensor:
+    return torch.ones_like(h).masked_fill_(h < 0, -1.0)
+
+
+HIDDEN_LAYERS: list[tuple[Callable[[Tensor], Tensor], ObstacleKind, str]] = [
+    (_Rounding.apply, ObstacleKind.CUSTOM_BACKWARD, "calls _Rounding"),
+    (_WithoutBackward.apply, ObstacleKind.CUSTOM_BACKWARD, "calls _WithoutBackward"),
+    (lambda h: _WithRange.apply(h, 0.2)[0], ObstacleKind.CUSTOM_BACKWARD, "calls _WithRange"),
+    (_InNumpy.apply, ObstacleKind.CUSTOM_BACKWARD, "calls _InNumpy"),
+    (lambda h: _RoundedInPlace.apply(1 * h), ObstacleKind.CUSTOM_BACKWARD, "calls _RoundedInPlace"),
+    (lambda h: torch.from_numpy((5 * h.detach().numpy()).round() / 5), ObstacleKind.OUTSIDE_THE_GRAPH, "leaves torch"),
+    (lambda h: checkpoint(lambda v: (5 * v).round() / 5, h, use_reentrant=True), ObstacleKind.ROUNDING, "rounds"),
+    (lambda h: checkpoint(lambda v: (5 * v).round() / 5, h, use_reentrant=False), ObstacleKind.ROUNDING, "rounds"),
+    (lambda h: torch.copysign(torch.ones_like(h), h), ObstacleKind.SATURATION, "applies copysign, whose derivative is"),
+    (_step_by_quotient, ObstacleKind.SATURATION, "applies div, whose derivative is zero"),
+    (lambda h: torch.erf(1e6 * h), ObstacleKind.SATURATION, "most values of its erf are at an end"),
+    (lambda h: ((5 * h).int() @ torch.eye(32).int()) / 5, ObstacleKind.INTEGER_CAST, "casts to integers"),
+    (_losers_set_to_zero, ObstacleKind.SELECTION, "keeps the k largest"),
+    (_filled_below, ObstacleKind.COMPARISON, "compares with thresholds"),
+]
+
+
+@pytest.mark.parametrize(("function", "kind", "evidence"), HIDDEN_LAYERS)
+def test_a_hidden_layer_without_a_gradient_is_named_and_replaced(
+    function: Callable[[Tensor], Tensor], kind: ObstacleKind, evidence: str, digits_subject: Subject
+) -> None:
+    """The derivative leads as that of the perceptron without the layer does; the logits stay, bit for bit."""
+    model, x = _perceptron_with(_Fifths(function)), digits_subject.dataset.inputs[:16]
+    diagnosis = _diagnosed(model, digits_subject)
+    assert any(evidence in o.sentence for o in diagnosis.obstacles if o.kind is kind), diagnosis.obstacles
+    remedies = remedies_for(diagnosis, 0.1, may_rewrite=True)
+    remedy, gradients = next(r for r in remedies if r.name == "straight-through surrogates"), []
+    for network in (_perceptron_with(nn.Identity()), Remedied(model, remedy)):
+        point = x.clone().requires_grad_()
+        logits = network(point)
+        gradients.append(torch.autograd.grad(logits[:, 3].sum(), point)[0].flatten())
+    assert torch.equal(logits, model(x))
+    assert float(nn.functional.cosine_similarity(*gradients, dim=0)) > 0.6
+
+
 def test_votes_that_are_integers_have_a_gradient(digits_subject: Subject) -> None:
     """A model may return counts: they are attacked as floats, with the gradient of the members."""
     member = masks.Around(digits_subject.classifier.module, after=lambda z: nn.functional.one_hot(z.argmax(1), 10))
@@ -419,7 +535,19 @@ def _is_largest(z: Tensor) -> Tensor:
     return (z == z.amax(1, keepdim=True)).float()
 
 
-@pytest.mark.parametrize("after", [_mode_of_views, _is_largest])
+def _vote(z: Tensor) -> Tensor:
+    return torch.zeros_like(z).scatter_add_(1, z.argmax(1, keepdim=True), torch.ones(len(z), 1))
+
+
+def _label_of_the_nearest(z: Tensor) -> Tensor:
+    """Two prototypes of each class, of which the second is always further away."""
+    labels = torch.arange(10).repeat(2)
+    return nn.functional.one_hot(labels[torch.cat([-z, 1 - z], 1).argmin(1)], 10).float()
+
+
+@pytest.mark.parametrize(
+    "after", [_mode_of_views, _is_largest, _vote, _label_of_the_nearest, lambda z: torch.eye(10)[z.argmax(1)]]
+)
 def test_a_class_that_is_compared_has_a_gradient(after: Callable[[Tensor], Tensor], digits_subject: Subject) -> None:
     """It leads where the logit of the class grows: the commonest of several answers, and the one that equals the largest."""
     inner, x = digits_subject.classifier.module, digits_subject.dataset.inputs[:16]
@@ -446,6 +574,82 @@ def test_the_identity_stands_for_preprocessing_that_resizes_outside_of_torch(dig
     for model in (inside, Remedied(outside, remedy)):
         point = digits_subject.dataset.inputs[:6].clone().requires_grad_()
         gradients.append(torch.autograd.grad(model(point)[:, 3].sum(), point)[0].flatten())
+    assert float(nn.functional.cosine_similarity(*gradients, dim=0)) > 0.8
+
+
+class _Purified(nn.Module):
+    """Moves a parameter that it makes of the input, by an optimiser of torch, before it answers."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            point = nn.Parameter(x.detach().clone())
+            optimiser = torch.optim.Adam([point], lr=0.01)
+            for _ in range(2):
+                optimiser.zero_grad()
+                self.inner(point).logsumexp(1).sum().backward()
+                optimiser.step()
+        return self.inner(point.detach().clamp(0, 1))
+
+
+def _without_detach(x: Tensor) -> Tensor:
+    return torch.from_numpy((5 * x.numpy()).round() / 5)
+
+
+@pytest.mark.parametrize("make", [_Purified, _in_front(_without_detach)])
+def test_preprocessing_that_gradients_cannot_enter_is_taken_for_the_identity(
+    make: Make, digits_subject: Subject
+) -> None:
+    """An optimiser refuses what is no leaf, and numpy what has a gradient: neither stops the attack."""
+    inner, x = digits_subject.classifier.module, digits_subject.dataset.inputs[:8]
+    diagnosis, best = _diagnosed(make(inner).eval(), digits_subject), 0.0
+    for remedy in remedies_for(diagnosis, 0.1, may_rewrite=True):
+        gradients = []
+        with suppress(ValueError):
+            for network in (inner, Remedied(make(inner).eval(), remedy)):
+                point = x.clone().requires_grad_()
+                gradients.append(torch.autograd.grad(network(point)[:, 3].sum(), point)[0].flatten())
+            best = max(best, float(nn.functional.cosine_similarity(*gradients, dim=0)))
+    assert diagnosis.is_cut
+    assert best > 0.8
+    cut = Remedied(make(inner).eval(), GradientRemedy("no gradient", is_cut=True))
+    assert torch.equal(cut(x.clone().requires_grad_()), make(inner).eval()(x))
+
+
+@pytest.mark.parametrize("draw", [lambda x: torch.normal(x, 0.1), torch.bernoulli, lambda x: torch.poisson(20 * x)])
+def test_a_draw_whose_mean_is_the_input_has_a_gradient(
+    draw: Callable[[Tensor], Tensor], digits_subject: Subject
+) -> None:
+    """Torch's own derivative of it is zero."""
+    model = masks.Around(digits_subject.classifier.module, before=draw)
+    diagnosis = _diagnosed(model, digits_subject)
+    assert any("whose derivative is zero" in obstacle.sentence for obstacle in diagnosis.obstacles)
+    remedies = remedies_for(diagnosis, 0.1, may_rewrite=True)
+    point = digits_subject.dataset.inputs[:8].clone().requires_grad_()
+    logits = Remedied(model, next(r for r in remedies if r.name == "straight-through surrogates"))(point)
+    (gradient,) = torch.autograd.grad(logits[:, 3].sum(), point)
+    assert bool((gradient.flatten(1) != 0).any(1).all())
+
+
+@torch.library.custom_op("tests::mirrored", mutates_args=())
+def _mirrored(x: Tensor) -> Tensor:
+    """Copies, with a gradient of the wrong sign."""
+    return x.clone()
+
+
+_mirrored.register_autograd(lambda _, gradient: -gradient)
+
+
+def test_an_operator_with_a_backward_of_its_own_is_taken_for_the_identity(digits_subject: Subject) -> None:
+    inner = digits_subject.classifier.module
+    remedies = remedies_for(_diagnosed(masks.Around(inner, before=_mirrored), digits_subject), 0.1, may_rewrite=True)
+    remedy, gradients = next(r for r in remedies if r.identity_at is not None), []
+    for network in (inner, Remedied(masks.Around(inner, before=_mirrored), remedy)):
+        point = digits_subject.dataset.inputs[:6].clone().requires_grad_()
+        gradients.append(torch.autograd.grad(network(point)[:, 3].sum(), point)[0].flatten())
     assert float(nn.functional.cosine_similarity(*gradients, dim=0)) > 0.8
 
 

@@ -153,7 +153,8 @@ def _error_under(attack: AttackSetup, remedy: GradientRemedy, indices: Tensor) -
     """
     point = attack.subject.dataset.inputs[indices].to(attack.subject.classifier.device).requires_grad_()
     try:
-        (gradient,) = torch.autograd.grad(Remedied(attack.model, remedy)(point).float().square().sum(), point)
+        total = Remedied(attack.model, remedy)(point).float().square().sum()
+        (gradient,) = torch.autograd.grad(total, point, materialize_grads=True)
     except Exception as error:  # whatever the user's forward pass raises
         return f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
     return "" if bool((gradient != 0).any()) else "no gradient passes"

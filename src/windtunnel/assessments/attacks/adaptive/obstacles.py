@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -11,9 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.adaptive.operations import (
+    BATCH_NORM,
     FINISHED_OUTSIDE,
+    HOOKS,
     LEAVING,
     OUTSIDE,
+    RANDOM,
+    STEPS,
     ForwardTrace,
     Operation,
     TracedCall,
@@ -21,6 +25,7 @@ from windtunnel.assessments.attacks.adaptive.operations import (
     is_near_copy,
     names_classes_of,
     place,
+    tensors_in,
     trace_of,
 )
 from windtunnel.assessments.attacks.adaptive.surrogates import REMAINDERS, SATURATING, FreshCopies
@@ -38,6 +43,7 @@ HAIR = 1e-3  # of the range: the step of numerical differences
 TINY = 1e-5  # a change that no picture shows
 PATHS, POINTS = 8, 16  # samples and points of the integrals of the gradient along random paths
 OFF_PATH = 0.25  # relative difference of those integrals from the change of the logits
+SLIGHT = 1e-4  # of the ratio of the spreads of a result and its argument: a slope that is rounding error
 MANY = 0.5  # share of elements or samples that makes a measurement an obstacle
 LARGE_MARGIN, SMALL_MARGIN = 30.0, 1e-2  # of logits: cross entropy in float32 underflows above, and is flat below
 MOST_DRAWS = 32  # of EOT
@@ -91,8 +97,8 @@ class Obstacle:
 class Diagnosis:
     """Obstacles of a model, and the measurements that remedies use.
 
-    identity_at: position of the last operation whose result is a near copy of the input. enters_at: of the last that takes
-    such a copy from outside of torch's graph. logits_at: of the first whose
+    identity_at: position of the last operation whose result is a near copy of the input. enters_at: of those that take
+    such a copy, or one of what left torch, from outside of torch's graph. logits_at: of the first whose
     result names the same classes as the output. saturated: of operations that cut most of their elements. draws: of EOT.
     calls: after so many, the state between calls gives no new answer to the same input.
     margin: median absolute margin of the logits. passes: forward passes that the diagnosis took, of one sample each.
@@ -100,7 +106,7 @@ class Diagnosis:
 
     obstacles: tuple[Obstacle, ...]
     identity_at: int | None = None
-    enters_at: int | None = None
+    enters_at: frozenset[int] = frozenset()
     logits_at: int | None = None
     saturated: frozenset[int] = frozenset()
     draws: int = 1
@@ -139,7 +145,7 @@ _EFFECTS = {
     ObstacleKind.COMPARISON: "compares with thresholds: no gradient",
     ObstacleKind.INTEGER_CAST: "casts to integers: no gradient",
     ObstacleKind.DETACHED: "detaches from the graph: no gradient passes",
-    ObstacleKind.OUTSIDE_THE_GRAPH: "leaves torch: no gradient passes",
+    ObstacleKind.OUTSIDE_THE_GRAPH: "leaves torch's graph: no gradient passes",
 }
 
 
@@ -182,15 +188,19 @@ class _Diagnosing:
             trace = trace_of(self.module, both)
         self.forwards += len(both)
         is_random = any(obstacle.kind is ObstacleKind.RANDOM for obstacle in changes)
-        saturated = _saturated(trace)
-        operations, logits_at = [*_of_operations(trace), *_of_precision(trace)], _inner_logits(trace)
-        if operations and not is_random and self._follows_its_gradient(noisy):
+        saturated, logits_at = _saturated(trace), _inner_logits(trace)
+        operations = [*_of_operations(trace), *_of_precision(trace)]
+        has_flat = any(operation.name not in SATURATING for operation in saturated)
+        if (operations or has_flat) and not is_random and self._follows_its_gradient(noisy):
+            saturated = [operation for operation in saturated if operation.name in SATURATING]
             # What answers by some logits alone has the gradient of these, which says nothing of the other classes.
             last = [o for o in trace.operations if logits_at is not None and o.position > logits_at]
             operations = list(_of_operations(replace(trace, operations=last)))
         obstacles = [*operations, *_of_steps(trace), *_of_hooks(self.module, trace)]
         for operation in saturated:
             effect = f"is saturated: most values of its {operation.name} are at an end, with no gradient"
+            if operation.name not in SATURATING:
+                effect = f"applies {operation.name}, whose derivative is zero: no gradient passes"
             sentence = f"{operation.place} {effect}"
             obstacles.append(Obstacle(ObstacleKind.SATURATION, sentence, operation.layer, operation.name))
         obstacles += [*_named(changes, trace), *self._seeding(), *self._logit_scale(logits)]
@@ -201,7 +211,7 @@ class _Diagnosing:
         return Diagnosis(
             tuple(dict.fromkeys(obstacles)),
             _near_copy(trace),
-            max((o.position for o in trace.operations if o.name == OUTSIDE), default=None),
+            frozenset(o.position for o in trace.operations if o.name == OUTSIDE),
             logits_at,
             frozenset(o.position for o in saturated),
             draws,
@@ -221,16 +231,14 @@ class _Diagnosing:
         shares = ((torch.arange(POINTS) + 0.5) / POINTS).to(starts.device).view(-1, *[1] * starts.ndim)
         points = (starts + shares * (ends - starts)).flatten(0, 1).requires_grad_()
         self.forwards, self.backwards = self.forwards + len(points), self.backwards + len(points)
-        with torch.enable_grad():
-            logits = self.module(points).float()
-            weights = torch.randn(len(starts), logits.shape[1], device=logits.device)
-            total = (logits * weights.repeat(POINTS, 1)).sum()
-            gradient = _gradient_of(total, points)
+        change = self._logits(ends) - self._logits(starts)
+        weights = torch.randn_like(change)
+        gradient = _gradient_of(lambda: (self.module(points).float() * weights.repeat(POINTS, 1)).sum(), points)
         if gradient is None:
             return False
         steps = (ends - starts).repeat(POINTS, *[1] * (starts.ndim - 1))
         integral = (gradient * steps).flatten(1).sum(1).view(POINTS, -1).mean(0)
-        change = ((self._logits(ends) - self._logits(starts)) * weights).sum(1)
+        change = (change * weights).sum(1)
         return bool((integral - change).norm() <= OFF_PATH * torch.maximum(integral.norm(), change.norm()))
 
     def _logits(self, inputs: Tensor, module: nn.Module | None = None) -> Tensor:
@@ -244,15 +252,16 @@ class _Diagnosing:
         point = inputs.clone().requires_grad_()
         self.forwards, self.backwards = self.forwards + len(inputs), self.backwards + len(inputs)
         loss = self.criterion.margin_loss if margin else self.criterion.loss
-        with torch.enable_grad():
-            value = loss(self.module(point).float(), self.labels[: len(inputs)]).sum()
-            return _gradient_of(value, point)
+        return _gradient_of(lambda: loss(self.module(point).float(), self.labels[: len(inputs)]).sum(), point)
 
     def _gradients(self, trace: ForwardTrace, *, is_random: bool) -> Iterator[Obstacle]:
         """Yield obstacles measured on the gradient, with both losses and numerical differences."""
         losses = ("the margin", "cross entropy")
         gradients = {name: self._gradient(self.inputs, margin=name == "the margin") for name in losses}
         if all(gradient is None for gradient in gradients.values()):
+            if (call := trace.first(LEAVING)) and not trace.operations:
+                sentence = f"{call.place} leaves torch's graph ({call.name}): no gradient passes"
+                yield Obstacle(ObstacleKind.OUTSIDE_THE_GRAPH, sentence, call.layer, call.name)
             outside = ", and torch does not compute the logits: queries and a distilled student remain"
             yield Obstacle(ObstacleKind.ZERO_GRADIENT, _CUT if trace.operations else _CUT + outside)
             return
@@ -331,7 +340,7 @@ class _Diagnosing:
         others = torch.cat([dim, torch.ones_like(dim[:1]), torch.zeros_like(dim[:1])])
         apart = differs(self._logits(self.inputs[:1]), logits[:1], 1e-3)
         if apart or differs(self._logits(others)[:-2], self._logits(dim), 1e-3):
-            call = next(iter(trace.batch_norms), None)
+            call = trace.first(BATCH_NORM)
             because = f": {call.place} is in training mode" if call else ""
             layer = call.layer if call else ""
             yield Obstacle(ObstacleKind.BATCH, f"the answer to a sample depends on the batch{because}", layer)
@@ -375,16 +384,14 @@ class _Diagnosing:
         return int((4 * noise / signal).clamp(4, MOST_DRAWS).ceil())
 
 
-def _gradient_of(value: Tensor, point: Tensor) -> Tensor | None:
-    """Return the gradient of a scalar at `point`; None where no graph leads there, or one through an operation without derivative."""
-    if not value.requires_grad:
-        return None
-    try:
-        return torch.autograd.grad(value, point, allow_unused=True)[0]
-    except RuntimeError as error:
-        if "derivative for" not in str(error):
-            raise
-        return None
+def _gradient_of(value: Callable[[], Tensor], point: Tensor, *, keeps_graph: bool = False) -> Tensor | None:
+    """Return the gradient of a scalar at `point`; None where no graph leads there, or where a pass raises with gradients on."""
+    with (
+        suppress(Exception),
+        torch.enable_grad(),
+    ):  # whatever a custom backward pass, or a forward pass on a leaf, raises
+        return torch.autograd.grad(value(), point, allow_unused=True, retain_graph=keeps_graph)[0]
+    return None
 
 
 def copied(module: nn.Module | None) -> nn.Module | None:
@@ -402,7 +409,7 @@ def _named(changes: list[Obstacle], trace: ForwardTrace) -> Iterator[Obstacle]:
     """Yield obstacles; randomness is named by its operations if the trace has them."""
     for obstacle in changes:
         if obstacle.kind is ObstacleKind.RANDOM:
-            call = next(iter(trace.draws), TracedCall("", "", ""))
+            call = trace.first(RANDOM) or TracedCall("", "", "")
             where, drawn = (call.place, f" ({call.name})") if call.name else ("the forward pass", "")
             sentence = f"{where} draws at random{drawn}: two calls differ"
             obstacle = Obstacle(obstacle.kind, sentence, call.layer, call.name)
@@ -421,7 +428,7 @@ def _of_precision(trace: ForwardTrace) -> Iterator[Obstacle]:
 
 def _of_steps(trace: ForwardTrace) -> Iterator[Obstacle]:
     """Yield optimisation at inference."""
-    for call in trace.steps[:1]:
+    if call := trace.first(STEPS):
         sentence = f"{call.place} takes gradient steps of its own at inference"
         yield Obstacle(ObstacleKind.ITERATION, sentence, call.layer, call.name)
 
@@ -450,6 +457,8 @@ def _kind_of(operation: Operation, trace: ForwardTrace) -> ObstacleKind | None:
     takes_floats = sources[0].is_floating_point()
     if operation.name in ("to", "type", "_to_copy") and takes_floats and not results[0].is_floating_point():
         return ObstacleKind.INTEGER_CAST
+    if kind is None and takes_floats and results and results[0].dtype is torch.bool and operation.name[:2] != "is":
+        return ObstacleKind.COMPARISON
     if kind in (ObstacleKind.ROUNDING, ObstacleKind.INTEGER_CAST, ObstacleKind.DETACHED) and not takes_floats:
         return None
     return ObstacleKind.DETACHED if kind is None and _is_without_graph(operation, results) else kind
@@ -483,41 +492,35 @@ def _effect(kind: ObstacleKind, operation: Operation, trace: ForwardTrace) -> st
 
 
 def _is_wrong(operation: Operation, trace: ForwardTrace) -> bool:
-    """Return True if the backward pass of a custom function disagrees with numerical differences of its forward pass."""
-    sources, results = trace.values(operation)
-    point = next((s.detach() for s in sources if s.is_floating_point()), None)
+    """Return True if the backward pass of a custom function raises, is zero, or disagrees with differences of its forward pass."""
     assert operation.function is not None
-    if point is None or not results or not results[0].is_floating_point():
+    floats = [isinstance(value, Tensor) and value.is_floating_point() for value in operation.arguments]
+    if True not in floats or not any(result.is_floating_point() for result in trace.values(operation)[1]):
         return True
-    is_point = [isinstance(value, Tensor) and value.shape == point.shape for value in operation.arguments]
-    argument_at = is_point.index(True)
+    argument_at = floats.index(True)
+    point = operation.arguments[argument_at].detach()  # type: ignore[attr-defined]
 
     def call(value: Tensor) -> Tensor:
-        arguments = tuple(value if i == argument_at else a for i, a in enumerate(operation.arguments))
-        result = operation.function.apply(*arguments)  # type: ignore[union-attr]
-        assert isinstance(result, Tensor)
-        return result
+        arguments = tuple(1 * value if i == argument_at else a for i, a in enumerate(operation.arguments))
+        results = tensors_in(operation.function.apply(*arguments))  # type: ignore[union-attr]
+        return torch.cat([result.flatten() for result in results if result.is_floating_point()])
 
     direction = torch.randn_like(point)
     step = HAIR * point.abs().mean().clamp(min=1e-6)
-    with torch.enable_grad():
-        leaf = point.clone().requires_grad_()
-        result = call(leaf)
-        weights = torch.randn_like(result)
-        if not result.requires_grad:
-            return True
-        (gradient,) = torch.autograd.grad((result * weights).sum(), leaf, allow_unused=True)
-    if gradient is None:
-        return True
     with torch.no_grad():
-        rise = ((call(point + step * direction) - call(point - step * direction)) * weights).sum() / (2 * step)
+        higher, lower = call(point + step * direction), call(point - step * direction)
+    weights, leaf = torch.randn_like(higher), point.clone().requires_grad_()
+    gradient = _gradient_of(lambda: (call(leaf) * weights).sum(), leaf)
+    if gradient is None or not bool(gradient.any()):
+        return True
+    rise = ((higher - lower) * weights).sum() / (2 * step)
     says = (gradient * direction).sum()
     return bool((rise - says).abs() > 0.5 * torch.maximum(rise.abs(), says.abs()))
 
 
 def _of_hooks(module: nn.Module, trace: ForwardTrace) -> Iterator[Obstacle]:
     """Yield modules and tensors that change gradients by hooks."""
-    for call in trace.hooks[:1]:
+    if call := trace.first(HOOKS):
         sentence = f"{call.place} registers a hook that may change a gradient"
         yield Obstacle(ObstacleKind.GRADIENT_HOOK, sentence, call.layer, call.name)
     for name, part in module.named_modules():
@@ -527,36 +530,49 @@ def _of_hooks(module: nn.Module, trace: ForwardTrace) -> Iterator[Obstacle]:
 
 
 def _saturated(trace: ForwardTrace) -> list[Operation]:
-    """Return operations that cut or flatten most of their elements."""
+    """Return operations that are flat at most of their elements, and others whose result varies and that are flat at all.
+
+    A quotient or a product is flat if it is by one of its arguments: x / |x|.
+    """
     saturated = []
     for operation in trace.operations:
         sources, results = trace.values(operation)
-        if (
-            operation.name not in SATURATING
-            or not results
-            or results[0].shape != sources[0].shape
-            or not sources[0].is_floating_point()
-        ):
+        is_named = operation.function or _kind_of(operation, trace)
+        if is_named or not results or not results[0].is_floating_point() or results[0].shape != sources[0].shape:
             continue
-        value, source = results[0].detach(), sources[0].detach()
-        if operation.name in ("clamp", "hardtanh", "relu6"):
-            flat = (value != source) & (source != 0)
-            if operation.name == "relu6" or float(value.amin()) == 0.0:
-                flat &= source > 0  # a ReLU in other words
-        elif operation.name == "tanh":
-            flat = value.abs() > 1 - 1e-6
+        result, name = results[0].detach(), operation.name
+        flat = [_flat(source, results[0]) for source in sources if source.requires_grad and source.is_floating_point()]
+        if not flat:
+            continue
+        if name == "relu6" or (name in ("clamp", "hardtanh") and float(result.amin()) == 0.0):
+            flat[0] &= sources[0] > 0  # a ReLU in other words
+        of_arguments = any if name in ("div", "mul") else all
+        if name in SATURATING:
+            is_flat = float(flat[0].float().mean()) > MANY
         else:
-            flat = (value > 1 - 1e-6) | (value < 1e-6) if operation.name != "log_softmax" else value > -1e-6
-        if float(flat.float().mean()) > MANY:
+            is_flat = of_arguments(bool(part.all()) for part in flat) and bool((result != result.flatten()[0]).any())
+        if is_flat:
             saturated.append(operation)
     return saturated
+
+
+def _flat(source: Tensor, result: Tensor) -> Tensor:
+    """Return the elements of a source by which a result has next to no derivative, bool of its shape."""
+    weights = torch.randn(result.shape, device=result.device)
+    gradient = _gradient_of(lambda: (result.float() * weights).sum(), source, keeps_graph=True)
+    if gradient is None or result._version:  # changed in place since
+        return torch.zeros_like(source, dtype=torch.bool)
+    slope = result.detach().float().std(correction=0) / source.detach().float().std(correction=0)
+    return gradient.float().abs() <= SLIGHT * slope
 
 
 def _near_copy(trace: ForwardTrace) -> int | None:
     """Return the position of the last operation whose result looks like the input; None where only the input does."""
     for operation in reversed(trace.operations):
         results = trace.values(operation)[1]
-        if operation.name != OUTSIDE and any(is_near_copy(result, trace.tensors[0]) for result in results):
+        if operation.name not in (OUTSIDE, "__setitem__") and any(
+            is_near_copy(result, trace.tensors[0]) for result in results
+        ):
             return operation.position
     return None
 

@@ -10,16 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import Function
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.checkpoint import CheckpointFunction
 
 CUSTOM = "custom function"
-OUTSIDE = "outside"  # a copy of the input that no recorded operation computed
+OUTSIDE = "outside"  # a copy of the input, or of what left torch, that no recorded operation computed
 FINISHED_OUTSIDE = "finished_outside"  # logits that no recorded operation computed, from logits that one did
 LEAVING = frozenset({"numpy", "__array__", "item", "tolist"})
 NEAR_COPY = 0.5  # correlation with the input above which a tensor of its shape is a copy of it
@@ -98,6 +99,11 @@ def tensors_in(values: object) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
+def detached(value: Any) -> Any:
+    """Return a tensor without its graph; return anything else unchanged."""
+    return value.detach() if isinstance(value, Tensor) else value
+
+
 @dataclass(frozen=True, slots=True)
 class TracedCall:
     """One call of the forward pass: its name, the qualified name of the innermost module (empty for the model itself), its class."""
@@ -136,17 +142,18 @@ class Operation(TracedCall):
 class ForwardTrace:
     """Operations of a pass that depend on the input and that the output depends on.
 
-    draws, hooks, steps, batch_norms: the calls that draw at random, that register a hook on a gradient, that take gradients at
-    inference, and that normalise by the batch.
+    events: the calls that draw at random, register a hook on a gradient, take gradients at inference, leave torch, or normalise by
+    the batch.
     """
 
     tensors: list[Tensor] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
-    draws: list[TracedCall] = field(default_factory=list)
-    hooks: list[TracedCall] = field(default_factory=list)
-    steps: list[TracedCall] = field(default_factory=list)
-    batch_norms: list[TracedCall] = field(default_factory=list)
+    events: list[TracedCall] = field(default_factory=list)
     output: Tensor | None = None
+
+    def first(self, names: frozenset[str]) -> TracedCall | None:
+        """Return the first of the events with one of these names."""
+        return next((event for event in self.events if event.name in names), None)
 
     def values(self, operation: Operation) -> tuple[list[Tensor], list[Tensor]]:
         """Return the input-dependent arguments and the results of an operation."""
@@ -159,9 +166,10 @@ class CountingMode(TorchFunctionMode):
     Calls inside the forward pass of a custom function count as that one call.
     """
 
-    def __init__(self, batch_size: int) -> None:
+    def __init__(self, inputs: Tensor) -> None:
         super().__init__()
-        self.batch_size = batch_size
+        self.batch_size = len(inputs)
+        self.outgoing = [inputs]  # the inputs, and tensors that left torch
         self.position = -1
         self.is_counted = False
         self.is_nested = False
@@ -180,7 +188,16 @@ class CountingMode(TorchFunctionMode):
                 t.ndim and len(t) == self.batch_size for t in tensors
             )
             self.position += self.is_counted
+        if args and operation_name(func) in LEAVING:  # numpy takes no tensor that has a gradient
+            self.outgoing += [args[0]] if self.is_counted else []
+            args = tree_map(detached, args)
         return self.handle(func, args, kwargs or {})
+
+    def origin_of(self, value: object) -> Tensor | None:
+        """Return what left torch, or the inputs, if a tensor is a copy of it that torch did not compute."""
+        if not isinstance(value, Tensor) or any(value is tensor for tensor in self.outgoing):
+            return None
+        return next((tensor for tensor in self.outgoing if is_near_copy(value, tensor)), None)
 
     def handle(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the result of one call of a torch function."""
@@ -193,11 +210,11 @@ class CountingMode(TorchFunctionMode):
     @contextmanager
     def _in_custom_function(self) -> Iterator[None]:
         """Count what runs inside as one call."""
-        outer, self.is_nested = self.is_nested, True
+        outer, self.is_nested = (self.is_nested, self.is_counted), True
         try:
             yield
         finally:
-            self.is_nested = outer
+            self.is_nested, self.is_counted = outer
 
     def __enter__(self) -> CountingMode:
         """Start the numbering, and take the calls of custom autograd functions, which torch hands to no mode."""
@@ -206,9 +223,11 @@ class CountingMode(TorchFunctionMode):
         def apply(function: type[Function], *args: object, **kwargs: object) -> object:
             if mode.is_nested or getattr(function, "is_internal", False) or kwargs:
                 return applied(function, *args, **kwargs)
-            mode.is_counted = not function.__module__.startswith("torch.")
-            mode.position += mode.is_counted  # torch's own serve the hooks of modules
+            if function is CheckpointFunction:  # runs without a graph, and cannot be differentiated by `grad`
+                return cast(Callable[..., object], args[0])(*args[2:])
             with mode._in_custom_function():
+                mode.is_counted = not function.__module__.startswith("torch.")
+                mode.position += mode.is_counted  # torch's own serve the hooks of modules
                 return mode.handle_custom(function, args)
 
         _CALLED.apply = classmethod(apply)  # type: ignore[arg-type]
@@ -232,7 +251,7 @@ class _Recorder(CountingMode):
     """Writes every call down that depends on the input."""
 
     def __init__(self, inputs: Tensor, layers: list[tuple[str, str]], stored: set[int]) -> None:
-        super().__init__(len(inputs))
+        super().__init__(inputs)
         self.stored = stored  # identities of parameters and buffers
         self.trace = ForwardTrace([inputs])
         self.layers = layers
@@ -244,12 +263,10 @@ class _Recorder(CountingMode):
         name = operation_name(func)
         if name in ("div", "divide") and kwargs.get("rounding_mode"):
             name = "floor_divide"
-        if name == "batch_norm" and (kwargs.get("training") or args[5:6] == (True,)):
-            self.trace.batch_norms.append(TracedCall(name, *self.layers[-1]))
-        for events, names in ((self.trace.draws, RANDOM), (self.trace.hooks, _HOOKS), (self.trace.steps, _STEPS)):
-            if name in names:
-                events.append(TracedCall(name, *self.layers[-1]))
-        if not self.is_nested:
+        is_training = bool(kwargs.get("training")) or args[5:6] == (True,)
+        if name in RANDOM | HOOKS | STEPS | LEAVING or (name in BATCH_NORM and is_training):
+            self.trace.events.append(TracedCall(name, *self.layers[-1]))
+        if not self.is_nested and name not in LEAVING:
             changed = args[0] if result is None and args else result  # an assignment to a part of a tensor
             self._record(name, (args, kwargs), changed, None, args)
         return result
@@ -266,8 +283,8 @@ class _Recorder(CountingMode):
     ) -> None:
         for tensor in tensors_in(inputs):
             is_known = id(tensor) in self.places or id(tensor) in self.stored
-            if not is_known and is_near_copy(tensor, self.trace.tensors[0]):
-                self._add(OUTSIDE, (0,), tensor, None, ())
+            if not is_known and (origin := self.places.get(id(self.origin_of(tensor)))) is not None:
+                self._add(OUTSIDE, (origin,), tensor, None, ())
         if sources := tuple(self.places[id(t)] for t in tensors_in(inputs) if id(t) in self.places):
             self._add(name, sources, result, function, arguments)
 
@@ -298,7 +315,7 @@ class _Recorder(CountingMode):
         self.trace.operations.append(operation)
 
 
-_HOOKS, _STEPS = frozenset({"register_hook"}), frozenset({"grad", "backward"})
+HOOKS, STEPS, BATCH_NORM = frozenset({"register_hook"}), frozenset({"grad", "backward"}), frozenset({"batch_norm"})
 RANDOM = frozenset(
     "randn rand randint randperm randn_like rand_like randint_like bernoulli normal uniform multinomial poisson exponential dropout "
     "feature_dropout alpha_dropout gumbel_softmax random rrelu dropout2d dropout3d native_dropout".split()

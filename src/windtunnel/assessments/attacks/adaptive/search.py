@@ -25,8 +25,8 @@ DEEPER = {Norm.LINF: "PGD", Norm.L2: "PGDL2"}
 DEEPER_STEPS = 40
 _BOUNDARY, _QUERIES = "HopSkipJumpAttack", 150  # queries at most for one estimate of a direction
 
-_OPERATIONS = (*NAMES_OF_OPERATIONS, ObstacleKind.ITERATION)
-_STEPS_OF_KIND = (ObstacleKind.SIGN, ObstacleKind.COMPARISON, ObstacleKind.SELECTION)
+_OPERATIONS = (*NAMES_OF_OPERATIONS, ObstacleKind.ITERATION, ObstacleKind.CUSTOM_BACKWARD)
+_STEPS_OF_KIND = (ObstacleKind.SIGN, ObstacleKind.COMPARISON, ObstacleKind.SELECTION, ObstacleKind.CUSTOM_BACKWARD)
 # Answered by the losses of standard that do not change with the scale of the logits, but for their last bits.
 SCALES = (ObstacleKind.LARGE_LOGITS, ObstacleKind.TINY_LOGITS, ObstacleKind.PROBABILITIES)
 # Honest models have these too: where there is no other, adapting takes this share of the passes of standard at most.
@@ -127,7 +127,7 @@ def remedies_for(diagnosis: Diagnosis, epsilon: float, *, may_rewrite: bool) -> 
     straight = replace(
         base,
         name="straight-through surrogates",
-        operations=diagnosis.has(*_OPERATIONS),
+        operations=diagnosis.is_cut or diagnosis.has(*_OPERATIONS),
         custom=diagnosis.has(ObstacleKind.CUSTOM_BACKWARD, ObstacleKind.GRADIENT_HOOK),
         saturated=diagnosis.saturated,
         enters_at=diagnosis.enters_at,
@@ -254,9 +254,7 @@ class Outcome:
 
     def lines(self) -> dict[str, Json]:
         """Return options of an attack by gradients that answer the obstacles, as in params.yaml; empty where none does."""
-        is_stopped = self.diagnosis.has(
-            *_OPERATIONS, ObstacleKind.CUSTOM_BACKWARD, ObstacleKind.GRADIENT_HOOK, ObstacleKind.GRADIENT_NOT_FINITE
-        )
+        is_stopped = self.diagnosis.has(*_OPERATIONS, ObstacleKind.GRADIENT_HOOK, ObstacleKind.GRADIENT_NOT_FINITE)
         return {
             **({"adapt": STRAIGHT_THROUGH} if is_stopped else {}),
             **({"eot": self.diagnosis.draws} if self.diagnosis.draws > 1 else {}),

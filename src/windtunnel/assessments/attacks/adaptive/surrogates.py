@@ -4,6 +4,7 @@ Athalye et al. 2018, arXiv 1802.00420 (BPDA); Bengio et al. 2013, arXiv 1308.343
 """
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,12 +15,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import Function
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_leaves, tree_map
 
 from windtunnel.assessments.attacks.adaptive.operations import (
     LEAVING,
     CountingMode,
     applied,
+    detached,
     is_image,
     is_narrow,
     operation_name,
@@ -38,7 +41,9 @@ _CASTS = frozenset(
     "quantize_per_channel".split()
 )
 _LEAVING = LEAVING.union({"__bool__", "__float__", "__int__", "__index__", "__len__", "__repr__"})
-SATURATING = frozenset({"clamp", "hardtanh", "softmax", "sigmoid", "tanh", "relu6", "log_softmax"})
+SATURATING = frozenset("clamp hardtanh softmax sigmoid tanh erf softsign relu6".split())
+_PLACING = frozenset({"scatter", "scatter_add", "masked_fill"})
+_PRODUCTS = frozenset("matmul mm bmm addmm linear conv1d conv2d einsum __matmul__ __rmatmul__".split())
 
 
 class _Attach(Function):
@@ -61,8 +66,9 @@ def attach(value: Tensor, surrogate: Tensor) -> Tensor:
     """Return `value` with the derivative of `surrogate`; both floats of one shape."""
     if not surrogate.requires_grad:
         return value
-    # Detached: torch may have no derivative of what computed the value, and would raise.
-    return cast(Tensor, _Attach.apply(value.detach(), surrogate.to(value.dtype)))  # type: ignore[no-untyped-call]
+    with torch._C.DisableTorchFunction():  # a mode would give `detach` a derivative
+        # Detached: torch may have no derivative of what computed the value, and would raise.
+        return cast(Tensor, _Attach.apply(value.detach(), surrogate.to(value.dtype)))  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,7 @@ class GradientRemedy:
     operations: rounding, sign, comparison, selection, casts and detach get surrogates. width: of the sigmoid and tanh that
     stand in for steps, in mean magnitudes of their argument. custom: custom autograd functions are differentiated through
     their forward pass. identity_at: position of the operation up to which the derivative is that of the identity (BPDA).
-    enters_at: position of the operation whose argument is a copy of the input that torch did not compute, likewise.
+    enters_at: positions of operations that take a copy, which torch did not compute, of the input or of what left torch; likewise.
     logits_at: position of the operation whose result is attacked in place of the output. saturated: positions of operations
     that are taken for the identity. finite: gradients that are NaN or infinite count as zero. draws: the mean over so many
     calls (EOT). noise: the mean over draws of the input within so much of it. fresh_calls: the mean over so many calls of a
@@ -88,7 +94,7 @@ class GradientRemedy:
     width: float = 1.0
     custom: bool = False
     identity_at: int | None = None
-    enters_at: int | None = None
+    enters_at: frozenset[int] = frozenset()
     logits_at: int | None = None
     saturated: frozenset[int] = frozenset()
     finite: bool = False
@@ -115,10 +121,10 @@ class GradientRemedy:
         return (
             self.operations
             or self.custom
-            or bool(self.saturated)
+            or bool(self.saturated or self.enters_at)
             or self.finite
             or self.widened
-            or any(at is not None for at in (self.identity_at, self.enters_at, self.logits_at))
+            or any(at is not None for at in (self.identity_at, self.logits_at))
         )
 
 
@@ -135,7 +141,7 @@ class Remedied(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits, (n, K); their derivative is zero where the graph is cut."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.remedy.is_cut):
-            logits = self._logits(x)
+            logits = self._logits(x.detach() if self.remedy.is_cut else x)
         if not logits.is_floating_point():  # votes, which have no gradient
             logits = logits.float()
         if torch.is_grad_enabled() and x.requires_grad and not logits.requires_grad:
@@ -152,7 +158,7 @@ class Remedied(nn.Module):
             return self._scaled(self._measured(x))
         if self.student is not None:
             with torch.no_grad():
-                value = self.model(x)
+                value = self.model(x.detach())
             return self._scaled(attach(value, self.student(x)))
         if not self.remedy.noise:
             return mean_of([self._scaled(self._once(x)) for _ in range(self.remedy.draws)])
@@ -166,7 +172,7 @@ class Remedied(nn.Module):
         size = x[0].numel()
         length = self.remedy.noise * math.sqrt(size)
         with torch.no_grad():
-            value: Tensor = self.model(x)
+            value: Tensor = self.model(x.detach())
             directions = torch.linalg.qr(torch.randn(size, min(self.remedy.directions, size), device=x.device))[0]
             slopes = []  # (n, K) for each direction
             for step in (length * directions.T).view(-1, *x.shape[1:]):
@@ -192,7 +198,7 @@ class Remedied(nn.Module):
         output, inner = mode.soft(output), mode.logits
         if remedy.widened:
             with torch.no_grad():
-                value = model(x)
+                value = model(x.detach())
             output = attach(value.float(), output)
         if inner is None or inner.shape != output.shape:
             return output
@@ -269,7 +275,11 @@ def _without_obstacles(model: nn.Module, remedy: GradientRemedy) -> Iterator[Non
     changes: list[tuple[Any, str, Any]] = [
         (part, name, type(hooks)()) for part in model.modules() for name in names if (hooks := getattr(part, name))
     ]
-    contexts = (torch.inference_mode, torch.autocast) if remedy.widened else (torch.inference_mode,)
+    contexts: list[Any] = [
+        torch.inference_mode,
+        saved_tensors_hooks,
+    ]  # whose hooks count the operations of a checkpoint
+    contexts += [torch.autocast] if remedy.widened else []
     changes += [(context, name, lambda *_: None) for context in contexts for name in ("__enter__", "__exit__")]
     before = [getattr(owner, name) for owner, name, _ in changes]
     try:
@@ -319,7 +329,7 @@ class Surrogates(CountingMode):
     """Run a forward pass with the derivatives of a remedy; `logits` is the result of the operation `logits_at`."""
 
     def __init__(self, inputs: Tensor, remedy: GradientRemedy) -> None:
-        super().__init__(len(inputs))
+        super().__init__(inputs)
         self.inputs, self.remedy = inputs, remedy
         self.shadows: dict[int, tuple[Tensor, _Shadow]] = {}  # with its tensor, so that no other takes the identity
         self.logits: Tensor | None = None
@@ -327,6 +337,8 @@ class Surrogates(CountingMode):
     def handle(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call, and attach a surrogate where the remedy has one."""
         name, own_name = operation_name(func), getattr(func, "__name__", "")
+        if self.remedy.identity_at is not None and self.position < self.remedy.identity_at:
+            return func(*args, **kwargs)  # its derivative is not used
         if self.remedy.widened:
             func = torch.Tensor.float if name in ("half", "bfloat16") else func
             args, kwargs = tree_map(_widened, args), tree_map(_widened, kwargs)
@@ -339,12 +351,13 @@ class Surrogates(CountingMode):
         if own_name in ("grad", "backward"):
             kwargs = {**kwargs, "retain_graph": True}  # the outer gradient passes the same graph again
         if name in _LEAVING:
-            return func(*tree_map(_detached, args), **tree_map(_detached, kwargs))
+            return func(*tree_map(detached, args), **tree_map(detached, kwargs))
         is_in_place = own_name.split(".")[0].endswith("_") and not own_name.startswith("_") and bool(args)
-        if self.remedy.operations and is_in_place and name in (*_ROUNDING, "sign", "clamp") and args[0].requires_grad:
-            changed = self.handle(getattr(torch.Tensor, name), args, kwargs)
+        needs_before = name in _PLACING or (name in (*_ROUNDING, "sign", "clamp") and args[0].requires_grad)
+        if self.remedy.operations and is_in_place and needs_before:
+            changed = self.handle(getattr(torch.Tensor, name), (args[0].clone(), *args[1:]), kwargs)
             return args[0].copy_(changed)
-        if self.remedy.enters_at == self.position and self.is_counted and not self.is_nested:
+        if self.position in self.remedy.enters_at and self.is_counted and not self.is_nested:
             args = tree_map(self._entered, args)
         result = func(*args, **kwargs)
         if name in ("div", "divide") and kwargs.get("rounding_mode"):
@@ -357,15 +370,23 @@ class Surrogates(CountingMode):
         return self._at_position(name, args, result)
 
     def handle_custom(self, function: type[Function], args: tuple[Any, ...]) -> Any:
-        """Call a custom function; differentiate its forward pass if the remedy includes it."""
+        """Call a custom function; differentiate its forward pass, or take it for the identity, if the remedy includes it."""
+        copies = tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, args)
         result = applied(function, *args)
         if function.__module__.startswith("torch."):
             return result
-        if self.remedy.custom and any(t.requires_grad for t in tensors_in(args)) and isinstance(result, Tensor):
-            surrogate = forward_of(function, args)
-            if isinstance(surrogate, Tensor) and surrogate.shape == result.shape:
-                result = attach(result, surrogate)
+        first = next((t for t in tensors_in(copies) if t.requires_grad and self.remedy.custom), None)
+        if first is not None:
+            result = tree_map(functools.partial(self._differentiable, first), result, forward_of(function, copies))
         return self._at_position("custom", args, result)
+
+    def _differentiable(self, first: Tensor, value: Any, surrogate: Any) -> Any:
+        """Return one result of a custom function with the derivative of its forward pass; where that has none, of `first`."""
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            return value
+        if not surrogate.requires_grad and first.shape == value.shape:
+            surrogate = first
+        return attach(value, surrogate)
 
     def _at_position(self, name: str, args: tuple[Any, ...], result: Any) -> Any:
         """Apply the remedy at this position of the pass."""
@@ -374,22 +395,18 @@ class Surrogates(CountingMode):
             result.register_hook(lambda gradient: None if gradient is None else gradient.nan_to_num(0.0, 0.0, 0.0))
         if (self.is_nested or not self.is_counted) and name != "custom":
             return result
-        if self.position in remedy.saturated and isinstance(result, Tensor) and args and isinstance(args[0], Tensor):
-            result = attach(result, args[0])
+        if self.position in remedy.saturated and isinstance(result, Tensor):
+            alike = [t for t in tensors_in(args) if t.requires_grad and t.shape == result.shape]
+            result = attach(result, alike[0]) if alike else result
         if self.position == remedy.identity_at and is_image(result, self.inputs):
-            result = self._as_inputs(result)
+            result = _as_copy(result, self.inputs)
         if self.position == remedy.logits_at and isinstance(result, Tensor):
             self.logits = result
         return result
 
-    def _as_inputs(self, value: Tensor) -> Tensor:
-        """Return a copy of the inputs with the inputs' derivative."""
-        inputs = resized(self.inputs, value)
-        return attach(value, inputs * channel_slopes(inputs.detach(), value.detach()))
-
     def _entered(self, value: Any) -> Any:
-        is_copy = value is not self.inputs and is_image(value, self.inputs)
-        return self._as_inputs(value) if is_copy else value
+        origin = self.origin_of(value)
+        return value if origin is None else _as_copy(value, origin)
 
     def _replaced(
         self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
@@ -519,11 +536,20 @@ class Surrogates(CountingMode):
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor
     ) -> Tensor | None:
         """Return the choices behind a result that rearranges indices, (*shape, m); None where they are in another order."""
+        if not self._shadow(tensors_in(args)[0]):
+            return self._looked_up(args)
         choices = tree_map(lambda value: shadow.choice if (shadow := self._shadow(value)) else value, args)
         if any(choice is None for choice in tree_leaves(choices)) or not tensors_in(choices)[0].is_floating_point():
             return None
         moved: Tensor = func(*choices, **kwargs)
         return moved if moved.shape[:-1] == result.shape else None
+
+    def _looked_up(self, args: tuple[Any, ...]) -> Tensor | None:
+        """Return the choices among the integers of a table (m,) that chosen entries of it lead to, (*shape, k); None of other calls."""
+        choice = _choice_of(self._shadow(args[-1]), len(args[0]))
+        if choice is None or args[0].ndim > 1 or args[0].is_floating_point():
+            return None
+        return choice @ nn.functional.one_hot(args[0].long()).to(choice.dtype)
 
     def _shadowed_call(
         self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor
@@ -551,11 +577,20 @@ class Surrogates(CountingMode):
                 return mean[:, None].expand(*args[at].shape, *mean.shape[1:]) / args[at].shape[1]
             if at and shadow:
                 return None
-        if name == "scatter" and len(shadows) > 2 and shadows[2] and shadows[2].selection is not None:
-            chosen = shadows[2].selection
+        if name in ("scatter", "scatter_add") and len(shadows) > 2 and (shadow := shadows[2]):
             source = args[3] if len(args) > 3 else kwargs.get("value", kwargs.get("src"))
-            return source * chosen if isinstance(source, int | float) else None  # onto zeros: a mask
+            if shadow.selection is not None and isinstance(source, int | float):
+                return args[0] * (1 - shadow.selection) + source * shadow.selection
+            if shadow.choice is not None and result.ndim == 2 and args[1] in (1, -1):
+                source = torch.as_tensor(source)[..., None]
+                base = args[0] if name == "scatter_add" else args[0] * (1 - shadow.choice.amax(1))
+                return base + (source * shadow.choice).sum(1)
+            return None
         soft = [self.soft(argument) for argument in args]
+        if name in _PRODUCTS:
+            return func(*tree_map(lambda value: value.float() if isinstance(value, Tensor) else value, soft), **kwargs)
+        if name == "masked_fill":
+            return soft[0] * (1 - soft[1]) + args[2] * soft[1]
         if name in ("bitwise_and", "logical_and"):
             return soft[0] * soft[1]
         if name in ("bitwise_or", "logical_or"):
@@ -564,7 +599,7 @@ class Surrogates(CountingMode):
             return 1 - soft[0]
         if name == "where" and len(args) == 3:
             hard = args[0].to(soft[0].dtype) if isinstance(args[0], Tensor) else args[0]
-            return func(args[0], *soft[1:]) + (soft[0] - hard) * _detached(args[1] - args[2])
+            return func(args[0], *soft[1:]) + (soft[0] - hard) * detached(args[1] - args[2])
         return func(*tree_map(self.soft, args), **tree_map(self.soft, kwargs))
 
     def soft(self, value: object) -> Any:
@@ -607,8 +642,10 @@ def _widened(value: Any) -> Any:
     return value if not is_narrow(value) else value.float() if isinstance(value, Tensor) else torch.float32
 
 
-def _detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, Tensor) else value
+def _as_copy(value: Tensor, origin: Tensor) -> Tensor:
+    """Return a copy of `origin`, of another size perhaps, with the derivative of `origin`."""
+    origin = resized(origin, value)
+    return attach(value, origin * channel_slopes(origin.detach(), value.detach()))
 
 
 # Methods of a custom function's context while its forward pass is differentiated.
@@ -621,8 +658,9 @@ _CONTEXT = dict.fromkeys(
 def forward_of(function: type[Function], args: tuple[object, ...]) -> object:
     """Return the result of a custom function's forward pass as plain operations, which have derivatives of their own."""
     has_own_context = function.setup_context is not Function.setup_context
+    context = SimpleNamespace(**_CONTEXT, needs_input_grad=(True,) * len(args))
     with torch.enable_grad():
-        return function.forward(*args) if has_own_context else function.forward(SimpleNamespace(**_CONTEXT), *args)
+        return function.forward(*args) if has_own_context else function.forward(context, *args)
 
 
 def channel_slopes(inputs: Tensor, copied: Tensor) -> Tensor:
