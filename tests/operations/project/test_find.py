@@ -205,6 +205,26 @@ def test_images_of_different_sizes_have_no_side(tmp_path, found):
     assert found().data[0].side is None
 
 
+@pytest.mark.parametrize("kind", ["folder", "npz", "npy", "idx"])
+def test_no_more_samples_are_asked_for_than_there_are(tmp_path, found, kind):
+    if kind == "folder":
+        images(tmp_path / "data", classes=("a", "b", "c"))
+        (tmp_path / "data/a/._0.png").write_bytes(b"of macOS")
+    elif kind == "npz":
+        np.savez(tmp_path / "test.npz", x=np.zeros((3, 1, 8, 8), np.float32))
+    elif kind == "npy":
+        np.save(tmp_path / "x_test.npy", np.zeros((3, 8, 8), np.float32))
+        np.save(tmp_path / "y_test.npy", np.zeros(3, np.int64))
+    else:
+        (tmp_path / "t10k-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, 3, 8, 8) + bytes(3 * 64))
+    (one,) = found().data
+    params = YAML().load(params_text(Choice(None, one, "", "e"), Path()))
+    entries = (entry for family in ("queries", "corruptions", "verification") for entry in params[family].values())
+    assert {block["samples"]["n"] for block in (params["data"], *entries)} == {3}
+    unknown = YAML().load(params_text(Choice(None, replace(one, samples=None), "", "e"), Path()))
+    assert unknown["data"]["samples"]["n"] == 200
+
+
 def test_hidden_files_are_no_candidates(tmp_path, found):
     images(tmp_path / "data")
     (tmp_path / "data/a/._0.png").write_bytes(b"of macOS")

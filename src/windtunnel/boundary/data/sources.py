@@ -212,6 +212,12 @@ def read_idx(path: Path) -> np.ndarray:
     return np.frombuffer(content, np.uint8).reshape(shape)
 
 
+def image_files(folder: Path) -> Iterator[Path]:
+    """Yield the images below a folder but for hidden ones, of systems and editors: macOS's ._photo.png, .ipynb_checkpoints."""
+    images = (f for f in folder.rglob("*") if f.suffix.lower() in IMAGE_SUFFIXES)
+    return (f for f in images if not any(part.startswith(".") for part in f.relative_to(folder).parts))
+
+
 def _folder(data: Data, split: str) -> Raw:
     """Return a folder of images: one subfolder a class, or `labels` a CSV of file,label, or `labels: none`."""
     key, labels_key = f"data.{split}path", f"{split}labels"
@@ -219,9 +225,7 @@ def _folder(data: Data, split: str) -> Raw:
     folder = Path(path or "")
     if path is None or not folder.is_dir():
         raise UserError(f"{key}: {path or '(nothing)'}: no such folder")
-    images = (f for f in folder.rglob("*") if f.suffix.lower() in IMAGE_SUFFIXES)
-    # Hidden ones are of systems and editors: macOS's ._photo.png, .ipynb_checkpoints.
-    files = sorted(f for f in images if not any(part.startswith(".") for part in f.relative_to(folder).parts))
+    files = sorted(image_files(folder))
     if not files:
         raise UserError(f"{key}: {folder} holds no images ({', '.join(sorted(IMAGE_SUFFIXES))})")
     if odd := [file for file in files if not file.is_file()]:  # a pipe would be waited for

@@ -4,14 +4,23 @@ import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
-from windtunnel.boundary.data.sources import IMAGE_FORMATS, channels_first, idx_header, npy_header, without_x
+from windtunnel.boundary.data.sources import (
+    IMAGE_FORMATS,
+    channels_first,
+    idx_header,
+    image_files,
+    npy_header,
+    without_x,
+)
 from windtunnel.boundary.discovery.walk import Files, files_below, maker, read_or_skip
 from windtunnel.boundary.files import open_file
 from windtunnel.core.errors import UserError
 from windtunnel.core.references import first_line
 
+_COUNTED = 1_000  # images of a folder
 _TESTS = ("test", "tests", "testing", "t10k", "val", "valid", "validation", "eval")
 _TRAINS = ("train", "training")
 # What the file of labels is called beside one of samples: x_test.npy and y_test.npy, test_images.npy and test_labels.npy.
@@ -22,7 +31,8 @@ _LABELS = {"x": ("y",), **dict.fromkeys(("images", "inputs", "data", "features")
 class SampleFiles:
     """One candidate. source: as `data.source`. train: the training split beside it. labels: their files, for idx.
 
-    classes: how many, None where that is not known. side, channels: of the first image; side is None where images differ in size.
+    samples, classes: how many (images in folders: counted to 1,000), None where that is not known.
+    side, channels: of the first image; side is None where images differ in size.
     """
 
     path: Path
@@ -33,6 +43,7 @@ class SampleFiles:
     classes: int | None = None
     side: tuple[int, int] | None = None
     channels: int | None = None
+    samples: int | None = None
 
 
 def candidates(root: Path, files: Files, makers: Mapping[Path, str]) -> list[SampleFiles]:
@@ -83,7 +94,8 @@ def _folders(root: Path, images: Mapping[Path, Path], makers: Mapping[Path, str]
             other = train if train != folder else None
             size, channels = shapes[0]
             size = size if all(shape[0] == size for shape in shapes) else None
-            yield SampleFiles(folder, "folder", maker(folder, makers), other, None, len(members), size, channels)
+            n = read_or_skip(folder, lambda path: sum(1 for _ in islice(image_files(root / path), _COUNTED)))
+            yield SampleFiles(folder, "folder", maker(folder, makers), other, None, len(members), size, channels, n)
 
 
 def _idx(root: Path, arrays: Iterable[Path], makers: Mapping[Path, str]) -> Iterator[SampleFiles]:
@@ -91,17 +103,16 @@ def _idx(root: Path, arrays: Iterable[Path], makers: Mapping[Path, str]) -> Iter
     for path in image_files:
         train = _train_beside(path, image_files)
         pair = (_labels(path), _labels(train) if train else None)
-        side = read_or_skip(path, lambda path: _idx_side(root / path))
-        yield SampleFiles(path, "idx", maker(path, makers), train, pair, None, side, 1)
+        shape = read_or_skip(path, lambda path: _idx_shape(root / path)) or ()
+        yield replace(_of_shape(path, "idx", makers, shape), train=train, labels=pair, channels=1)
 
 
-def _idx_side(path: Path) -> tuple[int, int] | None:
-    """Return (height, width) by the file's header; None if the file does not exist yet."""
+def _idx_shape(path: Path) -> tuple[int, ...]:
+    """Return the shape by the file's header; () if the file does not exist yet."""
     if not path.exists():
-        return None
+        return ()
     with open_file(path, gunzip=True) as file:
-        shape = idx_header(file, path)
-    return (shape[1], shape[2]) if len(shape) == 3 else None
+        return tuple(idx_header(file, path))
 
 
 def _labels(images: Path) -> Path:
@@ -157,9 +168,9 @@ def _array(root: Path, path: Path, makers: Mapping[Path, str]) -> SampleFiles:
 
 def _of_shape(path: Path, source: str, makers: Mapping[Path, str], shape: tuple[int, ...]) -> SampleFiles:
     if len(shape) not in {3, 4}:  # unknown, or no images
-        return SampleFiles(path, source, maker(path, makers))
+        return SampleFiles(path, source, maker(path, makers), samples=next(iter(shape), None))
     channels, height, width = channels_first(shape) if len(shape) == 4 else (1, *shape[1:])
-    return SampleFiles(path, source, maker(path, makers), side=(height, width), channels=channels)
+    return SampleFiles(path, source, maker(path, makers), side=(height, width), channels=channels, samples=shape[0])
 
 
 def _shape_of_x(path: Path) -> tuple[int, ...]:

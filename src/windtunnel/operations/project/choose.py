@@ -130,7 +130,7 @@ def params_text(choice: Choice, up: Path) -> str:
         data=[(key, yaml_scalar(value)) for key, value in _data(choice, up).items()],
         model=[(key, yaml_scalar(value)) for key, value in _model(choice, up).items()],
         gradients=gradients,
-        n=200,
+        most=lambda n: min(n, (data and data.samples) or n),
         epsilon="0.1" if grey else "8/255",
         epsilons=(_EPSILONS_OF_GREY if grey else _EPSILONS).split(),
         torchattacks=library_of("torchattacks", "attacks").is_installed,
