@@ -294,7 +294,7 @@ def _suite_result(
 
 # A sample has one verdict, a suite many corruptions: the strictest reading, of which `never_broken` is the share.
 VERDICT_DEFINITION = (
-    "correct_under_perturbation: classified as its target under every corruption at every severity of the suite; "
+    "correct_under_perturbation: classified as its label under every corruption at every severity of the suite; "
     "misclassified_under_perturbation: wrong under at least one. Their counts are no accuracy: corrupted_accuracy is the mean "
     "over corruptions and severities."
 )

@@ -151,5 +151,5 @@ class VerificationTask:
         return self.checkpoints[-1]
 
     def lead(self, tolerance: float) -> float:
-        """By how much the target must lead every other class, on the canonical network, to lead on the user's own."""
+        """By how much the label must lead every other class, on the canonical network, to lead on the user's own."""
         return tolerance + 2 * self.canonical.slack
