@@ -1,8 +1,12 @@
 """Refusals and advice of the Python API name its arguments, never keys of params.yaml."""
 
+import ast
+import functools
+import inspect
 import json
 import re
 from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +15,7 @@ from torch import nn
 
 import windtunnel as wt
 from tests.hostile.api_table import MODEL, PGD, X, Y
-from windtunnel.boundary.door import in_arguments
+from windtunnel.boundary.door import arguments_of, in_arguments
 from windtunnel.core.errors import UserError
 from windtunnel.params.schema import Params
 from windtunnel.registry.plugins import families
@@ -27,6 +31,11 @@ KEYS = [
 KEY = re.compile("|".join([*KEYS, rf"(?<![\w.'\[])({'|'.join(families())})\.\w"]))
 
 
+class TwoOutputs(nn.Module):
+    def forward(self, x):
+        return {"a": x.flatten(1)[:, :3], "b": x.flatten(1)[:, :3]}
+
+
 def predict(batch):
     return np.full((len(batch), 3), 1 / 3)
 
@@ -37,6 +46,8 @@ CALLS = {
         ({"budget": "Linf -1"}, r"budget\['epsilon'\]: input should be greater than 0, got -1.0$"),
         ({"budget": "L3 1"}, r"budget\['norm'\]: 'L3'"),
         ({"budget": {"norm": "Linf", "epsilon": 0.1, "stepz": 3}}, r"budget\['stepz'\]"),
+        ({"budget": {"norm": "Linf", "epsilon": 0.1, "steps": 3}}, r"^budget\['steps'\]: 'steps' is not a key"),
+        ({"model": TwoOutputs()}, "logits of shape .* are needed; return one of a, b"),
         ({"budget": "L0 3", "algorithm": "fab"}, r"budget\['norm'\]: .* set budget=\"Linf \.\.\.\""),
         ({"model": nn.Sequential(nn.Flatten(), nn.Linear(16, 1))}, "y: labels span 0 to 2"),
         ({"x": X * 255}, r"x: values span .* scale them to \[0, 1\]"),
@@ -55,7 +66,8 @@ CALLS = {
         ({"eps": -1}, "eps: input should be greater than 0"),
         ({"eps": "a"}, "eps: 'a' is not a number"),
         ({"eps": 0.1, "norm": "L7"}, "norm: 'L7' is not allowed"),
-        ({"eps": 0.1, "norm": "L1"}, "norm: windtunnel standard works under Linf or L2"),
+        ({"eps": 0.1, "norm": "L1"}, 'norm: windtunnel standard works under Linf or L2, .*; set norm="Linf"$'),
+        ({"eps": 0.1, "model": predict}, r"^windtunnel standard \(white_box\) needs autograd"),
         ({"eps": 0.1, "y": Y + 5}, "y: labels span 5 to 7"),
         ({"eps": 0.1, "x": X[:0], "y": Y[:0]}, "x: holds no samples"),
     ],
@@ -110,6 +122,48 @@ def test_the_remedy_of_every_check_names_arguments():
     remedies = [check["remedy"] for check in checks["checks"].values()]
     assert any(KEY.search(remedy) for remedy in remedies)
     assert not [line for remedy in remedies if KEY.search(line := in_arguments(remedy, wt.assess))]
+
+
+MENTION = re.compile(
+    r"""(?<![\w.'"])(\w+)(?:=(?:\{[^}]*\}|"[^"]*"|\w+)|(?:\['?\w+'?\])+|(?<=_names))( of windtunnel\.(\w+))?"""
+)
+FUNCTIONS = [name for name in wt.__all__ if inspect.isfunction(getattr(wt, name))]
+
+
+@functools.cache
+def messages():
+    """Every text of ours that names a key of params.yaml or an argument; those about an entry are about one of each family."""
+    checks = json.loads((files("windtunnel.evaluation.sanity") / "checks.json").read_text())["checks"].values()
+    texts, parts = {check["remedy"] for check in checks}, set()
+    for path in Path(wt.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                parts |= {id(part) for part in node.values}
+                pieces = [part.value if isinstance(part, ast.Constant) else "{}" for part in node.values]
+                texts.add("".join(pieces).replace("norm: {}", "norm: L2"))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+                texts.add(node.value)
+    some = ("attacks", "verification", "corruptions")
+    filled = {re.sub(r"\{\}(?=[.:])", f"{family}.mine", text, count=1) for text in texts for family in some}
+    filled = {text.replace("{}", "7") for text in filled if "\n" not in text and "\\" not in text}
+    return sorted(text for text in filled if KEY.search(text) or MENTION.search(text))
+
+
+@pytest.mark.parametrize("name", [n for n in FUNCTIONS if "x" in inspect.signature(getattr(wt, n)).parameters])
+def test_advice_names_only_arguments_that_a_function_takes(name):
+    """Whatever message of ours a caller reads, it names arguments of the function called, or says where others belong."""
+    ours = {argument for function in FUNCTIONS for argument in arguments_of(getattr(wt, function))}
+    assert len(messages()) > 300
+    for line in messages():
+        shown = in_arguments(line, getattr(wt, name))
+        first = (
+            re.match(r"(\w+)(?=: )()()", shown)
+            if line.startswith(("attacks.", "verif", "corr", "data", "budget"))
+            else None
+        )
+        for argument, _, taker in [*MENTION.findall(shown), *([first.groups()] if first else [])]:
+            assert argument not in ours or argument in arguments_of(getattr(wt, taker or name)), (line, shown)
+        assert not [key for key in KEY.finditer(shown) if not shown[key.end() :].startswith((" of params.yaml", "."))]
 
 
 def test_what_is_written_in_params_yaml_keeps_its_keys(tmp_path):

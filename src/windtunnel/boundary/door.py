@@ -22,7 +22,6 @@ R = TypeVar("R")
 # Messages are written for params.yaml and its commands; a caller of the Python API reads the same of arguments.
 _IN_ARGUMENTS = (
     (r"\bwindtunnel\.assess: ", ""),
-    (r"[Rr]un dvc repro(?: again)?", "call windtunnel.assess again"),
     (r"`?\bdata\.samples\.n\b`?", "a larger x"),
     (r"`?\bdata\.labels\b`?", "y"),
     (r"\bdata\.class_names\b", "class_names"),
@@ -32,12 +31,14 @@ _IN_ARGUMENTS = (
     (r"\bdata: (?=two classes|the name)", "class_names: "),
     (r"\bdata: (?=\w)", "x: "),
     (r"[Ss]et model\.head: \{output: probability\}, or return", "Return"),
+    (r"\bmodel\.output picks one of", "return one of"),
     (r", or correct model\.sha256", ""),
     (r"\bsanity\.profile\b", "sanity"),
-    (r"\{norm: (\w+), epsilon: \.\.\.\}", r'"\1 ..."'),
     (r"`?\bsanity\.(\w+)(?::? (true|false))?`?", r"sanity={'\1': ...}"),
-    (r"`?(?<!\.)\bbudget\.(steps|step_size)\b`?", r"the attack's budget={'\1': ...}"),
+    (r"`?(?<!^)(?<!\.)\bbudget\.(steps|step_size)\b`?", r"the attack's budget={'\1': ...}"),
 )
+# The arguments that a line names: `set budget="L2 ..."`, `samples['n']`, `class_names`.
+_MENTION = re.compile(r"""(?<![\w.'"])(?P<name>\w+)(?:=(?:\{[^}]*\}|"[^"]*"|\w+)|(?:\['?\w+'?\])+|(?<=_names)\b)""")
 
 
 def public(value: object) -> object:
@@ -73,6 +74,7 @@ def in_arguments(line: str, function: Callable[..., object]) -> str:
     """Return advice or a refusal with arguments of a public function in place of keys of params.yaml.
 
     `attacks.pgd.samples.n` is `attacks['pgd']['samples']['n']` for `assess` and `samples['n']` for the function of one attack.
+    An argument that the function does not take is named with a function that takes it, a key without an argument with params.yaml.
     """
     from windtunnel.registry.plugins import families
 
@@ -85,19 +87,60 @@ def in_arguments(line: str, function: Callable[..., object]) -> str:
         if not match["key"] or ("." not in match["key"] and match.start()):  # a value, or a word of the text
             return match[0]
         block, *path = match["key"].split(".")
+        if block not in {*of_families, "budget", "storage"}:
+            return f"{match['key']} of params.yaml"
         if block in of_families and not parameters.keys() & of_families:
             block, *path = path[1:] or ["algorithm"]
         if block == "budget" and path and "eps" in parameters:
             block = {"epsilon": "eps"}.get(path.pop(0), "norm")
         return renamed.get(block, block) + "".join(f"[{key}]" if key.isdigit() else f"['{key}']" for key in path)
 
-    for key, text in _IN_ARGUMENTS:
+    def attributed(match: re.Match[str]) -> str:
+        taker = _taker(match["name"], function)
+        return match[0] if taker is function else f"{match[0]} of windtunnel.{taker.__name__}"
+
+    for key, text in (*_IN_ARGUMENTS, (r"[Rr]un dvc repro(?: again)?", f"call windtunnel.{function.__name__} again")):
         line = re.sub(key, text, line)
-    line = re.sub(
-        rf"(?<!\w)'[^']*'|\"[^\"]*\"|\b(?P<key>(?:budget|{'|'.join(of_families)})(?:\.[\w-]+)*)", argument, line
-    )
+    line = re.sub(_keys(), argument, line)
     line = re.sub(r"([Ss]et [\w'\[\]]+): (?=\S)", r"\1=", line)
+    norm = r'norm="\1"' if "eps" in parameters else r'budget="\1 ..."'
+    line = re.sub(r"budget=\{norm: (\w+), epsilon: \.\.\.\}", norm, line)
+    line = _MENTION.sub(attributed, line)
+    while (first := re.match(r"(\w+): ", line)) and _taker(first[1], function) is not function:
+        line = line[first.end() :]
+    if not {"algorithm", "budget"} & parameters.keys():  # autoattack has one algorithm
+        line = re.sub(r", or choose another: [^;]*", "", line)
     return line[:1].upper() + line[1:] if line.startswith("call ") else line.replace(". call ", ". Call ")
+
+
+def _taker(argument: str, function: Callable[..., object]) -> Callable[..., object]:
+    """Return the function where it takes the argument or none does, else the public one that takes it."""
+    import windtunnel
+
+    takers = (function, windtunnel.attack, windtunnel.assess)
+    return next((taker for taker in takers if argument in arguments_of(taker)), function)
+
+
+@functools.cache
+def arguments_of(function: Callable[..., object]) -> frozenset[str]:
+    """Return the parameters of a public function, and the keys of the entries that it is given, as keywords or in maps."""
+    from windtunnel.registry.plugins import families
+
+    parameters = inspect.signature(function).parameters
+    entries = (f for f in families().values() if {f.name, f.stage} & {*parameters, function.__name__})
+    return frozenset({*parameters, *(key for family in entries for key in family.entry_type.model_fields)} - {"entry"})
+
+
+@functools.cache
+def _keys() -> str:
+    """Return the pattern of a key of params.yaml, in `key`, and of a quoted value, which stays."""
+    from windtunnel.params.schema import Params
+    from windtunnel.registry.plugins import families
+
+    blocks = {name: getattr(field.annotation, "model_fields", {}) for name, field in Params.model_fields.items()}
+    keys = [rf"{name}\.(?:{'|'.join(fields)})\b(?!\()" for name, fields in blocks.items() if fields]
+    names = "|".join([*keys, "budget", *families()])
+    return rf"(?<!\w)'[^']*'|\"[^\"]*\"|(?<![\w.])(?P<key>(?:{names})\b(?:\.[\w-]+)*)"
 
 
 @contextmanager

@@ -277,7 +277,7 @@ def export_instances(
     where = f"verification.{name}"
     subject.classifier.criterion.require_top_1(where, "VNN-LIB instances here say that the label is the largest logit")
     if norm is not Norm.LINF:
-        raise IncompatibleError(f"{where}: VNN-LIB describes boxes; the budget is {norm}, set norm: Linf")
+        raise IncompatibleError(f"{where}: VNN-LIB describes boxes; the budget is {norm}, set budget.norm: Linf")
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder}: is not empty; name another folder")
     (folder / "vnnlib").mkdir(parents=True, exist_ok=True)
