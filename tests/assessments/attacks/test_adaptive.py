@@ -2,6 +2,7 @@
 
 import copy
 import math
+import random
 import shutil
 import subprocess
 import sys
@@ -634,6 +635,46 @@ def test_a_draw_whose_mean_is_the_input_has_a_gradient(
     assert bool((gradient.flatten(1) != 0).any(1).all())
 
 
+class _Hiding(nn.Module):
+    """Answers by a constant where it is attacked by gradients."""
+
+    def __init__(self, inner: nn.Module, is_attacked: Callable[[Tensor], bool]) -> None:
+        super().__init__()
+        self.inner, self.is_attacked = inner, is_attacked
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(0.1 * x if self.is_attacked(x) else x)
+
+
+@pytest.mark.parametrize("is_attacked", [lambda _: torch.is_grad_enabled(), lambda x: x.requires_grad])
+def test_a_model_that_looks_for_gradients_gives_its_own(
+    is_attacked: Callable[[Tensor], bool], digits_subject: Subject
+) -> None:
+    inner, x = digits_subject.classifier.module, digits_subject.dataset.inputs[:8]
+    model = _Hiding(inner, is_attacked)
+    diagnosis = _diagnosed(model, digits_subject)
+    assert any(obstacle.kind is ObstacleKind.GRADIENT_AWARE for obstacle in diagnosis.obstacles)
+    remedies = remedies_for(diagnosis, 0.1, may_rewrite=True)
+    remedy, gradients = next(r for r in remedies if r.name == "straight-through surrogates"), []
+    for network in (inner, Remedied(model, remedy)):
+        point = x.clone().requires_grad_()
+        logits = network(point)
+        gradients.append(torch.autograd.grad(logits[:, 3].sum(), point)[0].flatten())
+    assert torch.equal(logits, inner(x))
+    assert float(nn.functional.cosine_similarity(*gradients, dim=0)) > 0.999
+
+
+def test_the_operations_of_a_compiled_model_are_named(digits_subject: Subject) -> None:
+    """Torch compiles it whole, a container too, which has no length then."""
+    compiled = torch.compile(nn.Sequential(masks.bit_depth(digits_subject.classifier.module)), backend="eager")
+    diagnosis = _diagnosed(compiled, digits_subject)
+    assert any("rounds to 8 levels" in obstacle.sentence for obstacle in diagnosis.obstacles)
+    remedy = next(r for r in remedies_for(diagnosis, 0.1, may_rewrite=True) if r.operations)
+    point = digits_subject.dataset.inputs[:4].clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(Remedied(compiled, remedy)(point)[:, 3].sum(), point)
+    assert bool((gradient.flatten(1) != 0).any(1).all())
+
+
 @torch.library.custom_op("tests::mirrored", mutates_args=())
 def _mirrored(x: Tensor) -> Tensor:
     """Copies, with a gradient of the wrong sign."""
@@ -871,17 +912,29 @@ def test_a_deterministic_model_has_no_fresh_draws(digits_subject: Subject) -> No
     assert "fresh_accuracy" not in result.metrics
 
 
-@pytest.mark.parametrize(("noise", "calls"), [(0.0, 1), (0.5, 2)])
-def test_whether_a_model_draws_is_asked_once_where_it_gives_the_clean_logits_again(
-    digits_subject: Subject, noise: float, calls: int
-) -> None:
+@pytest.mark.parametrize(("noise", "calls"), [(0.0, 8), (0.5, 2)])
+def test_whether_a_model_draws_is_asked_on_two_samples(digits_subject: Subject, noise: float, calls: int) -> None:
     with seeded(0):
         hidden = _hidden(lambda inner: masks.noisy(inner, noise), digits_subject, 24)
     seen: list[int] = []
     hook = hidden.classifier.module.register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0])))
     assert is_random(hidden) is bool(noise)
     hook.remove()
-    assert len(seen) == calls
+    assert seen == [2] * calls
+
+
+def _mirrored_by_chance(x: Tensor) -> Tensor:
+    """Mirror the whole batch, or leave it, with Python's own generator."""
+    return x.flip(-1) if random.random() < 0.5 else x
+
+
+def test_a_choice_of_two_for_the_whole_batch_is_random(digits_subject: Subject) -> None:
+    """Two calls are often the same; it is no state between calls, and its number is of fresh draws."""
+    hidden = _hidden(_in_front(_mirrored_by_chance), digits_subject, 12)
+    kinds = [obstacle.kind for obstacle in _diagnosed(hidden.classifier.module, hidden).obstacles]
+    assert ObstacleKind.RANDOM in kinds
+    assert ObstacleKind.STATE not in kinds
+    assert all(is_random(replace(hidden, seed=seed)) for seed in range(6))
 
 
 @pytest.mark.usefixtures("cheap_standard")

@@ -36,7 +36,8 @@ from windtunnel.core.seeds import seeded
 from windtunnel.core.statistics import median
 
 SAMPLES = 16  # of the diagnosis
-FEW = 4  # samples of the test for state between calls
+FEW = 4  # samples of the tests for randomness and for state between calls
+SEEDS = 8  # of the test for randomness
 CALLS = 12  # of the same test
 CHANGED = 1e-5  # relative difference of logits above which the state of the model changed them
 HAIR = 1e-3  # of the range: the step of numerical differences
@@ -63,6 +64,7 @@ class ObstacleKind(StrEnum):
     OUTSIDE_THE_GRAPH = "outside_the_graph"
     CUSTOM_BACKWARD = "custom_backward"
     GRADIENT_HOOK = "gradient_hook"
+    GRADIENT_AWARE = "gradient_aware"
     SATURATION = "saturation"
     ITERATION = "iteration"
     ZERO_GRADIENT = "zero_gradient"
@@ -171,10 +173,12 @@ class _Diagnosing:
 
     def __init__(self, module: nn.Module, criterion: Criterion, inputs: Tensor, labels: Tensor, epsilon: float) -> None:
         self.untouched = copied(module)
-        self.module = copied(module) or module  # calls may leave state behind
+        duplicate = copied(module)  # calls may leave state behind
+        self.module = module if duplicate is None else duplicate
         self.criterion, self.inputs, self.labels, self.epsilon = criterion, inputs, labels, epsilon
         self.forwards = self.backwards = 0
         self.calls = 1
+        self.recorded: Tensor | None = None  # logits of the last pass that recorded a graph
 
     def result(self) -> Diagnosis:
         """Return the diagnosis."""
@@ -182,7 +186,7 @@ class _Diagnosing:
         both = torch.cat([self.inputs, noisy])
         changes = list(self._randomness()) or list(self._state())
         if any(obstacle.kind is ObstacleKind.STATE for obstacle in changes):
-            self.module = FreshCopies(self.untouched or self.module)
+            self.module = FreshCopies(self.module if self.untouched is None else self.untouched)
         logits = self._logits(self.inputs)
         with seeded(0):  # torch.export and a model of another runtime trace to nothing
             trace = trace_of(self.module, both)
@@ -204,7 +208,7 @@ class _Diagnosing:
             sentence = f"{operation.place} {effect}"
             obstacles.append(Obstacle(ObstacleKind.SATURATION, sentence, operation.layer, operation.name))
         obstacles += [*_named(changes, trace), *self._seeding(), *self._logit_scale(logits)]
-        obstacles += self._gradients(trace, is_random=is_random)
+        obstacles += self._gradients(logits, trace, is_random=is_random)
         if not is_random:
             obstacles += [*self._batch(logits, trace), *self._discontinuity(logits)]
         draws = self._draws() if is_random else 1
@@ -244,7 +248,7 @@ class _Diagnosing:
     def _logits(self, inputs: Tensor, module: nn.Module | None = None) -> Tensor:
         self.forwards += len(inputs)
         with torch.no_grad():
-            logits: Tensor = (module or self.module)(inputs)
+            logits: Tensor = (self.module if module is None else module)(inputs)
         return logits.float()
 
     def _gradient(self, inputs: Tensor, margin: bool = True) -> Tensor | None:
@@ -252,12 +256,20 @@ class _Diagnosing:
         point = inputs.clone().requires_grad_()
         self.forwards, self.backwards = self.forwards + len(inputs), self.backwards + len(inputs)
         loss = self.criterion.margin_loss if margin else self.criterion.loss
-        return _gradient_of(lambda: loss(self.module(point).float(), self.labels[: len(inputs)]).sum(), point)
 
-    def _gradients(self, trace: ForwardTrace, *, is_random: bool) -> Iterator[Obstacle]:
+        def value() -> Tensor:
+            self.recorded = self.module(point).float()
+            return loss(self.recorded, self.labels[: len(inputs)]).sum()
+
+        return _gradient_of(value, point)
+
+    def _gradients(self, logits: Tensor, trace: ForwardTrace, *, is_random: bool) -> Iterator[Obstacle]:
         """Yield obstacles measured on the gradient, with both losses and numerical differences."""
         losses = ("the margin", "cross entropy")
         gradients = {name: self._gradient(self.inputs, margin=name == "the margin") for name in losses}
+        if self.recorded is not None and not is_random and differs(self.recorded.detach(), logits, 1e-3):
+            sentence = "the logits are others where gradients are recorded: the model hides from attacks by gradients"
+            yield Obstacle(ObstacleKind.GRADIENT_AWARE, sentence)
         if all(gradient is None for gradient in gradients.values()):
             if (call := trace.first(LEAVING)) and not trace.operations:
                 sentence = f"{call.place} leaves torch's graph ({call.name}): no gradient passes"
@@ -293,12 +305,12 @@ class _Diagnosing:
             )
 
     def _randomness(self) -> Iterator[Obstacle]:
-        """Yield randomness: two copies as the model was at first differ, or two calls of a model that cannot be copied."""
+        """Yield randomness: calls of copies as the model was at first, or of a model that cannot be copied, differ."""
         calls = []
-        for start in (1, 2):
+        for start in range(SEEDS):  # a choice of two for the whole batch is the same in half of all pairs
             with seeded(start):
-                calls.append(self._logits(self.inputs, copied(self.untouched) if self.untouched else self.module))
-        if differs(calls[0], calls[1]):
+                calls.append(self._logits(self.inputs[:FEW], copied(self.untouched)))
+        if any(differs(calls[0], other) for other in calls[1:]):
             yield Obstacle(ObstacleKind.RANDOM, "")
 
     def _seeding(self) -> Iterator[Obstacle]:
@@ -314,7 +326,7 @@ class _Diagnosing:
 
     def _state(self) -> Iterator[Obstacle]:
         """Yield state that calls leave behind: the same call, or one after many others, gets another answer."""
-        fresh, used = (copied(self.untouched) if self.untouched else None for _ in range(2))
+        fresh, used = copied(self.untouched), copied(self.untouched)
         if fresh is None or used is None:
             return
         few = self.inputs[:FEW]

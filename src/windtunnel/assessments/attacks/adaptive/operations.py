@@ -6,8 +6,9 @@ program and a session of another runtime show no operations.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, cast
@@ -173,6 +174,7 @@ class CountingMode(TorchFunctionMode):
         self.position = -1
         self.is_counted = False
         self.is_nested = False
+        self.uncompiled = ExitStack()
 
     def __torch_function__(
         self,
@@ -230,6 +232,8 @@ class CountingMode(TorchFunctionMode):
                 mode.position += mode.is_counted  # torch's own serve the hooks of modules
                 return mode.handle_custom(function, args)
 
+        if "torch._dynamo" in sys.modules:  # what torch compiled makes no calls that a mode could see
+            self.uncompiled.enter_context(torch.compiler.set_stance("force_eager"))
         _CALLED.apply = classmethod(apply)  # type: ignore[arg-type]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -238,6 +242,7 @@ class CountingMode(TorchFunctionMode):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """End the numbering."""
+        self.uncompiled.close()
         del _CALLED.apply  # its base class has it
         super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
 

@@ -25,7 +25,7 @@ DEEPER = {Norm.LINF: "PGD", Norm.L2: "PGDL2"}
 DEEPER_STEPS = 40
 _BOUNDARY, _QUERIES = "HopSkipJumpAttack", 150  # queries at most for one estimate of a direction
 
-_OPERATIONS = (*NAMES_OF_OPERATIONS, ObstacleKind.ITERATION, ObstacleKind.CUSTOM_BACKWARD)
+_OPERATIONS = (*NAMES_OF_OPERATIONS, ObstacleKind.ITERATION, ObstacleKind.CUSTOM_BACKWARD, ObstacleKind.GRADIENT_AWARE)
 _STEPS_OF_KIND = (ObstacleKind.SIGN, ObstacleKind.COMPARISON, ObstacleKind.SELECTION, ObstacleKind.CUSTOM_BACKWARD)
 # Answered by the losses of standard that do not change with the scale of the logits, but for their last bits.
 SCALES = (ObstacleKind.LARGE_LOGITS, ObstacleKind.TINY_LOGITS, ObstacleKind.PROBABILITIES)
@@ -131,6 +131,7 @@ def remedies_for(diagnosis: Diagnosis, epsilon: float, *, may_rewrite: bool) -> 
         custom=diagnosis.has(ObstacleKind.CUSTOM_BACKWARD, ObstacleKind.GRADIENT_HOOK),
         saturated=diagnosis.saturated,
         enters_at=diagnosis.enters_at,
+        hidden=diagnosis.has(ObstacleKind.GRADIENT_AWARE),
         finite=diagnosis.has(ObstacleKind.GRADIENT_NOT_FINITE),
         widened=diagnosis.has(ObstacleKind.LOW_PRECISION),
     )

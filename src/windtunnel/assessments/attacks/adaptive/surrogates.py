@@ -86,7 +86,7 @@ class GradientRemedy:
     "logits" where the student is attacked in place of the model (transfer). directions: the derivative is measured along so
     many random directions, by calls at `noise` to both sides. widened: the derivative is that of the same operations in float32,
     where the model computes in floats of fewer bits. has_neighbours: the mean over other samples in the batch.
-    is_cut: no gradient at all.
+    is_cut: no gradient at all. hidden: the model cannot see that gradients are recorded.
     """
 
     name: str
@@ -106,6 +106,7 @@ class GradientRemedy:
     directions: int = 0
     has_neighbours: bool = False
     is_cut: bool = False
+    hidden: bool = False
     widened: bool = False
 
     @property
@@ -164,7 +165,7 @@ class Remedied(nn.Module):
             return mean_of([self._scaled(self._once(x)) for _ in range(self.remedy.draws)])
         noisy = [self._once(x + self.remedy.noise * (2 * torch.rand_like(x) - 1)) for _ in range(self.remedy.draws)]
         with torch.no_grad():
-            value = self._once(x)
+            value = self._once(x.detach())
         return attach(self._scaled(value), mean_of([self._scaled(logits) for logits in noisy]))
 
     def _measured(self, x: Tensor) -> Tensor:
@@ -281,6 +282,7 @@ def _without_obstacles(model: nn.Module, remedy: GradientRemedy) -> Iterator[Non
     ]  # whose hooks count the operations of a checkpoint
     contexts += [torch.autocast] if remedy.widened else []
     changes += [(context, name, lambda *_: None) for context in contexts for name in ("__enter__", "__exit__")]
+    changes += [(torch, "is_grad_enabled", lambda: False)] if remedy.hidden else []
     before = [getattr(owner, name) for owner, name, _ in changes]
     try:
         for owner, name, value in changes:
@@ -342,6 +344,8 @@ class Surrogates(CountingMode):
         if self.remedy.widened:
             func = torch.Tensor.float if name in ("half", "bfloat16") else func
             args, kwargs = tree_map(_widened, args), tree_map(_widened, kwargs)
+        if name == "requires_grad" and own_name == "__get__" and self.remedy.hidden:
+            return False
         if name == "register_hook":
             return SimpleNamespace(remove=lambda: None)
         if name == "_set_grad_enabled" and self.remedy.operations and not args[0]:
