@@ -4,8 +4,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from windtunnel.boundary.generators.banks import BUILTIN, decoder_bank, feature_bank, grouped, on_sphere
+from windtunnel.boundary.generators.interface import PerClass
 
 SHAPES = [(1, 8, 8), (1, 28, 28), (3, 17, 23), (3, 64, 64), (12,)]
 
@@ -56,3 +58,13 @@ def test_a_sphere_autoencoder_knows_directions_only():
     codes, classes = torch.randn(5, 6), torch.tensor([0, 1, 2, 0, 1])
     assert torch.allclose(model.decode(codes, classes), model.decode(3 * codes, classes), atol=1e-6)
     assert torch.allclose(on_sphere(codes).norm(dim=1), torch.full((5,), 6**0.5))
+
+
+def test_one_model_per_class_is_joined_in_order():
+    decoders = [nn.Linear(4, 3) for _ in range(3)]
+    joined = PerClass(decoders, 4)
+    codes, classes = torch.randn(7, 4), torch.tensor([2, 0, 0, 1, 2, 0, 1])
+    expected = torch.stack([decoders[c](z) for z, c in zip(codes, classes.tolist(), strict=True)])
+    assert torch.allclose(joined.decode(codes, classes), expected, atol=1e-6)
+    assert not hasattr(joined, "encode")
+    assert PerClass(decoders, 4, decoders).encode(codes, classes).shape == (7, 3)

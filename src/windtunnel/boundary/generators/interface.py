@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -97,6 +97,40 @@ class FittedGenerator:
         if isinstance(self.model, nn.Module):
             self.model.to(device)
         return self
+
+
+class PerClass(nn.Module):
+    """One model per class, joined: `decoders[i]` maps codes (N, latent_dim) to images of class i, `encoders[i]` back.
+
+    For generators trained one by one, as those of the paper; the built-in ones are banks instead.
+    """
+
+    def __init__(
+        self,
+        decoders: Sequence[nn.Module],
+        latent_dim: int,
+        encoders: Sequence[nn.Module] = (),
+        value_range: tuple[float, float] = (0.0, 1.0),
+    ) -> None:
+        super().__init__()
+        self.decoders, self.encoders = nn.ModuleList(decoders), nn.ModuleList(encoders)
+        self.latent_dim, self.value_range, self.classes = latent_dim, value_range, range(len(decoders))
+        if encoders:
+            self.encode = self._encode
+
+    def decode(self, latents: Tensor, classes: Tensor) -> Tensor:
+        """Images of the codes, each by the decoder of its class."""
+        return _by_class(self.decoders, latents, classes)
+
+    def _encode(self, images: Tensor, classes: Tensor) -> Tensor:
+        return _by_class(self.encoders, images, classes)
+
+
+def _by_class(modules: nn.ModuleList, x: Tensor, classes: Tensor) -> Tensor:
+    order = classes.argsort(stable=True)
+    sizes = torch.bincount(classes, minlength=len(modules)).tolist()
+    parts = zip(modules, x[order].split(sizes), strict=True)
+    return torch.cat([module(part) for module, part in parts if len(part)])[order.argsort()]
 
 
 def _moved(values: Tensor, source: tuple[float, float], target: tuple[float, float]) -> Tensor:
