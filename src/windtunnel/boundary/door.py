@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+import windtunnel
 from windtunnel.core.errors import UserError, shown
 from windtunnel.core.references import callers_place, first_line
 
@@ -70,15 +71,15 @@ def _behind_door(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def in_arguments(line: str, function: Callable[..., object]) -> str:
-    """Return advice or a refusal with arguments of a public function in place of keys of params.yaml.
+def in_arguments(line: str, function: Callable[..., object] | None = None) -> str:
+    """Return advice or a refusal with arguments of a public function, of `assess` by default, in place of keys of params.yaml.
 
     `attacks.pgd.samples.n` is `attacks['pgd']['samples']['n']` for `assess` and `samples['n']` for the function of one attack.
     An argument that the function does not take is named with a function that takes it, a key without an argument with params.yaml.
     """
     from windtunnel.registry.plugins import families
 
-    of_families = families()
+    function, of_families = function or windtunnel.assess, families()
     parameters = inspect.signature(function).parameters
     # `verify` and `corrupt` are called as their stages are.
     renamed = {name: family.stage for name, family in of_families.items() if family.stage in parameters}
@@ -115,8 +116,6 @@ def in_arguments(line: str, function: Callable[..., object]) -> str:
 
 def _taker(argument: str, function: Callable[..., object]) -> Callable[..., object]:
     """Return the function where it takes the argument or none does, else the public one that takes it."""
-    import windtunnel
-
     takers = (function, windtunnel.attack, windtunnel.assess)
     return next((taker for taker in takers if argument in arguments_of(taker)), function)
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-import windtunnel
 from windtunnel.assessments.clean.table import VISUALISERS as OF_CLEAN
 from windtunnel.assessments.figures.base import VISUALISERS, draw_figures, drawn
 from windtunnel.assessments.figures.paint import Plot, plot
@@ -110,7 +109,7 @@ class EntryResult(Artifacts):
 
 
 def _bullets(lines: Sequence[str]) -> str:
-    return f"<ul>{''.join(f'<li>{html.escape(_in_arguments(line))}</li>' for line in lines)}</ul>" if lines else ""
+    return f"<ul>{''.join(f'<li>{html.escape(in_arguments(line))}</li>' for line in lines)}</ul>" if lines else ""
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,7 @@ class Result(Mapping[str, Artifacts]):
         lines += [caveat.text for caveat in summary.caveats if caveat.code != "hard_failure"]
         lines += [f"{name}: {c.text}" for name in self if name != "summary" for c in self[name].caveats]
         lines += warnings_of(findings_in(self.place.reports / "sanity", []))
-        return tuple(dict.fromkeys(_in_arguments(line) for line in lines))
+        return tuple(dict.fromkeys(in_arguments(line) for line in lines))
 
     @cached_property
     def per_sample(self) -> pd.DataFrame:
@@ -197,7 +196,7 @@ class Result(Mapping[str, Artifacts]):
         """Return a few lines: the sentence of the report's first page, the sandwich, and caveats."""
         front = self._report.front
         tiles = [f"  {tile.label}: {tile.value} {tile.interval}".rstrip() for tile in front.tiles]
-        limits = [f"  - {_in_arguments(finding.text)}" for finding in (*front.alarms, *front.caveats)]
+        limits = [f"  - {in_arguments(finding.text)}" for finding in (*front.alarms, *front.caveats)]
         return "\n".join([front.statement, *tiles, *(["Limits:", *limits] if limits else [])])
 
     def save(self, directory: Path | str) -> Path:
@@ -241,7 +240,3 @@ class Result(Mapping[str, Artifacts]):
 
     def __repr__(self) -> str:
         return self.summary()
-
-
-def _in_arguments(line: str) -> str:
-    return in_arguments(line, windtunnel.assess)
