@@ -38,12 +38,6 @@ def log_likelihood(norm: Tensor, epsilon: float, latent_dim: int) -> Tensor:
     return c1 - c2 * latent_dim * norm**2
 
 
-def norm_at(log_tau: Tensor, epsilon: float, latent_dim: int) -> Tensor:
-    """g_eps(tau): the scaled norm at which the log density is `log_tau`; NaN above the density's maximum."""
-    c1, c2 = _constants(epsilon, latent_dim)
-    return ((c1 - log_tau) / (latent_dim * c2)).sqrt()
-
-
 def _constants(epsilon: float, latent_dim: int) -> tuple[float, float]:
     variance = epsilon**2 / (1 + epsilon**2)
     return -0.5 * latent_dim * log(2 * pi * variance), 1 / (2 * variance)

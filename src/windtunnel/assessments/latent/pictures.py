@@ -33,11 +33,10 @@ class LatentVisualiser(
 ):
     """A figure of a latent assessment."""
 
-
-def known_side(of: str) -> None:
-    """Raise ValueError for an option `of` that is no side."""
-    if of not in {"reconstruction", "generation"}:
-        raise ValueError(f"of: '{of}' is neither reconstruction nor generation")
+    def __post_init__(self) -> None:
+        """Refuse a side that does not exist, in the option `of`."""
+        if (of := getattr(self, "of", "generation")) not in {"reconstruction", "generation"}:
+            raise ValueError(f"of: '{of}' is neither reconstruction nor generation")
 
 
 def drawn_side(of: Side, artifacts: Artifacts) -> Side:
@@ -70,10 +69,6 @@ class LatentGridVisualiser(
     cmap: str = "RdBu_r"
     of: Side = "reconstruction"
     epsilon: float | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse a side that does not exist."""
-        known_side(self.of)
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Return a column per sample."""
@@ -174,10 +169,6 @@ class LatentNoiseVisualiser(
     max_samples: int = 4
     of: Side = "reconstruction"
 
-    def __post_init__(self) -> None:
-        """Refuse a side that does not exist."""
-        known_side(self.of)
-
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Return a column per sample, a row per level."""
         from windtunnel.assessments.figures.pictures import picture, sheets
@@ -222,10 +213,6 @@ class LatentComparisonVisualiser(
     second: str = ""
     of: Side = "reconstruction"
     cmap: str = "RdBu_r"
-
-    def __post_init__(self) -> None:
-        """Refuse a side that does not exist."""
-        known_side(self.of)
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Return a column per sample. Nothing where a classifier is not there."""
