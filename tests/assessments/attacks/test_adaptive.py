@@ -578,6 +578,21 @@ def test_the_identity_stands_for_preprocessing_that_resizes_outside_of_torch(dig
     assert float(nn.functional.cosine_similarity(*gradients, dim=0)) > 0.8
 
 
+@pytest.mark.parametrize("function", [lambda h: torch.copysign(torch.ones_like(h), h), _step_by_quotient])
+def test_a_step_by_other_means_than_the_sign_is_smooth(
+    function: Callable[[Tensor], Tensor], digits_subject: Subject
+) -> None:
+    """What is near the step moves the most, as under the surrogate of the sign."""
+    x, gradients = digits_subject.dataset.inputs[:16], []
+    for layer in (Sign(), _Fifths(function)):
+        model = _perceptron_with(layer)
+        remedies = remedies_for(_diagnosed(model, digits_subject), 0.1, may_rewrite=True)
+        point = x.clone().requires_grad_()
+        logits = Remedied(model, next(r for r in remedies if r.name == "straight-through surrogates"))(point)
+        gradients.append(torch.autograd.grad(logits[:, 3].sum(), point)[0].flatten())
+    assert float(nn.functional.cosine_similarity(*gradients, dim=0)) > 0.99
+
+
 class _Purified(nn.Module):
     """Moves a parameter that it makes of the input, by an optimiser of torch, before it answers."""
 

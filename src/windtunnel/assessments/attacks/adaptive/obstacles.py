@@ -149,6 +149,10 @@ _EFFECTS = {
     ObstacleKind.DETACHED: "detaches from the graph: no gradient passes",
     ObstacleKind.OUTSIDE_THE_GRAPH: "leaves torch's graph: no gradient passes",
 }
+_EVENTS = (
+    (STEPS, ObstacleKind.ITERATION, "takes gradient steps of its own at inference"),
+    (HOOKS, ObstacleKind.GRADIENT_HOOK, "registers a hook that may change a gradient"),
+)
 
 
 def diagnose(
@@ -200,7 +204,7 @@ class _Diagnosing:
             # What answers by some logits alone has the gradient of these, which says nothing of the other classes.
             last = [o for o in trace.operations if logits_at is not None and o.position > logits_at]
             operations = list(_of_operations(replace(trace, operations=last)))
-        obstacles = [*operations, *_of_steps(trace), *_of_hooks(self.module, trace)]
+        obstacles = [*operations, *_of_events(trace), *_of_hooks(self.module)]
         for operation in saturated:
             effect = f"is saturated: most values of its {operation.name} are at an end, with no gradient"
             if operation.name not in SATURATING:
@@ -438,11 +442,11 @@ def _of_precision(trace: ForwardTrace) -> Iterator[Obstacle]:
             return
 
 
-def _of_steps(trace: ForwardTrace) -> Iterator[Obstacle]:
-    """Yield optimisation at inference."""
-    if call := trace.first(STEPS):
-        sentence = f"{call.place} takes gradient steps of its own at inference"
-        yield Obstacle(ObstacleKind.ITERATION, sentence, call.layer, call.name)
+def _of_events(trace: ForwardTrace) -> Iterator[Obstacle]:
+    """Yield optimisation at inference, and hooks on tensors."""
+    for names, kind, effect in _EVENTS:
+        if call := trace.first(names):
+            yield Obstacle(kind, f"{call.place} {effect}", call.layer, call.name)
 
 
 def _of_operations(trace: ForwardTrace) -> Iterator[Obstacle]:
@@ -530,11 +534,8 @@ def _is_wrong(operation: Operation, trace: ForwardTrace) -> bool:
     return bool((rise - says).abs() > 0.5 * torch.maximum(rise.abs(), says.abs()))
 
 
-def _of_hooks(module: nn.Module, trace: ForwardTrace) -> Iterator[Obstacle]:
-    """Yield modules and tensors that change gradients by hooks."""
-    if call := trace.first(HOOKS):
-        sentence = f"{call.place} registers a hook that may change a gradient"
-        yield Obstacle(ObstacleKind.GRADIENT_HOOK, sentence, call.layer, call.name)
+def _of_hooks(module: nn.Module) -> Iterator[Obstacle]:
+    """Yield modules that change gradients by hooks."""
     for name, part in module.named_modules():
         if part._backward_hooks or part._backward_pre_hooks:
             sentence = f"{place(name, type(part).__name__)} has a hook that may change its gradient"

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from windtunnel.assessments.attacks.adaptive.operations import (
     LEAVING,
+    RANDOM,
     CountingMode,
     applied,
     detached,
@@ -42,6 +43,7 @@ _CASTS = frozenset(
 )
 _LEAVING = LEAVING.union({"__bool__", "__float__", "__int__", "__index__", "__len__", "__repr__"})
 SATURATING = frozenset("clamp hardtanh softmax sigmoid tanh erf softsign relu6".split())
+STEP_VALUES = 4  # fewer values of a flat operation's result are those of a step
 _PLACING = frozenset({"scatter", "scatter_add", "masked_fill"})
 _PRODUCTS = frozenset("matmul mm bmm addmm linear conv1d conv2d einsum __matmul__ __rmatmul__".split())
 
@@ -401,6 +403,9 @@ class Surrogates(CountingMode):
             return result
         if self.position in remedy.saturated and isinstance(result, Tensor):
             alike = [t for t in tensors_in(args) if t.requires_grad and t.shape == result.shape]
+            is_step = name not in SATURATING | RANDOM and len(result.detach().round(decimals=3).unique()) < STEP_VALUES
+            if alike and is_step:
+                alike = [torch.tanh(alike[0] / self._width(alike[0]))]
             result = attach(result, alike[0]) if alike else result
         if self.position == remedy.identity_at and is_image(result, self.inputs):
             result = _as_copy(result, self.inputs)
