@@ -11,13 +11,15 @@ from benchmarks.transformations import REGIONS, contradictions, random_network, 
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
 from windtunnel.assessments.verification.transformations import convex_block
 from windtunnel.assessments.verification.transformations.affine_forms import AffineForm
-from windtunnel.assessments.verification.transformations.envelopes import envelope
+from windtunnel.assessments.verification.transformations.certify import _SampleCertifier
+from windtunnel.assessments.verification.transformations.envelopes import MARGIN, envelope
 from windtunnel.assessments.verification.transformations.form_network import FormNetwork
 from windtunnel.assessments.verification.transformations.patches import PatchParts
 from windtunnel.core.contracts import Norm, Verdict
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.transformations import Transformation, transformation_of
 from windtunnel.core.transformed import transform, unit_tensors
+from windtunnel.params.verification import ParameterSplits
 from windtunnel.records.artifacts import Artifacts
 
 GREY = ("rotation=20", "translation=1.5", "scale=0.2", "shear=0.3", "brightness=0.3", "contrast=0.4", "gamma=0.5", "blur=1.5",
@@ -34,7 +36,12 @@ def _region(text: str) -> Transformation:
 
 
 def _values(form: AffineForm, at: Tensor) -> Tensor:
-    """Values (n, ...) of box 0 of a form at the points `at` (n, P) of its symbols, without the error."""
+    """Values (n, ...) of box 0 of a form at the points `at` (n, P) of its symbols, without the error.
+
+    A form of a translation has one symbol more, the product of its two, which come first here.
+    """
+    if form.slopes.shape[1] > at.shape[1]:
+        at = torch.cat([at, at[:, :1] * at[:, 1:2]], 1)
     return form.centre[:1] + torch.einsum("np,p...->n...", at, form.slopes[0])
 
 
@@ -58,6 +65,35 @@ def test_every_transformed_image_lies_in_its_envelope(text: str) -> None:
     assert (
         float(form.radius.max()) < 0.05
     )  # of the narrowest box: an envelope that were never tight would prove nothing
+
+
+@pytest.mark.parametrize("border", ["", ",border=edge", ",border=reflect"])
+@pytest.mark.parametrize("corner", [(0, 0), (-3, 2), (4, -5)])
+def test_a_translation_between_whole_pixels_is_enclosed_without_an_error(border: str, corner: tuple[int, int]) -> None:
+    transformation = _region(f"translation=9{border}")
+    generator = torch.Generator().manual_seed(0)
+    image = torch.rand(2, 7, 6, generator=generator, dtype=torch.float64)
+    low = torch.tensor([corner], dtype=torch.float64)
+    form = envelope(transformation, image, low, low + 1)
+    assert float(form.radius.max()) == MARGIN
+    at = 2 * torch.rand(400, 2, generator=generator, dtype=torch.float64) - 1
+    images = transform(transformation, image.expand(400, -1, -1, -1), low + (1 + at) / 2)
+    assert float((images - _values(form, at)).abs().max()) < 1e-12
+    crossing = envelope(transformation, image, low - 0.5, low + 0.5)
+    assert float(crossing.radius.max()) > MARGIN
+
+
+def test_a_part_is_split_at_the_whole_pixel_inside_it() -> None:
+    """Within 1.7 pixels no half of the region, nor half of a half, would end at one."""
+    subject = random_subject(0, 1, 1)
+    certifier = _SampleCertifier(_region("translation=1.7,brightness=0.1"), 1.0, subject, None, ParameterSplits(), 9, 9)
+    low, high = torch.tensor([-1.0, -0.5, -1.0]).double(), torch.tensor([0.0, 0.5, 1.0]).double()
+    axis, cut = certifier._cut(low, high, torch.tensor([1.0, 2.0, 30.0]).double())
+    assert (axis, cut) == (1, 0.0)
+    axis, cut = certifier._cut(low, torch.tensor([0.0, 0.0, 1.0]).double(), torch.ones(3).double())
+    assert (axis, cut * 1.7) == (0, pytest.approx(-1.0))
+    axis, cut = certifier._cut(low, torch.tensor([-0.6, 0.0, 1.0]).double(), torch.tensor([1.0, 2.0, 30.0]).double())
+    assert (axis, cut) == (2, 0.0)
 
 
 def _network(seed: int) -> nn.Module:

@@ -276,13 +276,12 @@ class _SampleCertifier:
                     example, limit = counterexample, self._distance(counterexample)
             if example is not None and not self.params.verified_range:
                 return _SampleOutcome(Verdict.FALSIFIED, decided_by, example, domains=domains)
-            influence = (form.slopes.abs().flatten(2).sum(2) + 1e-9 * (high - low)) * weights
+            influence = (form.slopes[:, :p].abs().flatten(2).sum(2) + 1e-9 * (high - low)) * weights
             for k in rest:
                 if float((high[k] - low[k]).max()) < _NARROWEST:
                     stuck = min(stuck, _order(low[k], high[k])[0])
                     continue
-                axis = int(influence[k].argmax())
-                cut = (low[k, axis] + high[k, axis]) / 2
+                axis, cut = self._cut(low[k], high[k], influence[k])
                 upper, lower = high[k].clone(), low[k].clone()
                 upper[axis] = lower[axis] = cut
                 for a, b in ((low[k], upper), (lower, high[k])):
@@ -296,6 +295,18 @@ class _SampleCertifier:
         if not queue and stuck == float("inf"):
             return _SampleOutcome(Verdict.VERIFIED, 2, None, radius, domains, least)
         return _SampleOutcome(Verdict.UNKNOWN, -1, None, radius, domains, timed_out=is_late)
+
+    def _cut(self, low: Tensor, high: Tensor, influence: Tensor) -> tuple[int, float]:
+        """Return the parameter by which a part from `low` to `high` (P,) is split, and where.
+
+        At whole pixels, where a translation has a kink; else in the middle of the parameter of most influence.
+        """
+        _, half_ranges = unit_tensors(self.transformation, torch.float64)
+        whole = ((low + high) / 2 * half_ranges).round() / half_ranges
+        is_inside = (low + _NARROWEST < whole) & (whole < high - _NARROWEST)
+        is_kink = is_inside & torch.tensor([name.startswith("translation") for name in self.transformation.names])
+        axis = int((influence + is_kink * influence.sum()).argmax())
+        return axis, float(whole[axis] if is_kink[axis] else (low[axis] + high[axis]) / 2)
 
     def _distance(self, example: tuple[Tensor, Tensor] | None) -> float:
         """Distance of a counterexample from the identity, in half ranges; inf for none."""

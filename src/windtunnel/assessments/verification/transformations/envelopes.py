@@ -2,7 +2,8 @@
 
 A pixel is a piecewise smooth function of the parameters. By the mean value theorem it stays within value at the middle + D (p - middle),
 D an interval that holds its derivatives over the box; the middle of D gives the slope, its radius the error. Where the hull of the
-values over the box is tighter, that is taken. In float64, widened by a margin. Setting: Balunovic et al. 2019 (DeepG).
+values over the box is tighter, that is taken. Between whole pixels a translation is bilinear, so that a form with a symbol for the product
+of its parameters is exact. In float64, widened by a margin. Setting: Balunovic et al. 2019 (DeepG).
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def envelope(transformation: Transformation, image: Tensor, low: Tensor, high: T
         high: float64 (B, P).
 
     Returns:
-        A form (B, C, H, W) whose symbols are the P parameters, each from -1 at `low` to 1 at `high`.
+        A form (B, C, H, W) whose symbols are the P parameters, each from -1 at `low` to 1 at `high`; then, where pixels are
+        moved by a translation alone, the product of its two.
     """
     names = list(transformation.names)
     middle, half = (low + high) / 2, (high - low) / 2
@@ -196,7 +198,10 @@ def _gamma(form: AffineForm, symbol: int, middle: Tensor, half: Tensor) -> Affin
 
 def _geometric(transformation: Transformation, image: Tensor, middle: Tensor, half: Tensor) -> AffineForm:
     channels, height, width = image.shape
-    names, count = list(transformation.names), len(middle)
+    names, count, moving = list(transformation.names), len(middle), _geometric_names(transformation)
+    only = Transformation(
+        tuple((name, size) for name, size in transformation.ranges if name in moving), transformation.border
+    )
     geometric = [k for k, kind in enumerate(_kind_of_each(transformation)) if kind]
     p: dict[str, TensorInterval] = {
         names[k]: TensorInterval((middle - half)[:, k, None, None], (middle + half)[:, k, None, None])
@@ -223,16 +228,41 @@ def _geometric(transformation: Transformation, image: Tensor, middle: Tensor, ha
         step = half[:, at, None, None, None]
         slopes[:, at] = (d.low + d.high) / 2 * step
         radius += (d.high - d.low) / 2 * step
-    only = Transformation(
-        tuple((name, size) for name, size in transformation.ranges if name in _geometric_names(transformation)),
-        transformation.border,
-    )
     centre = transform(only, image.expand(count, -1, -1, -1), middle[:, geometric])
     is_box = (values.high - values.low) / 2 < radius
-    return AffineForm(
+    form = AffineForm(
         torch.where(is_box, (values.low + values.high) / 2, centre),
         torch.where(is_box[:, None], 0.0, slopes),
         torch.where(is_box, (values.high - values.low) / 2, radius),
+    )
+    return (
+        _exact_in_cells(form, only, image, middle[:, geometric], half[:, geometric], geometric)
+        if moving == {"translation"}
+        else form
+    )
+
+
+def _exact_in_cells(
+    form: AffineForm, translation: Transformation, image: Tensor, middle: Tensor, half: Tensor, symbols: list[int]
+) -> AffineForm:
+    """Return the form with one more symbol, the product of the two of a translation; exact for boxes that cross no whole pixel.
+
+    There a pixel is bilinear in the parameters, so that the images at the corners of the box give it.
+    """
+    count, (x, y) = len(middle), symbols
+    signs = torch.cartesian_prod(*[middle.new_tensor([-1.0, 1.0])] * 2)  # (4, 2)
+    points = (middle[:, None] + signs * half[:, None]).flatten(0, 1)
+    corners = transform(translation, image.expand(len(points), -1, -1, -1), points).unflatten(0, (count, 4))
+    a, b, c, d = corners.unbind(1)
+    exact = form.slopes.new_zeros(count, form.slopes.shape[1] + 1, *image.shape)
+    exact[:, x], exact[:, y], exact[:, -1] = (c + d - a - b) / 4, (b + d - a - c) / 4, (a + d - b - c) / 4
+    cells = (middle + half - 1e-9).ceil() - (middle - half + 1e-9).floor()
+    inside = (cells <= 1).all(1)[:, None, None, None]
+    other = torch.cat([form.slopes, torch.zeros_like(form.slopes[:, :1])], 1)
+    return AffineForm(
+        torch.where(inside, corners.mean(1), form.centre),
+        torch.where(inside[:, None], exact, other),
+        torch.where(inside, 0.0, form.radius),
     )
 
 
