@@ -927,15 +927,29 @@ def test_a_deterministic_model_has_no_fresh_draws(digits_subject: Subject) -> No
     assert "fresh_accuracy" not in result.metrics
 
 
-@pytest.mark.parametrize(("noise", "calls"), [(0.0, 8), (0.5, 2)])
-def test_whether_a_model_draws_is_asked_on_two_samples(digits_subject: Subject, noise: float, calls: int) -> None:
+@pytest.mark.parametrize(("noise", "calls"), [(0.0, [8, *[1] * 12]), (0.5, [8, 8])])
+def test_whether_a_model_draws_is_asked_with_few_passes(
+    digits_subject: Subject, noise: float, calls: list[int]
+) -> None:
     with seeded(0):
         hidden = _hidden(lambda inner: masks.noisy(inner, noise), digits_subject, 24)
     seen: list[int] = []
     hook = hidden.classifier.module.register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0])))
     assert is_random(hidden) is bool(noise)
     hook.remove()
-    assert seen == [2] * calls
+    assert seen == calls
+
+
+def test_a_model_that_draws_for_some_samples_alone_is_random(digits_subject: Subject) -> None:
+    """As one does that adds noise to what it takes for an attack."""
+    inputs = digits_subject.dataset.inputs[:8]
+    brightest = inputs.flatten(1).sum(1).max() - 1e-3
+
+    def noisy_where_bright(x: Tensor) -> Tensor:
+        is_bright = (x.flatten(1).sum(1) >= brightest).view(-1, 1, 1, 1)
+        return x + is_bright * torch.rand_like(x)
+
+    assert is_random(_hidden(_in_front(noisy_where_bright), digits_subject, 16))
 
 
 def _mirrored_by_chance(x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from windtunnel.core.subject import Subject
 
 DRAWS = 15
 SAME = 1e-4  # of the largest logit: differences below are rounding
-PROBED, CALLS = 2, 8  # samples on which calls are compared, and calls at most
+PROBED, CALLS = 8, 12  # samples, and calls of one of them, that are compared
 
 
 def differs(first: Tensor, second: Tensor, share: float = SAME) -> bool:
@@ -22,11 +22,18 @@ def differs(first: Tensor, second: Tensor, share: float = SAME) -> bool:
 
 
 def is_random(subject: Subject) -> bool:
-    """Return True if calls of the model on a few samples differ by more than rounding; many, as few answers may be drawn from."""
-    classifier, few = subject.classifier, subject.dataset.inputs[:PROBED]
+    """Return True if calls of the model on a few samples differ by more than rounding.
+
+    All `PROBED` are compared with the clean logits, which another seed was set for; one is asked `CALLS` times, as few answers may
+    be drawn from.
+    """
+    classifier, inputs = subject.classifier, subject.dataset.inputs[:PROBED]
     with seeded(derive_seed(subject.seed, "is random")):
-        first = classifier.logits(few)
-        return any(differs(first, classifier.logits(few)) for _ in range(CALLS - 1))
+        first = classifier.logits(inputs)
+        if differs(subject.clean_logits[:PROBED], first) and differs(first, classifier.logits(inputs)):
+            return True
+        one = classifier.logits(inputs[:1])
+        return any(differs(one, classifier.logits(inputs[:1])) for _ in range(CALLS - 1))
 
 
 def fresh_metrics(subject: Subject, examples: Tensor, attacked: Tensor) -> dict[str, Json]:
