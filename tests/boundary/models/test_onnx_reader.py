@@ -94,7 +94,23 @@ REFUSED = {
     ),
     "a wrong shape": (
         [helper.make_node("MatMul", ["x", "g"], ["y"])],
-        r"operator MatMul cannot be computed by torch \(",
+        r"operator MatMul cannot be computed by torch \(.*\); export the model with a dynamic batch",
+    ),
+    "an attribute": (
+        [helper.make_node("ArgMax", ["x"], ["y"], axis=1, select_last_index=1)],
+        "operator ArgMax with select_last_index = 1 is not read; export it without",
+    ),
+    "a causal mask": (
+        [helper.make_node("Attention", ["x", "x", "x"], ["y"], is_causal=1)],
+        "operator Attention with is_causal = 1 is not read; export it without",
+    ),
+    "smoothing": (
+        [helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], mode="linear", antialias=1)],
+        "operator Resize with antialias = 1 is not read; export it without",
+    ),
+    "a sum over the batch": (
+        [helper.make_node("ReduceSum", ["x"], ["y"])],
+        "operator ReduceSum mixes the samples of a batch: export the model with a dynamic batch",
     ),
 }
 
@@ -102,8 +118,57 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_read_is_refused_with_its_name(tmp_path, name):
     nodes, words = REFUSED[name]
-    path = save(tmp_path / "m.onnx", nodes, {"g": np.ones(3, np.float32)})
+    constants = {"g": np.ones(3, np.float32), "sizes": np.array([1, 3, 4, 4])}
+    path = save(tmp_path / "m.onnx", nodes, constants, 18)
     with pytest.raises(IncompatibleError, match=rf"m\.onnx: {words}" if words.startswith("operator") else words):
+        OnnxNetwork(path)
+
+
+NODE = helper.make_node
+ROWS = {"w": np.random.default_rng(0).normal(size=(3, 4)).astype("f4")}
+CHANNELS = {
+    "k": np.random.default_rng(0).normal(size=(3, 2, 3, 3)).astype("f4"),
+    "scales": np.float32([1, 1, 1.4, 2.5]),
+}
+LIMITS = {"low": np.array([0, 0, 1, 1]), "high": np.array([1, 3, 7, 2**40]), "first": np.array(0)}
+SIZES = {"sizes": np.array([1, 3, 9, 12]), "two": np.float32([2, 2]), "mask": np.arange(64).reshape(8, 8) % 3 > 0}
+MIDDLES = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+# name -> nodes, opset. Forms that were computed wrongly, or refused.
+BATCH_OF_ONE = {
+    "every sample of a slice": ([NODE("Slice", ["x", "low", "high"], ["y"])], 13),
+    "the only sample": ([NODE("Gather", ["x", "first"], ["y"])], 13),
+    "rows of its own": ([NODE("MatMul", ["x", "r"], ["z"]), NODE("Reshape", ["z", "column"], ["y"])], 13),
+    "an output shape": ([NODE("ConvTranspose", ["x", "k"], ["y"], strides=[2, 2], output_shape=[16, 17])], 13),
+    "a mask": ([NODE("Attention", ["x", "x", "x", "mask"], ["y"])], 23),
+    "nearest by sizes": ([NODE("Resize", ["x", "", "", "sizes"], ["y"], **MIDDLES)], 13),
+    "axes of height and width": ([NODE("Resize", ["x", "", "two"], ["y"], axes=[2, 3], **MIDDLES)], 18),
+}
+
+
+@pytest.mark.parametrize("name", BATCH_OF_ONE)
+def test_a_graph_of_one_sample_is_read_for_several(tmp_path, name):
+    nodes, opset = BATCH_OF_ONE[name]
+    more = {"r": np.ones((8, 2), "f4"), "column": np.array([-1, 1])}
+    path = save(tmp_path / "m.onnx", nodes, ROWS | CHANNELS | LIMITS | SIZES | more, opset)
+    network, x = OnnxNetwork(path), torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(network(x).flatten(1), onnxruntime_logits(path, x, True), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "attributes"),
+    [
+        (["x", "", "scales"], {"mode": "linear"}),
+        (["x", "", "scales"], {"mode": "nearest", "nearest_mode": "floor"}),
+        (["x", "", "", "sevens"], {"mode": "nearest"}),
+        (["x", "", "", "doubled"], {"mode": "nearest", "nearest_mode": "ceil"}),
+        (["x", "", "", "doubled"], {"mode": "nearest", "coordinate_transformation_mode": "align_corners"}),
+    ],
+)
+def test_a_resize_that_torch_computes_otherwise_is_refused(tmp_path, inputs, attributes):
+    """By a scale that gives no whole size, at ties between two pixels, and with other positions or rounding."""
+    constants = CHANNELS | {"sevens": np.array([1, 3, 24, 7]), "doubled": np.array([1, 3, 16, 16])}
+    path = save(tmp_path / "m.onnx", [NODE("Resize", inputs, ["y"], **attributes)], constants, 13)
+    with pytest.raises(IncompatibleError, match=r"operator Resize with mode .* is not read; export nearest"):
         OnnxNetwork(path)
 
 
@@ -170,7 +235,6 @@ def test_gelu_and_normalisation_that_an_exporter_took_apart_have_their_own_bound
     assert "gelu" in {getattr(layer.activation, "name", "") for layer in layers}
 
 
-NODE = helper.make_node
 GELU = [
     NODE("Div", ["x", "c"], ["d"]), NODE("Erf", ["d"], ["e"]), NODE("Add", ["e", "one"], ["a"]), NODE("Mul", ["x", "a"], ["y"])
 ]  # fmt: skip
@@ -214,7 +278,8 @@ def test_what_is_like_standardisation_is_computed_as_it_stands(tmp_path, opset, 
     constants = {"two": np.float32(2), "eps": np.float32(1e-5), "last": np.array([-1])}
     path = save(tmp_path / "m.onnx", nodes, constants, opset, ("n", 4))
     x = torch.rand(6, 4)
-    torch.testing.assert_close(OnnxNetwork(path)(x), onnxruntime_logits(path, x, True))
+    # All axes are the batch's too: such a graph is read for one size of batch alone.
+    torch.testing.assert_close(OnnxNetwork(path, None if axes else 6)(x), onnxruntime_logits(path, x, True))
 
 
 class Passing(TorchFunctionMode):

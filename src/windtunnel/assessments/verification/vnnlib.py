@@ -38,6 +38,7 @@ from windtunnel.params.verification import BranchAndBound, VerificationEntry
 _AGREEMENT = 1e-4  # of the largest logit: by how much torch and onnxruntime may differ on one graph
 _COMPARED = 4  # points of the box
 _ROOM = 1e-7  # of an end of the box: half a step of float32
+_REMEDY = "export it in float32, with a dynamic batch, in which no sample alters another's output"
 _LOADED = 60.0  # seconds to read a graph and run it once, where there is no deadline
 _MAX_BYTES = 2**31  # of an unpacked graph: protobuf holds no more
 _ATTACKS, _BOUNDS = {"quick-attack", "attack"}, {"ibp", "crown"}  # steps that decide nothing after those of this module
@@ -124,6 +125,7 @@ def decide_instance(
         return InstanceResult("timeout")
     with bounded(f"{path_text(onnx)}: the graph, read and run by onnxruntime,", seconds, "--timeout"):
         network = OnnxNetwork(onnx, numbers=numbers).eval().requires_grad_(False)
+        network = network.float() if network.dtype is torch.float64 else network  # as verifiers compute
         reference = OnnxModule(onnx, numbers=numbers)
         _check(onnx, network, reference, specifications[0])
     for number, spec in enumerate(specifications):
@@ -165,9 +167,13 @@ def _check(onnx: Path, network: OnnxNetwork, reference: OnnxModule, specificatio
         raise UserError(
             f"{onnx}: gives {ours.shape[1]} outputs; the specification declares {specification.rows.shape[1]}"
         )
+    if not ours.is_floating_point():
+        raise IncompatibleError(f"{onnx}: its output holds {ours.dtype}; export the numbers that it is computed from")
     apart = float((theirs - ours).abs().max())
     if not apart <= _AGREEMENT * max(1.0, float(theirs.abs().max())):
-        raise IncompatibleError(f"{onnx}: torch and onnxruntime differ by {apart:.3g} in an output of this graph")
+        raise IncompatibleError(
+            f"{onnx}: torch and onnxruntime differ by {apart:.3g} in an output of this graph; {_REMEDY}"
+        )
 
 
 def _decide(

@@ -146,7 +146,7 @@ class OnnxModule(nn.Module):
         self.input_type = _INPUT_TYPES[kind]
         declared = self.session.get_inputs()[0].shape
         sizes = [size if isinstance(size, int) else 0 for size in declared]
-        self.has_batch = math.prod(sizes) != numbers or math.prod(sizes[1:]) == numbers
+        self.has_batch = math.prod(sizes) != numbers or (len(sizes) > 1 and math.prod(sizes[1:]) == numbers)
         first = sizes[0] if self.has_batch else 1
         self.fixed_batch: int | None = first or None
         self.shape = declared_shape(declared if self.has_batch else [1, *declared])

@@ -33,6 +33,7 @@ _REASONS = {
     "Scan": "repeats nodes: export the model without loops",
     "NonZero": "gives a result whose size depends on the pixels: export the model without it",
 }
+_REMEDY = "export the model with a dynamic batch, and with shapes that onnxruntime takes"
 
 
 class Name(NamedTuple):
@@ -107,7 +108,7 @@ class OnnxNetwork(nn.Module):
             )
         tensor_type = inputs[0].type.tensor_type
         declared = [size.dim_value for size in tensor_type.shape.dim]
-        self.has_batch = math.prod(declared) != numbers or math.prod(declared[1:]) == numbers
+        self.has_batch = math.prod(declared) != numbers or (len(declared) > 1 and math.prod(declared[1:]) == numbers)
         declared = declared if self.has_batch else [1, *declared]
         sizes = declared[1:]
         if not all(sizes) and shape is not None and len(shape) == len(sizes):
@@ -142,7 +143,7 @@ class OnnxNetwork(nn.Module):
             for name in step.last:
                 del values[name]
         logits = values[self._output]
-        return logits if logits.ndim == 2 else logits.reshape(n, -1)
+        return logits if logits.ndim == 2 and logits.shape[0] == n else logits.reshape(n, -1)
 
     def _argument(self, item: Name | Static | None, values: Mapping[str, Tensor], n: int) -> Any:
         if isinstance(item, Name):
@@ -208,7 +209,7 @@ class _Reader:
                 if isinstance(error, Unsupported):
                     reason = str(error)
                 else:  # torch's own, where a row does not do what the node asks for
-                    reason = f"cannot be computed by torch ({type(error).__name__}: {first_line(error)})"
+                    reason = f"cannot be computed by torch ({type(error).__name__}: {first_line(error)}); {_REMEDY}"
                 name = f" ('{node.name}')" if node.name else ""
                 raise IncompatibleError(f"{self.path.name}: operator {node.op_type}{name} {reason}") from error
 
@@ -233,8 +234,12 @@ class _Reader:
             reason = _REASONS.get(node.op_type, "is not read: export the model with operators that windtunnel reads")
             raise Unsupported(reason)
         opset = self.opsets.get(node.domain, self.opsets.get("ai.onnx", 1))
-        attributes |= {"opset": opset, "outputs": len(node.output)}
+        for key, value in attributes.items():
+            if not OPERATORS[node.op_type].takes(key, value):
+                raise Unsupported(f"with {key} = {value} is not read; export it without")
         inputs = [self.values[name] if name else None for name in node.input]
+        batch = self.declared if self._varies(inputs[:1], 1) else 0  # of the first dimension
+        attributes |= {"opset": opset, "outputs": len(node.output), "batch": batch}
         if node.op_type == "Flatten" and attributes.get("axis", 1) != 1 and self.declared and inputs[0] is not None:
             target = torch.tensor(self._call(node, attributes, inputs, 0)[0].shape)  # may mix the batch with others
             shape_name = f"{node.output[0]} shape"
@@ -274,6 +279,8 @@ class _Reader:
             else:
                 raise Unsupported("computes with the size of the batch: export the model for one sample")
         results = [self._call(node, attributes, inputs, h) for h in range(len(self.sizes))]
+        if self._varies(inputs[:1]) and len({result[0].shape for result in results}) == 1:
+            raise Unsupported("mixes the samples of a batch: export the model with a dynamic batch")
         outputs = tuple(node.output[: len(results[0])])
         self.steps.append(GraphStep(node.op_type, attributes, tuple(items), outputs))
         for index, name in enumerate(outputs):
@@ -341,6 +348,10 @@ class _Reader:
         if rest or any(constant + factor * n != size for n, size in zip(self.sizes, row, strict=True)):
             raise Unsupported("takes a size that does not grow evenly with the batch: export the model for one sample")
         return Sized(constant, factor)
+
+    def _varies(self, values: Sequence[Value | None], dimensions: int | None = None) -> bool:
+        """Return True if a value has its batch in one of its first dimensions, of all without a number."""
+        return any(len({tensor.shape[:dimensions] for tensor in value.tensors}) > 1 for value in values if value)
 
     def _free(self, node: onnx.NodeProto, attributes: Attributes, inputs: Sequence[Value | None]) -> Value | None:
         """Return the shape of a Reshape of a graph of one size of batch for batches of any size; None where it has it already.

@@ -24,6 +24,10 @@ from torch.overrides import handle_torch_function, has_torch_function
 Attributes = dict[str, Any]
 _DTYPES = {1: torch.float32, 2: torch.uint8, 3: torch.int8, 5: torch.int16, 6: torch.int32, 7: torch.int64}
 _DTYPES |= {9: torch.bool, 10: torch.float16, 11: torch.float64, 16: torch.bfloat16}
+# Attributes that rows need not take: with these values, or with any.
+_WITHOUT_EFFECT = {"spatial": 1, "stash_type": 1, "cubic_coeff_a": -0.75, "keep_aspect_ratio_policy": "stretch"}
+_WITHOUT_EFFECT |= dict.fromkeys(("consumed_inputs", "is_test", "momentum", "num_outputs", "saturate", "seed"))
+_Ints = Sequence[int]
 _EXACT = 2**24  # integers below are exact in float32
 
 
@@ -70,6 +74,11 @@ class Operator:
     function: Callable[..., Any]
     static: Mapping[int, str]
     keywords: frozenset[str] | None
+
+    def takes(self, attribute: str, value: object) -> bool:
+        """Return True if the row takes an attribute, or if the value alters nothing."""
+        is_taken = self.keywords is None or attribute in self.keywords
+        return is_taken or _WITHOUT_EFFECT.get(attribute, 0) in (None, value)
 
     def __call__(self, attributes: Attributes, *inputs: Any) -> Any:
         """Return the output of a node, or a tuple of them."""
@@ -118,6 +127,12 @@ _rows(
     Elu=lambda x, *, alpha=1.0: F.elu(x, alpha),
     Celu=lambda x, *, alpha=1.0: F.celu(x, alpha),
     ThresholdedRelu=lambda x, *, alpha=1.0: F.threshold(x, alpha, 0.0),
+    Selu=lambda x, *, alpha=1.6732632423543772, gamma=1.0507009873554805: torch.mul(
+        x.clamp_min(0) + alpha * (x.clamp_max(0).exp() - 1), gamma
+    ),
+    Shrink=lambda x, *, bias=0.0, lambd=0.5: torch.where(
+        x < -lambd, x + bias, torch.where(x > lambd, x - bias, torch.zeros_like(x))
+    ),
     HardSigmoid=lambda x, *, alpha=0.2, beta=0.5: torch.add(x * alpha, beta).clamp(0, 1),
     Div=lambda x, y: (
         x / y if x.is_floating_point() or y.is_floating_point() else torch.div(x, y, rounding_mode="trunc")
@@ -176,16 +191,6 @@ def _prelu(x: Tensor, slope: Tensor) -> Tensor:
 @_row("LeakyRelu", "QLinearLeakyRelu")
 def _leaky_relu(x: Tensor, *quantisation: Tensor, alpha: float = 0.01) -> Tensor:
     return _requantised(lambda y: F.leaky_relu(y, alpha), x, *quantisation) if quantisation else F.leaky_relu(x, alpha)
-
-
-@_row("Selu")
-def _selu(x: Tensor, *, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Tensor:
-    return torch.mul(x.clamp_min(0) + alpha * (x.clamp_max(0).exp() - 1), gamma)
-
-
-@_row("Shrink")
-def _shrink(x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
-    return torch.where(x < -lambd, x + bias, torch.where(x > lambd, x - bias, torch.zeros_like(x)))
 
 
 def _number(value: Static | float | None) -> float | None:
@@ -276,7 +281,7 @@ def _conv_transpose(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, gr
             )
         ]
         small, large = [t // 2 for t in total], [t - t // 2 for t in total]
-        begin, end = (large, small) if auto == "SAME_LOWER" else (small, large)
+        begin, end = (small, large) if auto == "SAME_UPPER" else (large, small)
     convolve: Callable[..., Tensor] = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[spatial - 1]
     if begin == end:
         return convolve(x, weight, bias, strides, begin, more, group, dilations)
@@ -327,17 +332,13 @@ def _batch_norm(x: Tensor, *parameters: Tensor, epsilon: float = 1e-5, training_
     return F.batch_norm(x, mean, variance, scale, bias, eps=epsilon)
 
 
-@_row("LayerNormalization")
+@_row("LayerNormalization", "Standardise")
 def _layer_norm(
-    x: Tensor, scale: Tensor, bias: Tensor | None = None, *, axis: int = -1, epsilon: float = 1e-5
+    x: Tensor, scale: Tensor | None = None, bias: Tensor | None = None, *, axis: int = -1, epsilon: float = 1e-5
 ) -> Tensor:
     shape = [int(size) for size in x.shape[axis % x.ndim :]]
-    return F.layer_norm(x, shape, scale.expand(shape), bias if bias is None else bias.expand(shape), epsilon)
-
-
-@_row("Standardise")
-def _standardise(x: Tensor, *, axis: int, epsilon: float) -> Tensor:
-    return F.layer_norm(x, [int(size) for size in x.shape[axis:]], eps=epsilon)
+    weight, shift = (value if value is None else value.expand(shape) for value in (scale, bias))
+    return F.layer_norm(x, shape, weight, shift, epsilon)
 
 
 @_row("RMSNormalization")
@@ -355,17 +356,12 @@ def _group_norm(
     return F.group_norm(x, num_groups, scale, bias, epsilon)
 
 
-@_row("Attention", past_key=4, past_value=5)
-def _attention(query: Tensor, key: Tensor, value: Tensor, *more: Any, scale: float = 0.0, **options: Any) -> Tensor:
-    mask, *padding = more or (None,)
-    if padding or options.keys() & {"past_key", "past_value"}:
-        raise Unsupported("with a past or with padded keys is not read; export it as MatMul and Softmax")
-    if options.get("is_causal") or options.get("softcap") or query.ndim == 3:
-        raise Unsupported(
-            "with is_causal, softcap or inputs of three dimensions is not read; export it as MatMul and Softmax"
-        )
+@_row("Attention")
+def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, scale: float = 0.0) -> Tensor:
     scores = query @ key.transpose(-1, -2) * (scale or 1 / math.sqrt(query.shape[-1]))
-    return (scores if mask is None else scores + mask).softmax(-1) @ value
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype is torch.bool else scores + mask
+    return scores.softmax(-1) @ value
 
 
 # Shapes
@@ -407,11 +403,11 @@ def _split(x: Tensor, *, axis: int = 0, split: Sequence[int] = (), outputs: int)
 
 
 @_row("Slice", starts=1, ends=2, axes=3, steps=4)
-def _slice(
-    x: Tensor, *, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] = (), steps: Sequence[int] = ()
-) -> Tensor:
+def _slice(x: Tensor, *, starts: _Ints, ends: _Ints, axes: _Ints = (), steps: _Ints = (), batch: int) -> Tensor:
     for i, axis in enumerate(axes or range(len(starts))):
         step, dimension = (steps[i] if steps else 1), axis % x.ndim
+        if batch and (dimension, starts[i], ends[i], step) == (0, 0, batch, 1):
+            continue  # every sample
         if step > 0:
             x = x[(slice(None),) * dimension + (slice(starts[i], ends[i] if ends[i] < 2**31 else None, step),)]
         else:
@@ -422,8 +418,10 @@ def _slice(
 
 
 @_row("Gather", indices=1)
-def _gather(x: Tensor, *, indices: Static, axis: int = 0) -> Tensor:
+def _gather(x: Tensor, *, indices: Static, axis: int = 0, batch: int) -> Tensor:
     axis = axis % x.ndim
+    if batch == 1 and axis == 0 and list(indices) in ([0], [-1]):
+        return x  # the only sample of a batch, whose dimension stays
     if not indices.shape:
         return x.select(axis, indices[0])
     positive = [index + int(x.shape[axis]) if index < 0 else index for index in indices]
@@ -494,24 +492,28 @@ def _space_to_depth(x: Tensor, *, blocksize: int) -> Tensor:
 
 
 @_row("Resize", "Upsample", roi=1, scales=2, sizes=3)
-def _resize(x: Tensor, *, mode: str = "nearest", **options: Any) -> Tensor:
-    coordinates = options.get("coordinate_transformation_mode", "half_pixel")
-    rounding = options.get("nearest_mode", "round_prefer_floor")
-    scales, sizes = options.get("scales", options.get("roi")), options.get("sizes")  # before opset 11 scales come first
-    if not sizes:
-        assert scales is not None
-        sizes = [math.floor(n * s) for n, s in zip(x.shape[2:], scales[2:], strict=True)]
-    target = [int(size) for size in sizes[-(x.ndim - 2) :]]
-    old = options["operator"] == "Upsample" or options["opset"] < 11
-    is_integer_scale = all(w % int(n) == 0 for w, n in zip(target, x.shape[2:], strict=True))  # both give the same
-    if mode == "nearest":
-        if old or is_integer_scale or (coordinates, rounding) == ("asymmetric", "floor"):
-            return F.interpolate(x, target, mode="nearest")
-        if coordinates == "half_pixel" and rounding.startswith("round"):
-            return F.interpolate(x, target, mode="nearest-exact")
-    elif (
-        mode in {"linear", "cubic"} and coordinates in {"half_pixel", "pytorch_half_pixel", "align_corners"} and not old
-    ):
+def _resize(
+    x: Tensor, *, operator: str, opset: int, mode: str = "nearest", coordinate_transformation_mode: str = "half_pixel",
+    nearest_mode: str = "round_prefer_floor", axes: _Ints = (), sizes: _Ints = (), scales: Any = (), roi: Any = (),
+) -> Tensor:  # fmt: skip
+    coordinates, old = coordinate_transformation_mode, operator == "Upsample" or opset < 11  # then scales come first
+    given = dict(zip((i % x.ndim for i in axes or range(x.ndim)), sizes or scales or roi, strict=True))
+    sides = [(int(n), given.get(i, n if sizes else 1)) for i, n in enumerate(x.shape[2:], 2)]
+    target = [int(size if sizes else n * size) for n, size in sides]
+    is_exact, pairs = (
+        bool(sizes) or target == [n * size for n, size in sides],
+        [(n, t) for (n, _), t in zip(sides, target, strict=True)],
+    )
+    is_tied = any((2 * i + 1) * n % (2 * t) == 0 for n, t in pairs for i in range(t))  # between two pixels
+    is_half = not old and coordinates in {"half_pixel", "pytorch_half_pixel"} and min(target) > 1
+    floors = all(n <= t for n, t in pairs) if old else (coordinates, nearest_mode) == ("asymmetric", "floor")
+    rounds = is_half and nearest_mode in (
+        {"round_prefer_ceil"} if is_tied else {"round_prefer_ceil", "round_prefer_floor"}
+    )
+    if mode == "nearest" and is_exact and (floors or rounds):
+        is_plain = floors or all(t % n == 0 for n, t in pairs)  # both give the same
+        return F.interpolate(x, target, mode="nearest" if is_plain else "nearest-exact")
+    if mode in {"linear", "cubic"} and is_exact and (is_half or (coordinates == "align_corners" and not old)):
         kind = "bicubic" if mode == "cubic" else {1: "linear", 2: "bilinear", 3: "trilinear"}[x.ndim - 2]
         return F.interpolate(x, target, mode=kind, align_corners=coordinates == "align_corners")
     raise Unsupported(

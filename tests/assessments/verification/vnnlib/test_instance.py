@@ -225,6 +225,35 @@ def test_a_graph_of_any_form_is_read_as_its_file_runs(tmp_path, form):
     assert words == ["unsat", "sat"]
 
 
+@pytest.mark.parametrize(
+    ("operators", "kind", "size"), [(["Relu"], DOUBLE, 3), (["Relu"], FLOAT, 1), (["Neg"], DOUBLE, 1)]
+)
+def test_graphs_of_double_precision_and_of_one_number_are_decided(tmp_path, operators, kind, size):
+    nodes = [helper.make_node(operator, ["x"], ["y"]) for operator in operators]
+    taken, given = (helper.make_tensor_value_info(name, kind, [size]) for name in ("x", "y"))
+    graph = helper.make_graph(nodes, "numbers", [taken], [given])
+    path, asked = tmp_path / "numbers.onnx", tmp_path / "spec.vnnlib"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8), str(path))
+    words = []
+    for limit in (1.5, 0.5):
+        names = [f"(declare-const {letter}_{i} Real)" for letter in "XY" for i in range(size)]
+        bounds = [f"(assert (<= X_{i} 1.0))\n(assert (>= X_{i} -1.0))" for i in range(size)]
+        asked.write_text("\n".join([*names, *bounds, f"(assert (>= Y_0 {limit}))"]))
+        words.append(decide_instance(path, asked, ENTRY).word)
+    assert words == ["unsat", "sat"]
+
+
+def test_a_graph_that_answers_in_integers_is_refused(column, tmp_path):
+    model = onnx.load(column)
+    model.graph.node[-1].output[0] = "sums"
+    model.graph.node.append(helper.make_node("Cast", ["sums"], ["y"], to=onnx.TensorProto.INT64))
+    del model.graph.output[:]
+    model.graph.output.append(helper.make_tensor_value_info("y", onnx.TensorProto.INT64, [1, 2]))
+    onnx.save(model, column)
+    with pytest.raises(IncompatibleError, match=r"its output holds torch\.int64; export the numbers"):
+        decide_instance(column, specification(tmp_path, 0.6, 2.0), ENTRY)
+
+
 def test_an_easy_instance_imports_no_other_verifier_and_no_exporter(column, tmp_path):
     code = (  # in this process, not in the one that the command starts, whose modules it does not see
         "import sys; from pathlib import Path\n"
