@@ -67,8 +67,10 @@ def peak_memory(workers: int = 1) -> int | None:
         return None
     import resource
 
-    own, one = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return (own + workers * one) * (1 if sys.platform == "darwin" else 1024)
+    own_peak, largest_child = (
+        resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    return (own_peak + workers * largest_child) * (1 if sys.platform == "darwin" else 1024)
 
 
 def write_stage_runtime(stage: str, started: float) -> None:

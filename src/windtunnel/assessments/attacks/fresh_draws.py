@@ -32,8 +32,8 @@ def is_random(subject: Subject) -> bool:
         first = classifier.logits(inputs)
         if differs(subject.clean_logits[:PROBED], first) and differs(first, classifier.logits(inputs)):
             return True
-        one = classifier.logits(inputs[:1])
-        return any(differs(one, classifier.logits(inputs[:1])) for _ in range(CALLS - 1))
+        answer = classifier.logits(inputs[:1])
+        return any(differs(answer, classifier.logits(inputs[:1])) for _ in range(CALLS - 1))
 
 
 def fresh_metrics(subject: Subject, examples: Tensor, attacked: Tensor) -> dict[str, Json]:

@@ -141,8 +141,8 @@ def _graph(file: Path, path: Path, made_by: str) -> Weights | None:
         for values in (inputs, graph.output)
     )
     size = sum(math.prod(tensor.dims) for tensor in graph.initializer)
-    made = {name: (node.op_type, list(node.input)) for node in graph.node for name in node.output}
-    activation = _activation(made, graph.output[0].name) if graph.output else ""
+    producers = {name: (node.op_type, list(node.input)) for node in graph.node for name in node.output}
+    activation = _activation(producers, graph.output[0].name) if graph.output else ""
     return Weights(path, "onnx", made_by, size=size, activation=activation, **_shapes(shape, out))
 
 
@@ -155,13 +155,13 @@ def _flat_buffer(file: Path, path: Path, made_by: str) -> Weights:
     names = {number: name for name, number in vars(schema.BuiltinOperator).items() if isinstance(number, int)}
     # Older files have the operator in the other field alone.
     codes = [names[max(code.builtinCode, code.deprecatedBuiltinCode)] for code in model.operatorCodes]
-    made = {
-        place: (_OF_TFLITE.get(codes[operator.opcodeIndex], ""), list(operator.inputs))
+    producers = {
+        tensor: (_OF_TFLITE.get(codes[operator.opcodeIndex], ""), list(operator.inputs))
         for operator in graph.operators
-        for place in operator.outputs
+        for tensor in operator.outputs
     }
     shape, out = ([*map(int, graph.tensors[places[0]].shape)] for places in (graph.inputs, graph.outputs))
-    size, activation = file.stat().st_size // 4, _activation(made, graph.outputs[0])
+    size, activation = file.stat().st_size // 4, _activation(producers, graph.outputs[0])
     return Weights(path, "tflite", made_by, size=size, activation=activation, **_shapes(shape, out))
 
 
@@ -177,14 +177,14 @@ def _shapes(shape: list[int], out: list[int]) -> dict[str, Any]:
     }
 
 
-def _activation(made: Mapping[Any, tuple[str, list[Any]]], output: Any) -> str:
+def _activation(producers: Mapping[Any, tuple[str, list[Any]]], output: Any) -> str:
     """Return the ONNX operator that makes `output`, behind those that leave its values as they are; empty for none.
 
-    made: the operator and the inputs of each value.
+    producers: the operator and the inputs of each value.
     """
     operator = ""
-    for _ in range(len(made) + 1):
-        operator, inputs = made.get(output, ("", []))
+    for _ in range(len(producers) + 1):
+        operator, inputs = producers.get(output, ("", []))
         if operator not in _LEAVE_VALUES:
             break
         output = inputs[0]

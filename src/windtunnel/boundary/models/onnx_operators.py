@@ -337,8 +337,8 @@ def _layer_norm(
     x: Tensor, scale: Tensor | None = None, bias: Tensor | None = None, *, axis: int = -1, epsilon: float = 1e-5
 ) -> Tensor:
     shape = [int(size) for size in x.shape[axis % x.ndim :]]
-    weight, shift = (value if value is None else value.expand(shape) for value in (scale, bias))
-    return F.layer_norm(x, shape, weight, shift, epsilon)
+    weight, offset = (value if value is None else value.expand(shape) for value in (scale, bias))
+    return F.layer_norm(x, shape, weight, offset, epsilon)
 
 
 @_row("RMSNormalization")
@@ -497,8 +497,8 @@ def _resize(
     nearest_mode: str = "round_prefer_floor", axes: _Ints = (), sizes: _Ints = (), scales: Any = (), roi: Any = (),
 ) -> Tensor:  # fmt: skip
     coordinates, old = coordinate_transformation_mode, operator == "Upsample" or opset < 11  # then scales come first
-    given = dict(zip((i % x.ndim for i in axes or range(x.ndim)), sizes or scales or roi, strict=True))
-    sides = [(int(n), given.get(i, n if sizes else 1)) for i, n in enumerate(x.shape[2:], 2)]
+    factors = dict(zip((i % x.ndim for i in axes or range(x.ndim)), sizes or scales or roi, strict=True))
+    sides = [(int(n), factors.get(i, n if sizes else 1)) for i, n in enumerate(x.shape[2:], 2)]
     target = [int(size if sizes else n * size) for n, size in sides]
     is_exact, pairs = (
         bool(sizes) or target == [n * size for n, size in sides],

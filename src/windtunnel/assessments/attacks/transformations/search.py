@@ -194,12 +194,12 @@ class ParameterSearch:
         """Return the values (m,) of a function of the samples `rows` (m,) at a point (m, ...), and the gradient of their sum."""
         values, gradients = [], []
         size = self.batch_size or len(rows)
-        for some, at in zip(rows.split(size), point.detach().split(size), strict=True):
+        for samples, start in zip(rows.split(size), point.detach().split(size), strict=True):
             with torch.enable_grad():
-                leaf = at.clone().requires_grad_()
-                found = function(some, leaf)
-                gradients += torch.autograd.grad(found.sum(), leaf)
-            values.append(found.detach())
+                leaf = start.clone().requires_grad_()
+                losses = function(samples, leaf)
+                gradients += torch.autograd.grad(losses.sum(), leaf)
+            values.append(losses.detach())
         return torch.cat(values), torch.cat(gradients)
 
 

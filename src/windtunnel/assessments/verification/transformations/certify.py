@@ -302,11 +302,11 @@ class _SampleCertifier:
         At whole pixels, where a translation has a kink; else in the middle of the parameter of most influence.
         """
         _, half_ranges = unit_tensors(self.transformation, torch.float64)
-        whole = ((low + high) / 2 * half_ranges).round() / half_ranges
-        is_inside = (low + _NARROWEST < whole) & (whole < high - _NARROWEST)
+        whole_pixels = ((low + high) / 2 * half_ranges).round() / half_ranges
+        is_inside = (low + _NARROWEST < whole_pixels) & (whole_pixels < high - _NARROWEST)
         is_kink = is_inside & torch.tensor([name.startswith("translation") for name in self.transformation.names])
         axis = int((influence + is_kink * influence.sum()).argmax())
-        return axis, float(whole[axis] if is_kink[axis] else (low[axis] + high[axis]) / 2)
+        return axis, float(whole_pixels[axis] if is_kink[axis] else (low[axis] + high[axis]) / 2)
 
     def _distance(self, example: tuple[Tensor, Tensor] | None) -> float:
         """Distance of a counterexample from the identity, in half ranges; inf for none."""
