@@ -17,6 +17,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -107,23 +108,15 @@ def corruptions(n: int, steps: int, batch_size: int) -> dict[str, float]:
     return {"seconds": float(str(ours["seconds"])), "theirs": float(str(theirs["seconds"])), "corruptions": len(times)}
 
 
-def _measured(
-    function: Callable[..., dict[str, float]], queue: multiprocessing.Queue, arguments: tuple[int, ...]
-) -> None:
+def _measured(function: Callable[..., dict[str, float]], arguments: tuple[int, ...]) -> dict[str, float]:
     torch.set_num_threads(1)
-    answer = function(*arguments)
-    queue.put({**answer, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024})
+    return {**function(*arguments), "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
 def measure(function: Callable[..., dict[str, float]], *arguments: int) -> dict[str, float]:
-    """Run a measurement in a process of its own."""
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    process = context.Process(target=_measured, args=(function, queue, arguments))
-    process.start()
-    answer: dict[str, float] = queue.get(timeout=3600)
-    process.join()
-    return answer
+    """Run a measurement in a process of its own. Raises what it raises."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_measured, function, arguments).result()
 
 
 def main() -> None:
