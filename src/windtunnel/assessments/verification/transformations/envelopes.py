@@ -197,12 +197,41 @@ def _gamma(form: AffineForm, symbol: int, middle: Tensor, half: Tensor) -> Affin
 
 
 def _geometric(transformation: Transformation, image: Tensor, middle: Tensor, half: Tensor) -> AffineForm:
-    channels, height, width = image.shape
-    names, count, moving = list(transformation.names), len(middle), _geometric_names(transformation)
-    only = Transformation(
-        tuple((name, size) for name, size in transformation.ranges if name in moving), transformation.border
+    only, geometric = _moving(transformation)
+    if only.names != ("translation_x", "translation_y"):
+        return _by_derivatives(transformation, image, middle, half)
+    exact = _bilinear(transformation, image, middle, half)
+    ends = [(middle + sign * (half - 1e-9))[:, geometric] for sign in (-1, 1)]
+    inside = (ends[1].ceil() - ends[0].floor() <= 1).all(1)[:, None, None, None]
+    if inside.all():
+        return exact
+    form = _by_derivatives(transformation, image, middle, half)
+    return AffineForm(
+        torch.where(inside, exact.centre, form.centre),
+        torch.where(inside[:, None], exact.slopes, torch.cat([form.slopes, torch.zeros_like(form.slopes[:, :1])], 1)),
+        torch.where(inside, 0.0, form.radius),
     )
-    geometric = [k for k, kind in enumerate(_kind_of_each(transformation)) if kind]
+
+
+def _bilinear(transformation: Transformation, image: Tensor, middle: Tensor, half: Tensor) -> AffineForm:
+    """Return the forms of translations within boxes that cross no whole pixel, with a symbol more: the product of their two.
+
+    There a pixel is bilinear in the parameters, so that the images at the corners of the box give it.
+    """
+    only, (x, y) = _moving(transformation)
+    signs = torch.cartesian_prod(*[middle.new_tensor([-1.0, 1.0])] * 2)  # (4, 2)
+    points = (middle[:, None, [x, y]] + signs * half[:, None, [x, y]]).flatten(0, 1)
+    corners = transform(only, image.expand(len(points), -1, -1, -1), points).unflatten(0, (len(middle), 4))
+    a, b, c, d = corners.unbind(1)
+    slopes = image.new_zeros(len(middle), len(transformation.names) + 1, *image.shape)
+    slopes[:, x], slopes[:, y], slopes[:, -1] = (c + d - a - b) / 4, (b + d - a - c) / 4, (a + d - b - c) / 4
+    return AffineForm(corners.mean(1), slopes, torch.zeros_like(a))
+
+
+def _by_derivatives(transformation: Transformation, image: Tensor, middle: Tensor, half: Tensor) -> AffineForm:
+    channels, height, width = image.shape
+    names, count = list(transformation.names), len(middle)
+    only, geometric = _moving(transformation)
     p: dict[str, TensorInterval] = {
         names[k]: TensorInterval((middle - half)[:, k, None, None], (middle + half)[:, k, None, None])
         for k in geometric
@@ -229,50 +258,15 @@ def _geometric(transformation: Transformation, image: Tensor, middle: Tensor, ha
         slopes[:, at] = (d.low + d.high) / 2 * step
         radius += (d.high - d.low) / 2 * step
     centre = transform(only, image.expand(count, -1, -1, -1), middle[:, geometric])
-    is_box = (values.high - values.low) / 2 < radius
-    form = AffineForm(
-        torch.where(is_box, (values.low + values.high) / 2, centre),
-        torch.where(is_box[:, None], 0.0, slopes),
-        torch.where(is_box, (values.high - values.low) / 2, radius),
-    )
-    return (
-        _exact_in_cells(form, only, image, middle[:, geometric], half[:, geometric], geometric)
-        if moving == {"translation"}
-        else form
-    )
+    return AffineForm(centre, slopes, radius).within(values.low, values.high)
 
 
-def _exact_in_cells(
-    form: AffineForm, translation: Transformation, image: Tensor, middle: Tensor, half: Tensor, symbols: list[int]
-) -> AffineForm:
-    """Return the form with one more symbol, the product of the two of a translation; exact for boxes that cross no whole pixel.
-
-    There a pixel is bilinear in the parameters, so that the images at the corners of the box give it.
-    """
-    count, (x, y) = len(middle), symbols
-    signs = torch.cartesian_prod(*[middle.new_tensor([-1.0, 1.0])] * 2)  # (4, 2)
-    points = (middle[:, None] + signs * half[:, None]).flatten(0, 1)
-    corners = transform(translation, image.expand(len(points), -1, -1, -1), points).unflatten(0, (count, 4))
-    a, b, c, d = corners.unbind(1)
-    exact = form.slopes.new_zeros(count, form.slopes.shape[1] + 1, *image.shape)
-    exact[:, x], exact[:, y], exact[:, -1] = (c + d - a - b) / 4, (b + d - a - c) / 4, (a + d - b - c) / 4
-    cells = (middle + half - 1e-9).ceil() - (middle - half + 1e-9).floor()
-    inside = (cells <= 1).all(1)[:, None, None, None]
-    other = torch.cat([form.slopes, torch.zeros_like(form.slopes[:, :1])], 1)
-    return AffineForm(
-        torch.where(inside, corners.mean(1), form.centre),
-        torch.where(inside[:, None], exact, other),
-        torch.where(inside, 0.0, form.radius),
-    )
-
-
-def _geometric_names(transformation: Transformation) -> set[str]:
-    return {kind.name for kind in transformation.kinds if kind.geometric}
-
-
-def _kind_of_each(transformation: Transformation) -> list[bool]:
-    """Return for each of the P parameters if it moves pixels."""
-    return [kind.geometric for kind in transformation.kinds for _ in kind.parameters]
+def _moving(transformation: Transformation) -> tuple[Transformation, list[int]]:
+    """Return the part of a transformation that moves pixels, and which of the P parameters are its."""
+    moving = {kind.name for kind in transformation.kinds if kind.geometric}
+    ranges = tuple((name, size) for name, size in transformation.ranges if name in moving)
+    of_each = [kind.geometric for kind in transformation.kinds for _ in kind.parameters]
+    return Transformation(ranges, transformation.border), [k for k, is_moving in enumerate(of_each) if is_moving]
 
 
 def _per_channel(interval: TensorInterval, height: int, width: int) -> TensorInterval:
