@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import tempfile
 import time
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 
 from windtunnel.boundary.files import check_file
 from windtunnel.boundary.models.heads import Headed
+from windtunnel.boundary.models.onnx_network import has_batch
 from windtunnel.core.errors import UserError
 from windtunnel.core.references import users_code
 from windtunnel.params.model import Interface
@@ -146,7 +146,7 @@ class OnnxModule(nn.Module):
         self.input_type = _INPUT_TYPES[kind]
         declared = self.session.get_inputs()[0].shape
         sizes = [size if isinstance(size, int) else 0 for size in declared]
-        self.has_batch = math.prod(sizes) != numbers or (len(sizes) > 1 and math.prod(sizes[1:]) == numbers)
+        self.has_batch = has_batch(sizes, numbers)
         first = sizes[0] if self.has_batch else 1
         self.fixed_batch: int | None = first or None
         self.shape = declared_shape(declared if self.has_batch else [1, *declared])

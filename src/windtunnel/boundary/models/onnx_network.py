@@ -36,6 +36,11 @@ _REASONS = {
 _REMEDY = "export the model with a dynamic batch, and with shapes that onnxruntime takes"
 
 
+def has_batch(declared: Sequence[int], numbers: int | None) -> bool:
+    """Return True if the first size that a graph declares, 0 for an open one, is that of the batch and not of a sample of `numbers`."""
+    return math.prod(declared) != numbers or (len(declared) > 1 and math.prod(declared[1:]) == numbers)
+
+
 class Name(NamedTuple):
     """A tensor that a step takes: of an earlier step, or a buffer of the module."""
 
@@ -108,7 +113,7 @@ class OnnxNetwork(nn.Module):
             )
         tensor_type = inputs[0].type.tensor_type
         declared = [size.dim_value for size in tensor_type.shape.dim]
-        self.has_batch = math.prod(declared) != numbers or (len(declared) > 1 and math.prod(declared[1:]) == numbers)
+        self.has_batch = has_batch(declared, numbers)
         declared = declared if self.has_batch else [1, *declared]
         sizes = declared[1:]
         if not all(sizes) and shape is not None and len(shape) == len(sizes):

@@ -500,10 +500,8 @@ def _resize(
     factors = dict(zip((i % x.ndim for i in axes or range(x.ndim)), sizes or scales or roi, strict=True))
     sides = [(int(n), factors.get(i, n if sizes else 1)) for i, n in enumerate(x.shape[2:], 2)]
     target = [int(size if sizes else n * size) for n, size in sides]
-    is_exact, pairs = (
-        bool(sizes) or target == [n * size for n, size in sides],
-        [(n, t) for (n, _), t in zip(sides, target, strict=True)],
-    )
+    is_exact = bool(sizes) or target == [n * size for n, size in sides]
+    pairs = [(n, t) for (n, _), t in zip(sides, target, strict=True)]
     is_tied = any((2 * i + 1) * n % (2 * t) == 0 for n, t in pairs for i in range(t))  # between two pixels
     is_half = not old and coordinates in {"half_pixel", "pytorch_half_pixel"} and min(target) > 1
     floors = all(n <= t for n, t in pairs) if old else (coordinates, nearest_mode) == ("asymmetric", "floor")
