@@ -99,9 +99,9 @@ def _folders(root: Path, images: Mapping[Path, Path], makers: Mapping[Path, str]
 
 
 def _idx(root: Path, arrays: Iterable[Path], makers: Mapping[Path, str]) -> Iterator[SampleFiles]:
-    image_files = [path for path in arrays if "idx3-ubyte" in path.name]
-    for path in image_files:
-        train = _train_beside(path, image_files)
+    of_images = [path for path in arrays if "idx3-ubyte" in path.name]
+    for path in of_images:
+        train = _train_beside(path, of_images)
         pair = (_labels(path), _labels(train) if train else None)
         shape = read_or_skip(path, lambda path: _idx_shape(root / path)) or ()
         yield replace(_of_shape(path, "idx", makers, shape), train=train, labels=pair, channels=1)

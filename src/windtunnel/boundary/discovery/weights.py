@@ -6,7 +6,6 @@ import math
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from windtunnel.boundary.discovery.architecture import IMAGENET_CLASSES, fitting
 from windtunnel.boundary.discovery.walk import kind_of_weights, maker, read_or_skip
 from windtunnel.boundary.files import check_file
 from windtunnel.boundary.text import read_json_map
+from windtunnel.registry.plugins import is_installed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -102,7 +102,7 @@ def look_at(root: Path, path: Path, made_by: str = "") -> Weights | None:
         return _graph(file, path, made_by)
     if source == "state_dict" and _is_program(file):
         source = "export"
-    if source == "tflite" and find_spec("ai_edge_litert"):
+    if source == "tflite" and is_installed("ai_edge_litert"):
         return _flat_buffer(file, path, made_by)
     if source in {"export", "tflite"}:
         return Weights(path, source, made_by, size=file.stat().st_size // 4)

@@ -38,7 +38,7 @@ from windtunnel.core.statistics import median
 SAMPLES = 16  # of the diagnosis
 FEW = 4  # samples of the tests for randomness and for state between calls
 SEEDS = 8  # of the test for randomness
-CALLS = 12  # of the same test
+CALLS = 12  # of the test for state between calls
 CHANGED = 1e-5  # relative difference of logits above which the state of the model changed them
 HAIR = 1e-3  # of the range: the step of numerical differences
 TINY = 1e-5  # a change that no picture shows
@@ -402,10 +402,8 @@ class _Diagnosing:
 
 def _gradient_of(value: Callable[[], Tensor], point: Tensor, *, keeps_graph: bool = False) -> Tensor | None:
     """Return the gradient of a scalar at `point`; None where no graph leads there, or where a pass raises with gradients on."""
-    with (
-        suppress(Exception),
-        torch.enable_grad(),
-    ):  # whatever a custom backward pass, or a forward pass on a leaf, raises
+    # Suppressed is whatever a custom backward pass, or a forward pass on a leaf, raises.
+    with suppress(Exception), torch.enable_grad():
         return torch.autograd.grad(value(), point, allow_unused=True, retain_graph=keeps_graph)[0]
     return None
 

@@ -278,11 +278,8 @@ def _without_obstacles(model: nn.Module, remedy: GradientRemedy) -> Iterator[Non
     changes: list[tuple[Any, str, Any]] = [
         (part, name, type(hooks)()) for part in model.modules() for name in names if (hooks := getattr(part, name))
     ]
-    contexts: list[Any] = [
-        torch.inference_mode,
-        saved_tensors_hooks,
-    ]  # whose hooks count the operations of a checkpoint
-    contexts += [torch.autocast] if remedy.widened else []
+    # The hooks of saved tensors count the operations of a checkpoint.
+    contexts = [torch.inference_mode, saved_tensors_hooks, *([torch.autocast] if remedy.widened else [])]
     changes += [(context, name, lambda *_: None) for context in contexts for name in ("__enter__", "__exit__")]
     changes += [(torch, "is_grad_enabled", lambda: False)] if remedy.hidden else []
     before = [getattr(owner, name) for owner, name, _ in changes]
