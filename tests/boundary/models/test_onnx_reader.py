@@ -108,10 +108,6 @@ REFUSED = {
         [helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], mode="linear", antialias=1)],
         "operator Resize with antialias = 1 is not read; export it without",
     ),
-    "a sum over the batch": (
-        [helper.make_node("ReduceSum", ["x"], ["y"])],
-        "operator ReduceSum mixes the samples of a batch: export the model with a dynamic batch",
-    ),
 }
 
 
@@ -121,6 +117,19 @@ def test_what_is_not_read_is_refused_with_its_name(tmp_path, name):
     constants = {"g": np.ones(3, np.float32), "sizes": np.array([1, 3, 4, 4])}
     path = save(tmp_path / "m.onnx", nodes, constants, 18)
     with pytest.raises(IncompatibleError, match=rf"m\.onnx: {words}" if words.startswith("operator") else words):
+        OnnxNetwork(path)
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        ("n", "operator ReduceSum mixes the samples of a batch"),
+        (4, "takes 4 samples at once: export the model for one"),
+    ],
+)
+def test_a_graph_that_mixes_samples_is_refused(tmp_path, size, message):
+    path = save(tmp_path / "m.onnx", [helper.make_node("ReduceSum", ["x"], ["y"])], {}, shape=(size, 3, 8, 8))
+    with pytest.raises(IncompatibleError, match=message):
         OnnxNetwork(path)
 
 
@@ -152,6 +161,82 @@ def test_a_graph_of_one_sample_is_read_for_several(tmp_path, name):
     path = save(tmp_path / "m.onnx", nodes, ROWS | CHANNELS | LIMITS | SIZES | more, opset)
     network, x = OnnxNetwork(path), torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(network(x).flatten(1), onnxruntime_logits(path, x, True), atol=1e-4, rtol=1e-4)
+
+
+# Axes, ranks and shapes of which the first dimension is no batch: nodes from x, opset.
+ONE_SAMPLE = {
+    "softmax over the first": ([NODE("Softmax", ["x"], ["y"], axis=0)], 13),
+    "softmax over the second": ([NODE("Softmax", ["x"], ["y"], axis=1)], 13),
+    "old softmax": ([NODE("Softmax", ["x"], ["y"], axis=1)], 11),
+    "old softmax of all": ([NODE("LogSoftmax", ["x"], ["y"], axis=0)], 11),
+    "concatenation first": ([NODE("Neg", ["x"], ["n"]), NODE("Concat", ["x", "n", "x"], ["y"], axis=0)], 11),
+    "concatenation last": ([NODE("Neg", ["x"], ["n"]), NODE("Concat", ["n", "x"], ["y"], axis=-1)], 11),
+    "sum of all": ([NODE("ReduceSum", ["x"], ["y"], keepdims=0)], 13),
+    "mean over the first": ([NODE("ReduceMean", ["x"], ["y"], axes=[0], keepdims=0)], 11),
+    "mean over the others": ([NODE("ReduceMean", ["x"], ["y"], axes=[-1, 1])], 11),
+    "largest over the first": ([NODE("ReduceMax", ["x", "zero"], ["y"])], 18),
+    "reversed": ([NODE("Transpose", ["x"], ["t"]), NODE("Relu", ["t"], ["y"])], 9),
+    "flat": ([NODE("Flatten", ["x"], ["y"], axis=0)], 9),
+    "flat from the third": ([NODE("Flatten", ["x"], ["f"], axis=2), NODE("MatMul", ["rows", "f"], ["y"])], 9),
+    "unsqueezed": ([NODE("Unsqueeze", ["x", "two_axes"], ["u"]), NODE("Add", ["u", "x"], ["y"])], 13),
+    "squeezed": ([NODE("Slice", ["x", "zero", "one"], ["s"]), NODE("Squeeze", ["s", "zero"], ["y"])], 13),
+    "split": ([NODE("Split", ["x", "halves"], ["a", "b"], axis=-1), NODE("Sub", ["b", "a"], ["y"])], 13),
+    "backwards": ([NODE("Slice", ["x", "last", "before", "zero", "minus"], ["y"])], 13),
+    "gathered": ([NODE("Gather", ["x", "zero"], ["y"])], 13),
+    "gathered in pairs": ([NODE("Gather", ["x", "pairs"], ["y"], axis=1)], 13),
+    "weights on the left": ([NODE("MatMul", ["eight", "x"], ["y"])], 13),
+    "a vector on the right": ([NODE("MatMul", ["x", "ones"], ["y"])], 13),
+    "a vector on the left": ([NODE("MatMul", ["ones", "x"], ["y"])], 13),
+    "a product of two": ([NODE("Relu", ["x"], ["r"]), NODE("MatMul", ["x", "r"], ["y"])], 13),
+    "a value of another rank": (
+        [NODE("ReduceSum", ["x", "zero"], ["s"], keepdims=0), NODE("Mul", ["x", "s"], ["y"])],
+        13,
+    ),
+    "a constant of more dimensions": ([NODE("Add", ["x", "five"], ["y"])], 13),
+    "expanded": ([NODE("Expand", ["x", "five_sizes"], ["y"])], 13),
+    "repeated": ([NODE("Tile", ["x", "times"], ["y"])], 13),
+    "padded": ([NODE("Pad", ["x", "pads"], ["y"])], 13),
+    "chosen": ([NODE("Greater", ["x", "half"], ["c"]), NODE("Where", ["c", "x", "five"], ["y"])], 13),
+    "a convolution of each": (
+        [NODE("Reshape", ["x", "planes"], ["p"]), NODE("Conv", ["p", "kernel"], ["c"]), NODE("Relu", ["c"], ["y"])],
+        13,
+    ),
+    "rows in a layer": (
+        [
+            NODE("Reshape", ["x", "table"], ["t"]),
+            NODE("Gemm", ["t", "eight", "ones"], ["g"]),
+            NODE("Sigmoid", ["g"], ["y"]),
+        ],
+        13,
+    ),
+    "the same letters": ([NODE("Einsum", ["x", "x"], ["y"], equation="...ij,...kj->...ik")], 13),
+}
+
+
+@pytest.mark.parametrize("has_batch", [True, False])
+@pytest.mark.parametrize("name", ONE_SAMPLE)
+def test_a_graph_of_one_sample_treats_its_first_dimension_as_any_other(tmp_path, name, has_batch):
+    nodes, opset = ONE_SAMPLE[name]
+    generator = np.random.default_rng(0)
+    integers = {
+        "zero": [0], "one": [1], "minus": [-1], "two_axes": [0, 2], "halves": [4, 4], "last": [-1], "before": [-9],
+        "pairs": [[0, 1], [2, 0]], "five_sizes": [2, 1, 3, 8, 8], "planes": [3, 1, 8, 8], "table": [24, 8],
+        "times": [2, 1, 1, 1] if has_batch else [2, 1, 1], "pads": [0, 0, 1, 0] * 2 if has_batch else [1, 0, 0, 0, 2, 1],
+    }  # fmt: skip
+    shapes = {
+        "rows": (2, 3 if has_batch else 24),
+        "eight": (8, 8),
+        "ones": (8,),
+        "five": (2, 1, 3, 1, 8),
+        "half": (1,),
+        "kernel": (2, 1, 3, 3),
+    }
+    constants = {key: np.array(value, np.int64) for key, value in integers.items()}
+    constants |= {key: generator.uniform(0.2, 0.8, size).astype("f4") for key, size in shapes.items()}
+    path = save(tmp_path / "m.onnx", nodes, constants, opset, (1, 3, 8, 8) if has_batch else (3, 8, 8))
+    network, reference = OnnxNetwork(path, numbers=192), OnnxModule(path, numbers=192)
+    x = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(network(x), reference(x), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,6 +19,7 @@ from onnx import inliner, numpy_helper
 from torch import Tensor, nn
 
 from windtunnel.boundary.models.onnx_operators import OPERATORS, Attributes, Sized, Static, Unsupported
+from windtunnel.boundary.models.onnx_samples import GraphStep, Name, SampleSteps
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.references import first_line, foreign_errors
 
@@ -39,24 +40,6 @@ _REMEDY = "export the model with a dynamic batch, and with shapes that onnxrunti
 def has_batch(declared: Sequence[int], numbers: int | None) -> bool:
     """Return True if the first size that a graph declares, 0 for an open one, is that of the batch and not of a sample of `numbers`."""
     return math.prod(declared) != numbers or (len(declared) > 1 and math.prod(declared[1:]) == numbers)
-
-
-class Name(NamedTuple):
-    """A tensor that a step takes: of an earlier step, or a buffer of the module."""
-
-    name: str
-    is_constant: bool
-
-
-@dataclass(slots=True)
-class GraphStep:
-    """One node that runs in the forward pass. last: names that no later step needs."""
-
-    operator: str
-    attributes: Attributes
-    inputs: tuple[Name | Static | None, ...]
-    outputs: tuple[str, ...]
-    last: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +105,17 @@ class OnnxNetwork(nn.Module):
             text = [size.dim_param or size.dim_value for size in tensor_type.shape.dim]
             raise UserError(f"{path}: takes {text}; a dimension for the batch, then known sizes, are needed")
         self.input_shape = tuple(sizes)
-        self.declared_batch = declared[0] or None
         dtype = torch.from_numpy(np.zeros(0, onnx.helper.tensor_dtype_to_np_dtype(tensor_type.elem_type))).dtype
         opsets = {entry.domain: entry.version for entry in model.opset_import}
         work = math.prod(sizes[1:]) * sum(math.prod(tensor.dims) for tensor in graph.initializer)
         device = "cpu" if work <= _SMALL else "meta"
-        reader = _Reader(path, opsets, batch, self.declared_batch, dtype, device)
+        if batch is None and declared[0] > 1:
+            raise IncompatibleError(
+                f"{path.name}: takes {declared[0]} samples at once: export the model for one sample"
+            )
+        reader = _Reader(path, opsets, batch, batch is None and declared[0] == 1, dtype, device)
         with foreign_errors(lambda error: f"{path}: is a graph that cannot be read ({first_line(error)})"):
-            self.steps, constants = reader.read(graph, inputs[0].name, self.input_shape)
+            self.steps, constants = reader.read(graph, inputs[0].name, self.input_shape, self.has_batch)
         self.dtype, self._input, self._output = dtype, inputs[0].name, graph.output[0].name
         for name, tensor in constants.items():
             self.register_buffer(name, tensor)
@@ -158,12 +144,15 @@ class OnnxNetwork(nn.Module):
 
 @dataclass(slots=True)
 class _Reader:
-    """Turns the nodes of a graph into steps; `values` holds what each value is known to be."""
+    """Turns the nodes of a graph into steps; `values` holds what each value is known to be.
+
+    batch: the one size of batch of the steps. is_single: the graph is for one sample, the steps for any number.
+    """
 
     path: Path
     opsets: Mapping[str, int]
     batch: int | None
-    declared: int | None
+    is_single: bool
     dtype: torch.dtype
     device: str
     values: dict[str, Value] = field(default_factory=dict)
@@ -173,22 +162,30 @@ class _Reader:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes of batch that are followed; the first is what a graph of one size declares."""
-        if self.batch is not None:
-            return (self.batch,)
-        return (self.declared, 5 * self.declared, 7 * self.declared) if self.declared else (5, 7)
+        """The sizes of batch that are followed."""
+        return (1,) if self.is_single else (self.batch,) if self.batch else (5, 7)
 
     def read(
-        self, graph: onnx.GraphProto, name: str, shape: tuple[int, ...]
+        self, graph: onnx.GraphProto, name: str, shape: tuple[int, ...], has_batch: bool
     ) -> tuple[list[GraphStep], dict[str, Tensor]]:
-        """Return the steps of the forward pass, and the buffers that they take."""
-        inputs = tuple(torch.zeros(n, *shape, dtype=self.dtype, device=self.device) for n in self.sizes)
+        """Return the steps of the forward pass, and the buffers that they take; has_batch: of the input of the graph."""
+        shapes = [(n, *shape) if has_batch else shape for n in self.sizes]
+        inputs = tuple(torch.zeros(sizes, dtype=self.dtype, device=self.device) for sizes in shapes)
         self.values[name] = Value(inputs, True)
         self._nodes(graph)
         output = graph.output[0].name
         if output not in self.values or not self.values[output].is_dynamic:
             raise UserError(f"{self.path}: its output does not depend on its input")
         self._simplify(output)
+        if self.is_single:
+            value_shapes = {key: value.tensors[0].shape for key, value in self.values.items()}
+            single = SampleSteps(value_shapes | {key: tensor.shape for key, tensor in self.constants.items()})
+            for step in self.steps:
+                try:
+                    single.add(step)
+                except Unsupported as error:
+                    raise IncompatibleError(f"{self.path.name}: operator {step.operator} {error}") from error
+            self.steps = single.steps
         needed = {output}
         steps: list[GraphStep] = []
         for step in reversed(self.steps):
@@ -243,14 +240,7 @@ class _Reader:
             if not OPERATORS[node.op_type].takes(key, value):
                 raise Unsupported(f"with {key} = {value} is not read; export it without")
         inputs = [self.values[name] if name else None for name in node.input]
-        batch = self.declared if self._varies(inputs[:1], 1) else 0  # of the first dimension
-        attributes |= {"opset": opset, "outputs": len(node.output), "batch": batch}
-        if node.op_type == "Flatten" and attributes.get("axis", 1) != 1 and self.declared and inputs[0] is not None:
-            target = torch.tensor(self._call(node, attributes, inputs, 0)[0].shape)  # may mix the batch with others
-            shape_name = f"{node.output[0]} shape"
-            self._set_constant(shape_name, target)
-            node = onnx.helper.make_node("Reshape", [node.input[0], shape_name], node.output)
-            inputs = [inputs[0], self.values[node.input[1]]]
+        attributes |= {"opset": opset, "outputs": len(node.output)}
         if node.op_type in _COPIES and self._changes_nothing(node, attributes, inputs):
             return
         if node.op_type == "Squeeze" and len(inputs) == 1 and "axes" not in attributes and inputs[0] is not None:
@@ -269,8 +259,6 @@ class _Reader:
     def _step(self, node: onnx.NodeProto, attributes: Attributes, inputs: Sequence[Value | None]) -> None:
         """Add a step of the forward pass."""
         static = OPERATORS[node.op_type].static
-        if node.op_type == "Reshape" and (shape := self._free(node, attributes, inputs)):
-            inputs = [inputs[0], shape]
         items: list[Name | Static | None] = []
         for index, (name, value) in enumerate(zip(node.input, inputs, strict=False)):
             if value is None:
@@ -284,7 +272,8 @@ class _Reader:
             else:
                 raise Unsupported("computes with the size of the batch: export the model for one sample")
         results = [self._call(node, attributes, inputs, h) for h in range(len(self.sizes))]
-        if self._varies(inputs[:1]) and len({result[0].shape for result in results}) == 1:
+        shapes = {tensor.shape for tensor in inputs[0].tensors} if inputs[0] else set[torch.Size]()
+        if len(shapes) > len({result[0].shape for result in results}):
             raise Unsupported("mixes the samples of a batch: export the model with a dynamic batch")
         outputs = tuple(node.output[: len(results[0])])
         self.steps.append(GraphStep(node.op_type, attributes, tuple(items), outputs))
@@ -353,46 +342,6 @@ class _Reader:
         if rest or any(constant + factor * n != size for n, size in zip(self.sizes, row, strict=True)):
             raise Unsupported("takes a size that does not grow evenly with the batch: export the model for one sample")
         return Sized(constant, factor)
-
-    def _varies(self, values: Sequence[Value | None], dimensions: int | None = None) -> bool:
-        """Return True if a value has its batch in one of its first dimensions, of all without a number."""
-        return any(len({tensor.shape[:dimensions] for tensor in value.tensors}) > 1 for value in values if value)
-
-    def _free(self, node: onnx.NodeProto, attributes: Attributes, inputs: Sequence[Value | None]) -> Value | None:
-        """Return the shape of a Reshape of a graph of one size of batch for batches of any size; None where it has it already.
-
-        The dimension that takes the batch has the same place among the strides. Where several have: one of size 1, else one
-        that the reshape makes and that is not the last, which layers contract. A wrong choice shows when logits are compared.
-        """
-        operand, shape = inputs
-        assert operand is not None
-        assert shape is not None
-        if self.batch is not None or not self.declared or not operand.is_dynamic or not shape.is_constant:
-            return None
-        first, second = (operand.tensors[h].shape for h in (0, 1))
-        index = next((i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b), None)
-        if index is None:
-            return None
-        target = list(self._call(node, attributes, inputs, 0)[0].shape)
-        low = math.prod(first[index + 1 :])
-        high = low * first[index]
-        strides = [math.prod(target[i + 1 :]) for i in range(len(target))]
-        places = [i for i, stride in enumerate(strides) if stride <= high and stride * target[i] >= low]
-        if not places:
-            raise Unsupported("mixes the batch with other dimensions: export the model with a dynamic batch")
-
-        def preference(i: int) -> tuple[bool, bool, bool, int]:
-            is_kept = i < len(first) and target[: i + 1] == list(first[: i + 1])
-            return target[i] != self.declared, i == len(target) - 1, is_kept, i
-
-        chosen = min(places, key=preference)
-        shapes = []
-        for tensor in operand.tensors:
-            grown, rest = divmod(target[chosen] * tensor.shape[index], first[index])
-            if rest:
-                raise Unsupported("mixes the batch with other dimensions: export the model with a dynamic batch")
-            shapes.append(torch.tensor([*target[:chosen], grown, *target[chosen + 1 :]]))
-        return Value(tuple(shapes), False)
 
     def _buffer(self, name: str, value: Value) -> str:
         if name not in self.buffers:

@@ -403,11 +403,9 @@ def _split(x: Tensor, *, axis: int = 0, split: Sequence[int] = (), outputs: int)
 
 
 @_row("Slice", starts=1, ends=2, axes=3, steps=4)
-def _slice(x: Tensor, *, starts: _Ints, ends: _Ints, axes: _Ints = (), steps: _Ints = (), batch: int) -> Tensor:
+def _slice(x: Tensor, *, starts: _Ints, ends: _Ints, axes: _Ints = (), steps: _Ints = ()) -> Tensor:
     for i, axis in enumerate(axes or range(len(starts))):
         step, dimension = (steps[i] if steps else 1), axis % x.ndim
-        if batch and (dimension, starts[i], ends[i], step) == (0, 0, batch, 1):
-            continue  # every sample
         if step > 0:
             x = x[(slice(None),) * dimension + (slice(starts[i], ends[i] if ends[i] < 2**31 else None, step),)]
         else:
@@ -418,10 +416,8 @@ def _slice(x: Tensor, *, starts: _Ints, ends: _Ints, axes: _Ints = (), steps: _I
 
 
 @_row("Gather", indices=1)
-def _gather(x: Tensor, *, indices: Static, axis: int = 0, batch: int) -> Tensor:
+def _gather(x: Tensor, *, indices: Static, axis: int = 0) -> Tensor:
     axis = axis % x.ndim
-    if batch == 1 and axis == 0 and list(indices) in ([0], [-1]):
-        return x  # the only sample of a batch, whose dimension stays
     if not indices.shape:
         return x.select(axis, indices[0])
     positive = [index + int(x.shape[axis]) if index < 0 else index for index in indices]
