@@ -63,11 +63,13 @@ def test_what_smt_lib_adds_without_effect_is_read(tmp_path):
     [
         ("(assert (and (>= Y_0 Y_1)))(assert (and (>= Y_0 Y_2) (<= Y_2 1)))", lambda a, b, c: a >= b and a >= c <= 1),
         ("(assert (= Y_0 1))(assert (== Y_1 1))", lambda a, b, c: a == b == 1),
+        ("(assert (= (+ Y_0 Y_1) 1 Y_2))", lambda a, b, c: a + b == 1 == c),
+        ("(assert (<= 0\n Y_0 (+ Y_1 (* 2 Y_2)) 2.0))", lambda a, b, c: 0 <= a <= b + 2 * c <= 2),
     ],
 )
 def test_conjunctions_in_several_assertions_hold_together(tmp_path, asserted, holds):
     """vnnlib alone takes the second of two conjunctions for an alternative to the first; equalities become conjunctions."""
-    box = "(assert (and (<= X_0 1) (>= X_0 -1)))\n(assert (and (<= X_1 0.5) (>= X_1 0.25)))\n"
+    box = "(assert (and (<= X_0 1) (>= X_0 -1)))\n(assert (>= 0.5 X_1 0.25))\n"
     (specification,) = read(tmp_path, VERSION_1[: VERSION_1.index("(assert")] + box + asserted)
     assert (specification.low.tolist(), specification.high.tolist()) == ([-1, 0.25], [1, 0.5])
     for y in torch.cartesian_prod(*[torch.tensor([-1.0, 0.5, 1.0, 2.0])] * 3):
@@ -93,7 +95,9 @@ def test_a_counter_example_is_written_in_the_form_of_the_competition():
     [
         ("(assert", "not VNN-LIB"),
         (VERSION_1.replace("(assert (<= X_1 .5))\n", ""), "input 1 has no bound"),
-        (VERSION_1 + "(assert (== (+ Y_0 Y_1) 1.0))", "== of sums"),
+        (VERSION_1 + "(assert (== (+ Y_0 (* 2 (- (+ Y_1 Y_2)))) 1.0))", "== of deeper sums"),
+        (VERSION_1.replace("X_", "X_0_"), "declares 'X_0_0'; version 1 has X_0, X_1"),
+        (VERSION_1 + "(assert (<= (/ Y_0 2) 1.0))", "uses /; boxes and linear"),
         (VERSION_1 + "(assert (!= Y_0 Y_1))", "or for !="),
         (VERSION_1 + "(assert (or" + "(<= Y_0 1)" * 501 + "))", "more than 1000 terms"),
     ],

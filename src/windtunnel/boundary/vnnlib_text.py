@@ -4,6 +4,7 @@ The parser is `vnnlib` (PyPI), which reads version 2; the files of the competiti
 variables X_0, X_1, ... are elements of one tensor, and are rewritten before. Source: www.vnnlib.org.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Iterator
@@ -23,11 +24,13 @@ _COMMENT = re.compile(r";[^\n]*")
 _OPENED = re.compile(r"\(\s+")  # vnnlib 1.0.2 takes no blank after a parenthesis
 _FUNCTION = re.compile(r"\(\s*declare-fun\s+(\w+)\s*\(\s*\)")
 _WITHOUT_EFFECT = re.compile(r'\(\s*(?:set-(?:logic|option|info)|check-sat|get-model|exit)\b(?:"[^"]*"|[^()"])*\)')
-_UNREAD = re.compile(r"\(\s*(not|=>|xor|ite|let|forall|exists|distinct|define-fun|push|pop)(?=[\s()])")
+_UNREAD = re.compile(r"\(\s*(/|not|=>|xor|ite|let|forall|exists|distinct|define-fun|push|pop)(?=[\s()])")
 _DECLARED = re.compile(r"\(\s*declare-const\s+([XY])_(\d+)\s+\w+\s*\)")
 _VARIABLE = re.compile(r"\b([XY])_(\d+)\b")
 _INDEX = re.compile(r"\b(?:[XY]_0*|\w+\[0*)(\d+)\b")  # of version 1, or the first of version 2
-_EQUAL = re.compile(r"\(\s*==?\s+([^\s()]+)\s+([^\s()]+)\s*\)")
+_SIDE = r"(?:[^\s()]+|\((?:[^()]|\([^()]*\))*\))"  # a name, a number, or a sum of products
+_COMPARED = re.compile(rf"\(\s*(==?|[<>]=?(?=(?:\s+{_SIDE}){{3}}))((?:\s+{_SIDE}){{2,}})\s*\)")
+_OTHER_NAME = re.compile(r"\(\s*declare-const\s+(?![XY]_\d+\s)(\S+)")
 _OTHER_EQUAL = re.compile(r"\(\s*(?:==|!=)")
 _PARENTHESIS = re.compile(r"[()]")
 _ASSERTION, _CONJUNCTION = (re.compile(rf"\s*\(\s*{word}\b(.*)\)", re.DOTALL) for word in ("assert", "and"))
@@ -79,7 +82,7 @@ def read_specifications(path: Path) -> list[Specification]:
     text = _OPENED.sub("(", _FUNCTION.sub(r"(declare-const \1", _WITHOUT_EFFECT.sub("", text)))
     if unread := _UNREAD.search(text):
         raise UserError(
-            f"{path_text(path)}: uses {unread[1]}; boxes and linear outputs are written with and, or, <= and >= alone"
+            f"{path_text(path)}: uses {unread[1]}; boxes and linear outputs are written with and, or, <=, >=, =, +, - and * alone"
         )
     if _count_terms(text) > _MOST_TERMS:
         raise UserError(
@@ -147,9 +150,13 @@ def _as_version_2(path: Path, text: str) -> str:
 
     Raises UserError for an index or a number beyond all limits: a few bytes of text would need gigabytes.
     """
-    text = _join_choices(_EQUAL.sub(r"(and (<= \1 \2) (>= \1 \2))", text))
+    text = _join_choices(_COMPARED.sub(_in_pairs, text))
+    if other := _OTHER_NAME.search(text):
+        raise UserError(f"{path_text(path)}: declares {shown(other[1])}; version 1 has X_0, X_1, ... and Y_0, Y_1, ...")
     if _OTHER_EQUAL.search(text):  # vnnlib 1.0.2 takes both for an inequality
-        raise UserError(f"{path_text(path)}: asks for == of sums or for !=; write each as inequalities, <= and >=")
+        raise UserError(
+            f"{path_text(path)}: asks for == of deeper sums or for !=; write each as inequalities, <= and >="
+        )
     for digits in _INDEX.findall(text):
         if len(digits) > 12 or int(digits) >= MAX_VARIABLES:
             raise UserError(f"{path_text(path)}: a variable has the index {shown(digits)}; {MAX_VARIABLES - 1} at most")
@@ -175,6 +182,13 @@ def _as_version_2(path: Path, text: str) -> str:
         body = _NUMBER.sub(_plain, _DECLARED.sub("", text))
         return declared + _VARIABLE.sub(r"\1[\2]", body)
     return _NUMBER.sub(_plain, text)
+
+
+def _in_pairs(match: re.Match[str]) -> str:
+    """Return an equality or a chain of comparisons as inequalities of two sides."""
+    sides, operators = re.findall(_SIDE, match[2]), ["<=", ">="] if match[1] in {"=", "=="} else [match[1]]
+    pairs = [f"({word} {side} {other})" for side, other in itertools.pairwise(sides) for word in operators]
+    return f"(and {' '.join(pairs)})"
 
 
 def _join_choices(text: str) -> str:
