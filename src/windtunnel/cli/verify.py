@@ -6,20 +6,15 @@ import math
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import psutil
 
-from windtunnel.boundary.params import load_params
 from windtunnel.boundary.writing import check_output
 from windtunnel.cli.output import FiniteRange, OutputPath
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.records.files import replacing
 from windtunnel.runtime.supervised import EndedError, limited, run_watched
-
-if TYPE_CHECKING:
-    from windtunnel.params.verification import VerificationEntry
 
 _GRACE = 1.0  # seconds after the deadline in which an answer is still taken
 
@@ -71,17 +66,13 @@ def verify(
     if audit is not None:
         _audit(audit, verdicts)
         return
-    from windtunnel.params.verification import VerificationEntry
-
     assert specification is not None
     assert onnx is not None
     if result is not None:
         check_output(result, where="--result", inputs=[specification, onnx])
-    limit = {} if timeout is None else {"timeout": timeout}
-    entry = VerificationEntry.model_validate({"library": "windtunnel", "algorithm": "cascade", **limit})
     deadline = math.inf if timeout is None else _process_start() + timeout
     try:  # in a process of its own: a graph can end it, and hang in C
-        answer = run_watched(_decided, onnx, specification, entry, deadline)
+        answer = run_watched(_decided, onnx, specification, timeout, deadline)
     except EndedError as error:
         raise UserError(f"{onnx}: {error}") from error
     except UserError:
@@ -94,9 +85,12 @@ def verify(
             temporary.write_text(f"{answer}\n", encoding="utf-8")
 
 
-def _decided(onnx: Path, specification: Path, entry: VerificationEntry, deadline: float) -> str:
+def _decided(onnx: Path, specification: Path, timeout: float | None, deadline: float) -> str:
     from windtunnel.assessments.verification.vnnlib import decide_instance
+    from windtunnel.params.verification import VerificationEntry
 
+    limit = {} if timeout is None else {"timeout": timeout}
+    entry = VerificationEntry.model_validate({"library": "windtunnel", "algorithm": "cascade", **limit})
     seconds = max(0.0, deadline - time.monotonic()) + _GRACE
     with nullcontext() if deadline == math.inf else limited(f"{onnx}: the verifier", seconds, "--timeout"):
         return decide_instance(onnx, specification, entry, deadline=deadline).text()
@@ -109,6 +103,7 @@ def _process_start() -> float:
 
 def _audit(name: str, verdicts: int) -> None:
     from windtunnel.assessments.clean.subject import current_subject
+    from windtunnel.boundary.params import load_params
     from windtunnel.evaluation.sanity.agreement import audited, balls
     from windtunnel.evaluation.sanity.evidence import collect
     from windtunnel.records.artifacts import read_artifacts
@@ -157,6 +152,7 @@ def export(*, name: str, folder: Path | None) -> None:
     """  # noqa: D301
     from windtunnel.assessments.clean.subject import current_subject
     from windtunnel.assessments.verification.vnnlib import export_instances
+    from windtunnel.boundary.params import load_params
 
     params = load_params()
     entry = params.verification.get(name)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 def audit(monkeypatch, evidence: Evidence, name: str, verdicts: int = 2):
     for place, answer in (
-        ("windtunnel.cli.verify.load_params", evidence.params),
+        ("windtunnel.boundary.params.load_params", evidence.params),
         ("windtunnel.assessments.clean.subject.current_subject", evidence.subject),
         ("windtunnel.records.artifacts.read_artifacts", evidence.clean),
         ("windtunnel.evaluation.sanity.evidence.collect", evidence),

@@ -256,12 +256,10 @@ def test_a_graph_that_answers_in_integers_is_refused(column, tmp_path):
 
 def test_an_easy_instance_imports_no_other_verifier_and_no_exporter(column, tmp_path):
     code = (  # in this process, not in the one that the command starts, whose modules it does not see
-        "import sys; from pathlib import Path\n"
-        "from windtunnel.assessments.verification.vnnlib import decide_instance\n"
-        "from windtunnel.params.verification import VerificationEntry\n"
-        "entry = VerificationEntry(library='windtunnel', algorithm='cascade')\n"
-        "print(decide_instance(*map(Path, sys.argv[1:]), entry).word)\n"
-        "large = {'auto_LiRPA', 'torch._dynamo', 'sympy', 'statsmodels', 'scipy.optimize', 'pandas'}\n"
+        "import math, sys; from pathlib import Path\n"
+        "from windtunnel.cli.verify import _decided\n"
+        "print(_decided(*map(Path, sys.argv[1:]), None, math.inf))\n"
+        "large = {'windtunnel.params.load', 'auto_LiRPA', 'torch._dynamo', 'sympy', 'statsmodels', 'scipy.optimize', 'pandas'}\n"
         "print(sorted(large & set(sys.modules)))"
     )
     files = [str(column), str(specification(tmp_path, 0.6, 2.0))]
