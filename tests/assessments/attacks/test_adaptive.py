@@ -81,6 +81,11 @@ def _in_front(change: Callable[[Tensor], Tensor]) -> Make:
     return lambda inner: masks.Around(inner, before=change)
 
 
+def _in_vmap(inner: nn.Module) -> nn.Module:
+    """Answer image by image; the images are rounded."""
+    return masks.Around(nn.Identity(), before=torch.vmap(lambda image: inner((7 * image[None]).round() / 7)[0]))
+
+
 class _ZeroBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: object, x: Tensor) -> Tensor:
@@ -132,6 +137,21 @@ class _Descending(nn.Module):
             point = x.detach().clone().requires_grad_()
             self.inner(point).logsumexp(1).sum().backward()
         return self.inner(point.detach() + 0.02 * point.grad.sign())
+
+
+class _HookedNode(nn.Module):
+    """Flips the gradient by a hook on a node of torch's graph."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = 1 * (1 * x)
+        if y.grad_fn is not None:
+            y.grad_fn.register_prehook(lambda gradients: tuple(g.flip(-1) for g in gradients))
+            y.grad_fn.register_hook(lambda gradients, _: tuple(None if g is None else -g for g in gradients))
+        return self.inner(y)
 
 
 def _largest_alone(inner: nn.Module) -> nn.Module:
@@ -193,12 +213,19 @@ OBSTACLES: list[tuple[Make, ObstacleKind, str]] = [
     (_Alternating, ObstacleKind.STATE, "answers change after 1 call"),
     (_hooked, ObstacleKind.GRADIENT_HOOK, "layer 0 (Identity) has a hook"),
     (_largest_alone, ObstacleKind.SELECTION, "keeps the k largest"),
+    (_HookedNode, ObstacleKind.GRADIENT_HOOK, "registers a hook that may change a gradient"),
+    (_in_front(torch.vmap(lambda image: (7 * image).round() / 7)), ObstacleKind.ROUNDING, "rounds to 8 levels"),
+    (_in_front(lambda x: _ranks(x.flatten(1)).view_as(x)), ObstacleKind.SELECTION, "ranks: no gradient"),
     (
         _deployed,
         ObstacleKind.OUTSIDE_THE_GRAPH,
         "answers by a deployed file outside of torch, with the gradient of its twin",
     ),
 ]
+
+
+def _ranks(flat: Tensor) -> Tensor:
+    return torch.zeros_like(flat).scatter(1, flat.sort(1).indices, torch.linspace(0, 1, flat.shape[1]).expand_as(flat))
 
 
 def _diagnosed(module: nn.Module, subject: Subject) -> Diagnosis:
@@ -272,7 +299,8 @@ def test_remedies_change_the_derivative_alone(make: Make, digits_subject: Subjec
 
 
 @pytest.mark.parametrize(
-    "make", [masks.bit_depth, masks.no_gradient, masks.clipped_gradient, masks.wrong_sign, Inference]
+    "make",
+    [masks.bit_depth, masks.no_gradient, masks.clipped_gradient, masks.wrong_sign, Inference, _HookedNode, _in_vmap],
 )
 def test_surrogates_give_the_gradient_of_the_network_behind(make: Make, digits_subject: Subject) -> None:
     """At inputs that the preprocessing leaves as they are, the derivative is that of the network alone."""
@@ -540,6 +568,31 @@ def _vote(z: Tensor) -> Tensor:
     return torch.zeros_like(z).scatter_add_(1, z.argmax(1, keepdim=True), torch.ones(len(z), 1))
 
 
+def _counted(z: Tensor) -> Tensor:
+    votes = torch.stack([part.argmax(1) for part in (z, 0.9 * z, 1.1 * z)])
+    return torch.stack([torch.bincount(row, minlength=10) for row in votes.T]).float()
+
+
+def _added(z: Tensor) -> Tensor:
+    """Count in floats, element by element, in integers, row by row, and by a mask."""
+    votes, counts, rows = torch.zeros_like(z), torch.zeros(len(z), 10, dtype=torch.int64), torch.arange(len(z))
+    is_chosen = counts > 0
+    for i, label in enumerate(z.argmax(1)):
+        votes[i, label] += 1
+    counts[rows, (0.9 * z).argmax(1)] += 1
+    is_chosen[rows, (1.1 * z).argmax(1)] = True
+    return votes + counts + is_chosen.float()
+
+
+def _taken(z: Tensor) -> Tensor:
+    return nn.functional.one_hot(torch.arange(10).take(z.argmax(1)), 10).float()
+
+
+def _compared(z: Tensor) -> Tensor:
+    labels = torch.stack([part.max(1).indices for part in (z, 0.9 * z)], 1)
+    return (labels[:, :, None] == torch.arange(10)).sum(1).float()
+
+
 def _label_of_the_nearest(z: Tensor) -> Tensor:
     """Two prototypes of each class, of which the second is always further away."""
     labels = torch.arange(10).repeat(2)
@@ -547,7 +600,11 @@ def _label_of_the_nearest(z: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "after", [_mode_of_views, _is_largest, _vote, _label_of_the_nearest, lambda z: torch.eye(10)[z.argmax(1)]]
+    "after",
+    [
+        *(_mode_of_views, _is_largest, _vote, _counted, _added, _taken, _compared, _label_of_the_nearest),
+        lambda z: torch.eye(10)[z.argmax(1)],
+    ],
 )
 def test_a_class_that_is_compared_has_a_gradient(after: Callable[[Tensor], Tensor], digits_subject: Subject) -> None:
     """It leads where the logit of the class grows: the commonest of several answers, and the one that equals the largest."""
@@ -615,7 +672,39 @@ def _without_detach(x: Tensor) -> Tensor:
     return torch.from_numpy((5 * x.numpy()).round() / 5)
 
 
-@pytest.mark.parametrize("make", [_Purified, _in_front(_without_detach)])
+class _MovedFromZero(nn.Module):
+    """Takes a step from a perturbation of zero, which it makes a leaf again, before it answers."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            moved = torch.zeros_like(x).requires_grad_()
+            for _ in range(2):
+                (gradient,) = torch.autograd.grad(self.inner(x.detach() + moved).logsumexp(1).sum(), moved)
+                moved = (moved - 0.01 * gradient.sign()).detach().requires_grad_()
+        return self.inner(x.detach() + moved.detach())
+
+
+def test_no_remedy_fails_on_a_search_that_starts_at_zero(digits_subject: Subject) -> None:
+    """The first sum, of a perturbation that does not vary, is not taken for an operation without a derivative."""
+    model = _MovedFromZero(digits_subject.classifier.module)
+    diagnosis, point = _diagnosed(model, digits_subject), digits_subject.dataset.inputs[:4].clone().requires_grad_()
+    for remedy in remedies_for(diagnosis, 0.1, may_rewrite=True):
+        (gradient,) = torch.autograd.grad(Remedied(model, remedy)(point)[:, 3].sum(), point)
+        assert bool((gradient.flatten(1) != 0).any(1).all()), remedy.name
+
+
+def _blended_without_graph(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        for _ in range(2):
+            x = 0.5 * x + 0.5 * x.roll(1, -1).floor()
+        return x
+
+
+@pytest.mark.parametrize("make", [_Purified, _in_front(_without_detach), _in_front(_blended_without_graph)])
 def test_preprocessing_that_gradients_cannot_enter_is_taken_for_the_identity(
     make: Make, digits_subject: Subject
 ) -> None:

@@ -157,7 +157,7 @@ def _error_under(attack: AttackSetup, remedy: GradientRemedy, indices: Tensor) -
         (gradient,) = torch.autograd.grad(total, point, materialize_grads=True)
     except Exception as error:  # whatever the user's forward pass raises
         return f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
-    return "" if bool((gradient != 0).any()) else "no gradient passes"
+    return "" if bool((gradient.nan_to_num(0.0, 0.0, 0.0) != 0).any()) else "no gradient passes"
 
 
 def _diagnosed(attack: AttackSetup, state: BestResults) -> Diagnosis:

@@ -136,7 +136,7 @@ NAMES_OF_OPERATIONS = {
     "fake_quantize_per_tensor_affine fake_quantize_per_channel_affine linear_dynamic linear_relu_dynamic conv2d_dynamic",
     ObstacleKind.SIGN: "sign heaviside",
     ObstacleKind.COMPARISON: "gt ge lt le eq ne bucketize searchsorted",
-    ObstacleKind.SELECTION: "argmax argmin one_hot topk kthvalue argsort",
+    ObstacleKind.SELECTION: "argmax argmin one_hot topk kthvalue argsort sort max min",
     ObstacleKind.INTEGER_CAST: "long int short byte char bool",
     ObstacleKind.DETACHED: "detach data",
     ObstacleKind.OUTSIDE_THE_GRAPH: " ".join((OUTSIDE, FINISHED_OUTSIDE, *LEAVING)),
@@ -469,6 +469,8 @@ def _kind_of(operation: Operation, trace: ForwardTrace) -> ObstacleKind | None:
     sources, results = trace.values(operation)
     kind = _OPERATIONS.get(operation.name)
     takes_floats = sources[0].is_floating_point()
+    if operation.name in ("sort", "max", "min") and not _is_chosen_by(operation, trace):
+        kind = None
     if operation.name in ("to", "type", "_to_copy") and takes_floats and not results[0].is_floating_point():
         return ObstacleKind.INTEGER_CAST
     if kind is None and takes_floats and results and results[0].dtype is torch.bool and operation.name[:2] != "is":
@@ -476,6 +478,11 @@ def _kind_of(operation: Operation, trace: ForwardTrace) -> ObstacleKind | None:
     if kind in (ObstacleKind.ROUNDING, ObstacleKind.INTEGER_CAST, ObstacleKind.DETACHED) and not takes_floats:
         return None
     return ObstacleKind.DETACHED if kind is None and _is_without_graph(operation, results) else kind
+
+
+def _is_chosen_by(operation: Operation, trace: ForwardTrace) -> bool:
+    """Return True if what follows uses the indices of a result (values, indices)."""
+    return len(operation.results) == 2 and any(operation.results[1] in other.sources for other in trace.operations)
 
 
 def _is_without_graph(operation: Operation, results: list[Tensor]) -> bool:
@@ -500,6 +507,9 @@ def _effect(kind: ObstacleKind, operation: Operation, trace: ForwardTrace) -> st
             "argmin": "answers by the smallest alone",
             "one_hot": "makes a one-hot code",
             "argsort": "ranks",
+            "sort": "ranks",
+            "max": "answers by the largest alone",
+            "min": "answers by the smallest alone",
         }
         return f"{effects.get(operation.name, 'keeps the k largest')}: no gradient passes the choice"
     return _EFFECTS[kind]
@@ -574,7 +584,7 @@ def _flat(source: Tensor, result: Tensor) -> Tensor:
     if gradient is None or result._version:  # changed in place since
         return torch.zeros_like(source, dtype=torch.bool)
     slope = result.detach().float().std(correction=0) / source.detach().float().std(correction=0)
-    return gradient.float().abs() <= SLIGHT * slope
+    return (gradient.float().abs() <= SLIGHT * slope) & slope.isfinite()  # of an argument that varies
 
 
 def _near_copy(trace: ForwardTrace) -> int | None:

@@ -10,14 +10,16 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from types import TracebackType
+from importlib import import_module
+from types import SimpleNamespace, TracebackType
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch._functorch.vmap import _process_batched_inputs
 from torch.autograd.function import Function
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map, tree_unflatten
 from torch.utils.checkpoint import CheckpointFunction
 
 CUSTOM = "custom function"
@@ -27,6 +29,8 @@ LEAVING = frozenset({"numpy", "__array__", "item", "tolist"})
 NEAR_COPY = 0.5  # correlation with the input above which a tensor of its shape is a copy of it
 # The class whose `apply` every custom function ends in, also one that a model has bound to a name.
 _CALLED: Any = Function.__mro__[1]
+# Calls `vmap_impl`, also from a `torch.vmap` that a model has bound to a name.
+_VMAP: Any = import_module("torch._functorch.apis")
 _ALIASES = {
     "__and__": "bitwise_and",
     "__or__": "bitwise_or",
@@ -161,6 +165,18 @@ class ForwardTrace:
         return [self.tensors[i] for i in operation.sources], [self.tensors[i] for i in operation.results]
 
 
+@dataclass(frozen=True, slots=True)
+class WatchedNode:
+    """A node of torch's graph that takes no hooks; `hooked` is called in their place."""
+
+    node: Any
+    hooked: Callable[..., object]
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the node."""
+        return self.hooked if name in ("register_hook", "register_prehook") else getattr(self.node, name)
+
+
 class CountingMode(TorchFunctionMode):
     """Number the calls of a forward pass on the whole batch; calls in a loop over samples get no number.
 
@@ -184,16 +200,25 @@ class CountingMode(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Count the call and hand it to `handle`."""
+        name = operation_name(func)
+        if name in HOOKS:
+            return self.hooked()
+        if name == "grad_fn":
+            return None if (node := func(*args)) is None else WatchedNode(node, self.hooked)
         if not self.is_nested:
             tensors = tensors_in((args, kwargs))
             self.is_counted = len(tensors) == self.batch_size or any(
                 t.ndim and len(t) == self.batch_size for t in tensors
             )
             self.position += self.is_counted
-        if args and operation_name(func) in LEAVING:  # numpy takes no tensor that has a gradient
+        if args and name in LEAVING:  # numpy takes no tensor that has a gradient
             self.outgoing += [args[0]] if self.is_counted else []
             args = tree_map(detached, args)
         return self.handle(func, args, kwargs or {})
+
+    def hooked(self, *_: object) -> object:
+        """Return the handle of a hook on a gradient, which is not registered."""
+        return SimpleNamespace(remove=lambda: None)
 
     def origin_of(self, value: object) -> Tensor | None:
         """Return what left torch, or the inputs, if a tensor is a copy of it that torch did not compute."""
@@ -235,6 +260,7 @@ class CountingMode(TorchFunctionMode):
         if "torch._dynamo" in sys.modules:  # what torch compiled makes no calls that a mode could see
             self.uncompiled.enter_context(torch.compiler.set_stance("force_eager"))
         _CALLED.apply = classmethod(apply)  # type: ignore[arg-type]
+        self.vectorised, _VMAP.vmap_impl = _VMAP.vmap_impl, one_by_one
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -244,7 +270,29 @@ class CountingMode(TorchFunctionMode):
         """End the numbering."""
         self.uncompiled.close()
         del _CALLED.apply  # its base class has it
+        _VMAP.vmap_impl = self.vectorised
         super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
+
+
+def one_by_one(
+    function: Callable[..., Any],
+    in_dims: Any,
+    out_dims: Any,
+    randomness: str,
+    chunk_size: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Return the result of `torch.vmap` from a loop, whose operations a mode can see."""
+    size, dims, leaves, spec = _process_batched_inputs(in_dims, args, function)
+    results = [
+        function(
+            *tree_unflatten([v if d is None else v.select(d, i) for v, d in zip(leaves, dims, strict=True)], spec),
+            **kwargs,
+        )
+        for i in range(size)
+    ]
+    return tree_map(lambda *parts: torch.stack(parts, out_dims if isinstance(out_dims, int) else 0), *results)
 
 
 def applied(function: type[Function], *args: object, **kwargs: object) -> object:
@@ -269,12 +317,17 @@ class _Recorder(CountingMode):
         if name in ("div", "divide") and kwargs.get("rounding_mode"):
             name = "floor_divide"
         is_training = bool(kwargs.get("training")) or args[5:6] == (True,)
-        if name in RANDOM | HOOKS | STEPS | LEAVING or (name in BATCH_NORM and is_training):
+        if name in RANDOM | STEPS | LEAVING or (name in BATCH_NORM and is_training):
             self.trace.events.append(TracedCall(name, *self.layers[-1]))
         if not self.is_nested and name not in LEAVING:
             changed = args[0] if result is None and args else result  # an assignment to a part of a tensor
             self._record(name, (args, kwargs), changed, None, args)
         return result
+
+    def hooked(self, *_: object) -> object:
+        """Record a hook on a gradient."""
+        self.trace.events.append(TracedCall("register_hook", *self.layers[-1]))
+        return super().hooked()
 
     def handle_custom(self, function: type[Function], args: tuple[Any, ...]) -> Any:
         """Call and record as one operation."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import Function
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from windtunnel.assessments.attacks.adaptive.operations import (
     LEAVING,
@@ -36,7 +36,10 @@ _ROUNDING = frozenset({"round", "floor", "ceil", "trunc", "fake_quantize_per_ten
 REMAINDERS = frozenset({"remainder", "fmod", "frac"})  # what rounding takes away: no slope
 # What is equal to the largest value is not below it.
 _COMPARISONS = {"gt": 1.0, "ge": 1.0, "eq": 1.0, "lt": -1.0, "le": -1.0, "ne": -1.0}
-_REARRANGING = frozenset("stack cat unsqueeze squeeze expand repeat_interleave __getitem__".split())
+_REARRANGING = frozenset(
+    "stack cat unsqueeze squeeze expand repeat_interleave __getitem__ T t transpose permute movedim view reshape flatten flip roll "
+    "clone contiguous take".split()
+)
 _CASTS = frozenset(
     "to type type_as float double half bfloat16 long int short byte char bool dequantize _to_copy quantize_per_tensor "
     "quantize_per_channel".split()
@@ -334,6 +337,7 @@ class Surrogates(CountingMode):
         self.inputs, self.remedy = inputs, remedy
         self.shadows: dict[int, tuple[Tensor, _Shadow]] = {}  # with its tensor, so that no other takes the identity
         self.logits: Tensor | None = None
+        self.before: dict[int, Tensor] = {}  # tensors as they were when a chosen entry of theirs was read
 
     def handle(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call, and attach a surrogate where the remedy has one."""
@@ -345,8 +349,6 @@ class Surrogates(CountingMode):
             args, kwargs = tree_map(_widened, args), tree_map(_widened, kwargs)
         if name == "requires_grad" and own_name == "__get__" and self.remedy.hidden:
             return False
-        if name == "register_hook":
-            return SimpleNamespace(remove=lambda: None)
         if name == "_set_grad_enabled" and self.remedy.operations and not args[0]:
             return None
         if own_name == "requires_grad_" and self.remedy.operations and args[0].requires_grad:
@@ -362,10 +364,13 @@ class Surrogates(CountingMode):
             return args[0].copy_(changed)
         if self.position in self.remedy.enters_at and self.is_counted and not self.is_nested:
             args = tree_map(self._entered, args)
+        choice = self._choice_of_entry(name, args) if self.remedy.operations else None
         result = func(*args, **kwargs)
         if name in ("div", "divide") and kwargs.get("rounding_mode"):
             name = "floor_divide"
-        if self.remedy.operations:
+        if self.remedy.operations and choice is not None:
+            self._write(args[0], args[1], choice)
+        elif self.remedy.operations:
             replaced = self._replaced(name, func, args, kwargs, result)
             if is_in_place and replaced is not result and replaced.shape == args[0].shape:
                 replaced = args[0].copy_(replaced)
@@ -405,7 +410,8 @@ class Surrogates(CountingMode):
                 alike = [torch.tanh(alike[0] / self._width(alike[0]))]
             result = attach(result, alike[0]) if alike else result
         if self.position == remedy.identity_at and is_image(result, self.inputs):
-            result = _as_copy(result, self.inputs)
+            with torch.enable_grad():
+                result = _as_copy(result, self.inputs)
         if self.position == remedy.logits_at and isinstance(result, Tensor):
             self.logits = result
         return result
@@ -430,6 +436,11 @@ class Surrogates(CountingMode):
         ):
             self._remember_selection(name, first, result, args, kwargs)
             return result
+        if name == "unbind" and (shadow := self._shadow(first)):
+            dim = kwargs.get("dim", args[1] if len(args) > 1 else 0) % args[0].ndim
+            parts = (None if v is None else v.unbind(dim) for v in (shadow.value, shadow.choice, shadow.selection))
+            for part, *values in zip(result, *(p or [None] * len(result) for p in parts), strict=True):
+                self._remember(part, _Shadow(*values))
         if not isinstance(result, Tensor):
             return result
         if first is not None and first.is_floating_point() and first.requires_grad:
@@ -460,6 +471,31 @@ class Surrogates(CountingMode):
         if is_dynamic or any(self._shadow(t) for t in tensors_in((args, kwargs))):
             return self._through_shadows(name, func, args, kwargs, result)
         return result
+
+    def _choice_of_entry(self, name: str, args: tuple[Any, ...]) -> Tensor | None:
+        """Return how much each entry is chosen, (..., m), by the last index of an assignment; None of other calls."""
+        if name not in ("__getitem__", "__setitem__") or not isinstance(args[1], tuple):
+            return None
+        shadow = self._shadow(args[1][-1])
+        if shadow is None or args[1][-1].dtype is torch.bool or len(args[1]) != args[0].ndim:
+            return None
+        if name == "__getitem__":  # of `votes[i, c] += 1`, whose addition changes `votes` before the assignment does
+            self.before[id(args[0])] = args[0].detach().clone().float()
+            return None
+        self.before.setdefault(id(args[0]), args[0].detach().clone().float())
+        return _choice_of(shadow, args[0].shape[-1])
+
+    def _write(self, target: Tensor, index: tuple[Any, ...], choice: Tensor) -> None:
+        """Give each entry that an assignment could have chosen its share of the change."""
+        written = self.soft(target) if self._shadow(target) else target.to(choice.dtype)
+        change = (target.detach().float() - self.before.pop(id(target)))[index]
+        shares = torch.zeros_like(written)
+        shares[(*index[:-1], slice(choice.shape[-1]))] = change[..., None] * (choice - choice.detach())
+        surrogate = attach(written, written + shares)
+        if target.is_floating_point():
+            target.copy_(surrogate)
+        else:
+            self._remember(target, _Shadow(surrogate))
 
     def _remember(self, tensor: Tensor, shadow: _Shadow) -> None:
         self.shadows[id(tensor)] = tensor, shadow
@@ -525,7 +561,7 @@ class Surrogates(CountingMode):
     ) -> Tensor:
         """Repeat the call on the shadows of its integer and boolean arguments; that is the derivative, or the shadow of the result."""
         try:
-            if name in _REARRANGING and (choice := self._rearranged(func, args, kwargs, result)) is not None:
+            if name in _REARRANGING and (choice := self._rearranged(func, args, kwargs)) is not None:
                 self._remember(result, _Shadow(choice=choice))
                 return result
             surrogate = self._shadowed_call(name, func, args, kwargs, result)
@@ -538,17 +574,20 @@ class Surrogates(CountingMode):
         self._remember(result, _Shadow(surrogate))
         return result
 
-    def _rearranged(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor
-    ) -> Tensor | None:
-        """Return the choices behind a result that rearranges indices, (*shape, m); None where they are in another order."""
-        if not self._shadow(tensors_in(args)[0]):
+    def _rearranged(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        """Return the choices behind a result that rearranges indices, (*shape, m); None where there are none."""
+        first = self._shadow(tensors_in(args)[0])
+        if first is None:
             return self._looked_up(args)
-        choices = tree_map(lambda value: shadow.choice if (shadow := self._shadow(value)) else value, args)
-        if any(choice is None for choice in tree_leaves(choices)) or not tensors_in(choices)[0].is_floating_point():
+        if first.choice is None:
             return None
-        moved: Tensor = func(*choices, **kwargs)
-        return moved if moved.shape[:-1] == result.shape else None
+
+        def entry(value: Any, at: int) -> Any:
+            shadow = self._shadow(value)
+            return value if shadow is None or shadow.choice is None else shadow.choice[..., at]
+
+        moved = [func(*tree_map(functools.partial(entry, at=k), args), **kwargs) for k in range(first.choice.shape[-1])]
+        return torch.stack(moved, -1)
 
     def _looked_up(self, args: tuple[Any, ...]) -> Tensor | None:
         """Return the choices among the integers of a table (m,) that chosen entries of it lead to, (*shape, k); None of other calls."""
@@ -561,6 +600,11 @@ class Surrogates(CountingMode):
         self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor
     ) -> Any:
         shadows = [self._shadow(argument) for argument in args]
+        if name == "bincount" and shadows[0] and shadows[0].choice is not None:
+            counts = (shadows[0].choice * torch.as_tensor(kwargs.get("weights", 1.0))[..., None]).sum(0)
+            return nn.functional.pad(counts, (0, len(result) - len(counts)))
+        if name == "take":
+            name, args = "__getitem__", (args[0].flatten(), args[1])
         if name in ("eq", "ne") and any(shadows):
             at = 0 if shadows[0] else 1
             share = _choice_at(shadows[at], args[1 - at], result.shape)
