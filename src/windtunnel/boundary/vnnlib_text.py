@@ -32,6 +32,7 @@ _SIDE = r"(?:[^\s()]+|\((?:[^()]|\([^()]*\))*\))"  # a name, a number, or a sum 
 _COMPARED = re.compile(rf"\(\s*(==?|[<>]=?(?=(?:\s+{_SIDE}){{3}}))((?:\s+{_SIDE}){{2,}})\s*\)")
 _OTHER_NAME = re.compile(r"\(\s*declare-const\s+(?![XY]_\d+\s)(\S+)")
 _OTHER_EQUAL = re.compile(r"\(\s*(?:==|!=)")
+_STRICT = re.compile(r"\(\s*[<>]\s")
 _PARENTHESIS = re.compile(r"[()]")
 _ASSERTION, _CONJUNCTION = (re.compile(rf"\s*\(\s*{word}\b(.*)\)", re.DOTALL) for word in ("assert", "and"))
 _CHOICE = re.compile(r"\s*\(\s*or\b")
@@ -50,7 +51,7 @@ class Specification:
     """Ask for an x with low <= x <= high and, for some term t, rows[r] @ y <= limits[r] for all rows r of t.
 
     low, high: float64 (d,). rows: float64 (m, K). limits: float64 (m,). terms: int64 (m,), the term of each row, 0, 0, 1 ...; such an
-    x is a counterexample, `sat`.
+    x is a counterexample, `sat`. is_strict: the file has < or >, so that <= is not enough.
     """
 
     low: Tensor
@@ -58,10 +59,12 @@ class Specification:
     rows: Tensor
     limits: Tensor
     terms: Tensor
+    is_strict: bool = False
 
     def holds_at(self, logits: Tensor) -> bool:
         """Return whether the outputs (K,) are among those asked for."""
-        holds = self.rows @ logits.double() <= self.limits
+        distances = self.limits - self.rows @ logits.double()
+        holds = distances > 0 if self.is_strict else distances >= 0
         return any(bool(holds[self.terms == term].all()) for term in self.terms.unique())
 
 
@@ -97,10 +100,11 @@ def read_specifications(path: Path) -> list[Specification]:
         raise UserError(f"{path}: not VNN-LIB of boxes and linear outputs ({_mistake(str(error))})") from error
     if not cases:
         raise UserError(f"{path}: has an empty input region: no input satisfies its bounds")
-    return [_specification(path, case) for case in cases]
+    is_strict = _STRICT.search(text) is not None
+    return [_specification(path, case, is_strict) for case in cases]
 
 
-def _specification(path: Path, case: Any) -> Specification:  # vnnlib's own type
+def _specification(path: Path, case: Any, is_strict: bool) -> Specification:  # vnnlib's own type
     low, high = torch.tensor(case.input_box, dtype=torch.float64).unbind(1)
     if not bool((low.isfinite() & high.isfinite()).all()):
         variable = int((~(low.isfinite() & high.isfinite())).nonzero()[0])
@@ -117,7 +121,7 @@ def _specification(path: Path, case: Any) -> Specification:  # vnnlib's own type
     rows = torch.tensor([row for polytope in polytopes for row in polytope.coeff_matrix], dtype=torch.float64)
     limits = torch.tensor([limit for polytope in polytopes for limit in polytope.rhs], dtype=torch.float64)
     terms = torch.tensor([i for i, polytope in enumerate(polytopes) for _ in polytope.rhs])
-    return Specification(low, high, rows, limits, terms)
+    return Specification(low, high, rows, limits, terms, is_strict)
 
 
 def _mistake(text: str) -> str:

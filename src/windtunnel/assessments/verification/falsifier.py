@@ -7,7 +7,7 @@ where the nearest one may be a dead end. Sources: Madry et al. 2018 (arXiv 1706.
 
 import copy
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -29,10 +29,29 @@ _NEAREST = 3  # other classes that are tried with all restarts
 # A smaller lead of another class can turn with the size of the batch that the sample is in.
 ROUNDING = 1e-5
 _AT_ONCE = 512  # points
+Accept = Callable[
+    [Classifier, Tensor, Tensor], Tensor
+]  # which of the points (m, ...) break samples of the labels (m,): (m,) bool
 # Of the steps under Linf: the last one as a part of the first, which is epsilon, and how much of a direction is kept for the next.
 # Measured on an adversarially trained CNN, a dense and a residual network: steps that begin at a tenth of epsilon, without memory, end
 # 4 to 12 times as far above the least margin known, and leave 2 of 10 samples unbroken that these break.
 _LAST_STEP, _MOMENTUM = 0.05, 0.75
+
+
+def leads(classifier: Classifier, points: Tensor, targets: Tensor) -> Tensor:
+    """Return True for each of `points` (n, ...) that the criterion counts as wrong, by more than rounding; (n,) bool."""
+    return classifier.criterion.margin_loss(classifier.logits(points), targets) > ROUNDING
+
+
+def confirmed(classifier: Classifier, points: Tensor, targets: Tensor) -> Tensor:
+    """`leads`, and in float64 as well, where the model has gradients and so a copy of itself in that precision; (n,) bool."""
+    leads_anywhere = leads(classifier, points, targets)
+    if bool(leads_anywhere.any()) and Capability.AUTOGRAD in classifier.capabilities:
+        exact = copy.deepcopy(classifier.module).double()
+        with torch.no_grad():
+            logits = exact(points[leads_anywhere].double().to(classifier.device)).cpu()
+        leads_anywhere[leads_anywhere.clone()] = classifier.criterion.margin_loss(logits, targets[leads_anywhere]) > 0
+    return leads_anywhere
 
 
 def falsify(
@@ -46,6 +65,7 @@ def falsify(
     steps: int = STEPS,
     restarts: int = RESTARTS,
     deadline: float = float("inf"),
+    accept: Accept = confirmed,
 ) -> tuple[Tensor, Tensor]:
     """Search misclassified points of the ball inside [0, 1], by the margin of the label: a saturated softmax hides nothing.
 
@@ -59,6 +79,7 @@ def falsify(
         steps: Gradient steps of each restart.
         restarts: Searches, each from points of its own.
         deadline: time.monotonic() at which the search ends, with what it has.
+        accept: Returns (m,) bool, which of some points break the samples with the given labels.
 
     Returns:
         is_broken (n,) bool, and examples (n, ...): the point found, or the input itself.
@@ -70,7 +91,7 @@ def falsify(
             break
         start = _random_points(region, remaining, generator)
         points, _ = _descend(classifier, start, targets, region, remaining, None, steps, deadline)
-        _keep(classifier, points, remaining, targets, is_broken, examples)
+        _keep(accept(classifier, points, targets[remaining]), points, remaining, is_broken, examples)
     return is_broken, examples
 
 
@@ -94,6 +115,7 @@ def falsify_targeted(
     steps: int = TARGETED_STEPS,
     restarts: int = TARGETED_RESTARTS,
     deadline: float = float("inf"),
+    accept: Accept = confirmed,
 ) -> tuple[Tensor, Tensor]:
     """Falsify as `falsify` does, aimed at each other class in turn; then `restarts` more searches for those that came nearest."""
     is_broken, examples, generator, region = _unbroken(inputs, epsilon, seed, norm)
@@ -106,7 +128,7 @@ def falsify_targeted(
                 indices = sample[part]
                 start = _random_points(region, indices, generator)
                 points, least = _descend(classifier, start, targets, region, indices, other[part], steps, deadline)
-                _keep(classifier, points, indices, targets, is_broken, examples)
+                _keep(accept(classifier, points, targets[indices]), points, indices, is_broken, examples)
                 margins[indices, other[part]] = torch.minimum(margins[indices, other[part]], least)
 
     aim(*(torch.arange(classifier.num_classes) != targets[:, None]).nonzero().unbind(1))
@@ -117,27 +139,8 @@ def falsify_targeted(
     return is_broken, examples
 
 
-def leads(classifier: Classifier, points: Tensor, targets: Tensor) -> Tensor:
-    """Return True for each of `points` (n, ...) that the criterion counts as wrong, by more than rounding; (n,) bool."""
-    return classifier.criterion.margin_loss(classifier.logits(points), targets) > ROUNDING
-
-
-def confirmed(classifier: Classifier, points: Tensor, targets: Tensor) -> Tensor:
-    """`leads`, and in float64 as well, where the model has gradients and so a copy of itself in that precision; (n,) bool."""
-    leads_anywhere = leads(classifier, points, targets)
-    if bool(leads_anywhere.any()) and Capability.AUTOGRAD in classifier.capabilities:
-        exact = copy.deepcopy(classifier.module).double()
-        with torch.no_grad():
-            logits = exact(points[leads_anywhere].double().to(classifier.device)).cpu()
-        leads_anywhere[leads_anywhere.clone()] = classifier.criterion.margin_loss(logits, targets[leads_anywhere]) > 0
-    return leads_anywhere
-
-
-def _keep(
-    classifier: Classifier, points: Tensor, indices: Tensor, targets: Tensor, is_broken: Tensor, examples: Tensor
-) -> None:
-    """Write those of `points` (m, ...) that break their samples `indices` into `found` and `examples`."""
-    hit = confirmed(classifier, points, targets[indices])
+def _keep(hit: Tensor, points: Tensor, indices: Tensor, is_broken: Tensor, examples: Tensor) -> None:
+    """Write those of `points` (m, ...) that `hit` (m,) says break their samples `indices` into `is_broken` and `examples`."""
     examples[indices[hit]] = points[hit]
     is_broken[indices[hit]] = True
 

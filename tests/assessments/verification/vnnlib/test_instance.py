@@ -87,6 +87,14 @@ def test_the_command_understands_the_graphs_own_shape_and_boxes_beyond_images(co
     assert sum(values[3:6]) >= sum(values[:3])
 
 
+@pytest.mark.parametrize(("operator", "word"), [(">=", "sat"), (">", "unknown")])
+def test_outputs_that_draw_level_are_a_counter_example_unless_more_is_asked_for(column, tmp_path, operator, word):
+    """The sums are 1.5 each at one corner of the box alone."""
+    path = specification(tmp_path, 0.5, 0.5)
+    path.write_text(path.read_text().replace("(>= Y_1 Y_0)", f"({operator} Y_1 Y_0)"))
+    assert decide_instance(column, path, ENTRY).word == word
+
+
 def test_seconds_that_are_given_are_the_only_limit(column, tmp_path, monkeypatch):
     """By its default branch and bound would end after 20,000 subdomains: a quarter of a minute on two layers of 256."""
     asked = []
