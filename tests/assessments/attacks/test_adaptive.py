@@ -17,6 +17,7 @@ import pytest
 import torch
 from ruamel.yaml import YAML
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.gallery import masks
@@ -26,7 +27,7 @@ from tests.conftest import classifier_of
 from windtunnel.assessments.attacks import assess as attacks
 from windtunnel.assessments.attacks.adaptive import adapt
 from windtunnel.assessments.attacks.adaptive.obstacles import Diagnosis, ObstacleKind, diagnose
-from windtunnel.assessments.attacks.adaptive.search import remedies_for
+from windtunnel.assessments.attacks.adaptive.search import COMMON, remedies_for
 from windtunnel.assessments.attacks.adaptive.surrogates import GradientRemedy, Remedied
 from windtunnel.assessments.attacks.adaptive.torchscript import with_operations
 from windtunnel.assessments.attacks.fresh_draws import is_random
@@ -253,6 +254,22 @@ def test_the_operations_of_a_torchscript_program_are_named(digits_subject: Subje
 
 def test_an_honest_network_has_no_obstacles(digits_subject: Subject) -> None:
     assert _diagnosed(digits_subject.classifier.module, digits_subject).obstacles == ()
+
+
+class _RecurrentRows(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.out = nn.LSTMCell(8, 16), nn.Linear(16, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = torch.zeros(len(x), 16), torch.zeros(len(x), 16)
+        for row in x.squeeze(1).unbind(1):
+            state = self.cell(row, state)
+        return self.out(state[0])
+
+
+def test_a_cell_that_takes_many_tensors_is_traced(digits_subject: Subject) -> None:
+    assert all(o.kind in COMMON for o in _diagnosed(_RecurrentRows(), digits_subject).obstacles)
 
 
 def test_low_precision_with_a_right_gradient_is_no_obstacle(digits_subject: Subject) -> None:
@@ -504,6 +521,17 @@ def _losers_set_to_zero(h: Tensor) -> Tensor:
     return h.scatter(1, h.topk(24, 1, largest=False).indices, 0.0)
 
 
+def _without_low_bits(h: Tensor) -> Tensor:
+    bits = h.contiguous().view(torch.int32)
+    return ((bits >> 20) << 20).view(torch.float32)
+
+
+def _with_spoilt_memory(h: Tensor) -> Tensor:
+    """Multiply by a tensor that the graph gets back as noise."""
+    with saved_tensors_hooks(lambda t: t, torch.randn_like):
+        return h * torch.ones_like(h)
+
+
 def _filled_below(h: Tensor) -> Tensor:
     return torch.ones_like(h).masked_fill_(h < 0, -1.0)
 
@@ -522,6 +550,8 @@ HIDDEN_LAYERS: list[tuple[Callable[[Tensor], Tensor], ObstacleKind, str]] = [
     (lambda h: torch.erf(1e6 * h), ObstacleKind.SATURATION, "most values of its erf are at an end"),
     (lambda h: ((5 * h).int() @ torch.eye(32).int()) / 5, ObstacleKind.INTEGER_CAST, "casts to integers"),
     (_losers_set_to_zero, ObstacleKind.SELECTION, "keeps the k largest"),
+    (_without_low_bits, ObstacleKind.INTEGER_CAST, "casts to integers"),
+    (_with_spoilt_memory, ObstacleKind.GRADIENT_HOOK, "registers a hook"),
     (_filled_below, ObstacleKind.COMPARISON, "compares with thresholds"),
 ]
 
@@ -558,6 +588,11 @@ def test_votes_that_are_integers_have_a_gradient(digits_subject: Subject) -> Non
 def _mode_of_views(z: Tensor) -> Tensor:
     votes = torch.stack([part.argmax(1) for part in (z, 0.9 * z, 1.1 * z)])
     return votes.mode(0).values.unsqueeze(1).eq(torch.arange(z.shape[1])).float()
+
+
+def _median_of_views(z: Tensor) -> Tensor:
+    votes = torch.stack([part.argmax(1) for part in (z, 0.9 * z, 1.1 * z)])
+    return nn.functional.one_hot(votes.median(0).values, z.shape[1]).float()
 
 
 def _is_largest(z: Tensor) -> Tensor:
@@ -602,7 +637,17 @@ def _label_of_the_nearest(z: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "after",
     [
-        *(_mode_of_views, _is_largest, _vote, _counted, _added, _taken, _compared, _label_of_the_nearest),
+        *(
+            _mode_of_views,
+            _median_of_views,
+            _is_largest,
+            _vote,
+            _counted,
+            _added,
+            _taken,
+            _compared,
+            _label_of_the_nearest,
+        ),
         lambda z: torch.eye(10)[z.argmax(1)],
     ],
 )

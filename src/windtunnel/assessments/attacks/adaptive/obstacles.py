@@ -471,7 +471,7 @@ def _kind_of(operation: Operation, trace: ForwardTrace) -> ObstacleKind | None:
     takes_floats = sources[0].is_floating_point()
     if operation.name in ("sort", "max", "min") and not _is_chosen_by(operation, trace):
         kind = None
-    if operation.name in ("to", "type", "_to_copy") and takes_floats and not results[0].is_floating_point():
+    if operation.name in ("to", "type", "_to_copy", "view") and takes_floats and not results[0].is_floating_point():
         return ObstacleKind.INTEGER_CAST
     if kind is None and takes_floats and results and results[0].dtype is torch.bool and operation.name[:2] != "is":
         return ObstacleKind.COMPARISON

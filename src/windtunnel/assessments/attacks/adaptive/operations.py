@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch._functorch.vmap import _process_batched_inputs
 from torch.autograd.function import Function
+from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map, tree_unflatten
 from torch.utils.checkpoint import CheckpointFunction
@@ -316,8 +317,8 @@ class _Recorder(CountingMode):
         name = operation_name(func)
         if name in ("div", "divide") and kwargs.get("rounding_mode"):
             name = "floor_divide"
-        is_training = bool(kwargs.get("training")) or args[5:6] == (True,)
-        if name in RANDOM | STEPS | LEAVING or (name in BATCH_NORM and is_training):
+        is_training = name in BATCH_NORM and (bool(kwargs.get("training")) or args[5:6] == (True,))
+        if name in RANDOM | STEPS | LEAVING or is_training:
             self.trace.events.append(TracedCall(name, *self.layers[-1]))
         if not self.is_nested and name not in LEAVING:
             changed = args[0] if result is None and args else result  # an assignment to a part of a tensor
@@ -401,10 +402,19 @@ def trace_of(module: nn.Module, inputs: Tensor) -> ForwardTrace:
         nn.modules.module.register_module_forward_pre_hook(enter),
         nn.modules.module.register_module_forward_hook(leave, always_call=True),
     ]
+    enter_saving = saved_tensors_hooks.__enter__
+
+    def enter_hooks(context: saved_tensors_hooks) -> None:
+        if type(context) is saved_tensors_hooks:  # torch's own are classes derived from it
+            recorder.hooked()
+        enter_saving(context)
+
     try:
+        saved_tensors_hooks.__enter__ = enter_hooks  # type: ignore[method-assign]
         with torch.enable_grad(), recorder:
             output = module(point)
     finally:
+        saved_tensors_hooks.__enter__ = enter_saving  # type: ignore[method-assign]
         for hook in hooks:
             hook.remove()
     if id(output) not in recorder.places:

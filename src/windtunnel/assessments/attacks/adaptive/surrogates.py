@@ -47,6 +47,9 @@ _CASTS = frozenset(
 _LEAVING = LEAVING.union({"__bool__", "__float__", "__int__", "__index__", "__len__", "__repr__"})
 SATURATING = frozenset("clamp hardtanh softmax sigmoid tanh erf softsign relu6".split())
 STEP_VALUES = 4  # fewer values of a flat operation's result are those of a step
+_BITS = frozenset(
+    "bitwise_and bitwise_or bitwise_xor bitwise_right_shift bitwise_left_shift __rshift__ __lshift__".split()
+)
 _PLACING = frozenset({"scatter", "scatter_add", "masked_fill"})
 _PRODUCTS = frozenset("matmul mm bmm addmm linear conv1d conv2d einsum __matmul__ __rmatmul__".split())
 
@@ -430,7 +433,7 @@ class Surrogates(CountingMode):
         if name in ("detach", "data", "requires_grad"):
             return result
         if (
-            name in ("topk", "kthvalue", "max", "min", "sort", "mode")
+            name in ("topk", "kthvalue", "max", "min", "sort", "mode", "median")
             and isinstance(result, tuple)
             and first is not None
         ):
@@ -463,7 +466,8 @@ class Surrogates(CountingMode):
             return result
         if name in ("bucketize", "searchsorted") and tensors_in(args):
             return self._bucketed(name, args, kwargs, result)
-        if name in _CASTS and first is not None:
+        is_cast = name in _CASTS or (name == "view" and isinstance(args[1], torch.dtype))
+        if is_cast and first is not None and first.shape == result.shape:
             return self._cast(first, result)
         is_dynamic = any(
             isinstance(argument, torch.ScriptObject) for argument in args
@@ -538,7 +542,7 @@ class Surrogates(CountingMode):
     def _remember_selection(
         self, name: str, first: Tensor, result: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        if name == "mode" and (shadow := self._shadow(first)) and shadow.choice is not None:
+        if name in ("mode", "median") and (shadow := self._shadow(first)) and shadow.choice is not None:
             dim = kwargs.get("dim", args[1] if len(args) > 1 else -1) % first.ndim
             self._remember(result[0], _Shadow(choice=shadow.choice.mean(dim)))
         if not first.requires_grad or len(result) != 2:
@@ -641,6 +645,8 @@ class Surrogates(CountingMode):
             return func(*tree_map(lambda value: value.float() if isinstance(value, Tensor) else value, soft), **kwargs)
         if name == "masked_fill":
             return soft[0] * (1 - soft[1]) + args[2] * soft[1]
+        if name in _BITS and result.dtype is not torch.bool:  # some bits of an integer, at another scale perhaps
+            return soft[0] if shadows[0] else soft[1]
         if name in ("bitwise_and", "logical_and"):
             return soft[0] * soft[1]
         if name in ("bitwise_or", "logical_or"):
