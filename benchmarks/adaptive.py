@@ -1,10 +1,10 @@
 """Measure the adaptive attack on the models of the gallery, beside `standard` and an attack written by hand for each of them.
 
-    python benchmarks/adaptive.py [--n 30] [--only WORD] [--honest] [--unseen | --published | --defences | --tricks] [--alone]
+    python benchmarks/adaptive.py [--n 30] [--only WORD] [--honest] [--unseen | --published | --defences | --tricks | --hooks] [--alone]
 
-Each row is a model (of gallery/unseen.py, published.py, defences.py, tricks.py): the percent that standard, adaptive (--alone:
-without standard) and the attack by hand leave, the mean over 15 fresh copies with draws of their own; the share of the passes that
-adapting took; seconds; obstacles; the best configuration.
+Each row is a model (of gallery/unseen.py, published.py, defences.py, tricks.py, hooks_and_votes.py): the percent that standard, adaptive
+(--alone: without standard) and the attack by hand leave, the mean over 15 fresh copies with draws of their own; the share of the passes
+that adapting took; seconds; obstacles; the best configuration.
 The attack by hand follows the gradient of the network behind the defence (BPDA, EOT or noise): 60 steps, 3 restarts, 2 losses.
 """
 
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from benchmarks.gallery.case import EPSILON, subject_with
 from benchmarks.gallery.defences import defences, defences_honest
 from benchmarks.gallery.honest import digits, models, trained
+from benchmarks.gallery.hooks_and_votes import hooks_and_votes, hooks_and_votes_honest
 from benchmarks.gallery.liars import SIMPLE, composed
 from benchmarks.gallery.published import published, published_honest
 from benchmarks.gallery.tricks import tricks, tricks_honest
@@ -41,6 +42,7 @@ COLLECTIONS = {
     "published": (published, published_honest),
     "defences": (defences, defences_honest),
     "tricks": (tricks, tricks_honest),
+    "hooks": (hooks_and_votes, hooks_and_votes_honest),
 }
 BUDGET = Budget(norm=Norm.LINF, epsilon=EPSILON)
 
