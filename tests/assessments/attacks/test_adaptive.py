@@ -268,6 +268,12 @@ class _RecurrentRows(nn.Module):
         return self.out(state[0])
 
 
+def test_a_map_of_several_dimensions_is_called_as_it_is(digits_subject: Subject) -> None:
+    double = torch.vmap(lambda image: (image, image), out_dims=(0, 1))
+    model = masks.Around(digits_subject.classifier.module, before=lambda x: double(x)[0])
+    assert _diagnosed(model, digits_subject).obstacles == ()
+
+
 def test_a_cell_that_takes_many_tensors_is_traced(digits_subject: Subject) -> None:
     assert all(o.kind in COMMON for o in _diagnosed(_RecurrentRows(), digits_subject).obstacles)
 

@@ -217,6 +217,19 @@ class CountingMode(TorchFunctionMode):
             args = tree_map(detached, args)
         return self.handle(func, args, kwargs or {})
 
+    def mapped(self, function: Callable[..., Any], in_dims: Any, out_dims: Any, *arguments: Any, **kwargs: Any) -> Any:
+        """Return the result of `torch.vmap` from a loop, whose calls the mode sees, if it has one tensor or one dimension for all."""
+        if not isinstance(out_dims, int):
+            return self.vectorised(function, in_dims, out_dims, *arguments, **kwargs)
+        size, dims, leaves, spec = _process_batched_inputs(
+            in_dims, arguments[2:], function
+        )  # randomness and chunks first
+        entries = zip(
+            *([v] * size if d is None else v.unbind(d) for v, d in zip(leaves, dims, strict=True)), strict=True
+        )
+        results = [function(*tree_unflatten(list(entry), spec), **kwargs) for entry in entries]
+        return tree_map(lambda *parts: torch.stack(parts, out_dims), *results)
+
     def hooked(self, *_: object) -> object:
         """Return the handle of a hook on a gradient, which is not registered."""
         return SimpleNamespace(remove=lambda: None)
@@ -261,7 +274,7 @@ class CountingMode(TorchFunctionMode):
         if "torch._dynamo" in sys.modules:  # what torch compiled makes no calls that a mode could see
             self.uncompiled.enter_context(torch.compiler.set_stance("force_eager"))
         _CALLED.apply = classmethod(apply)  # type: ignore[arg-type]
-        self.vectorised, _VMAP.vmap_impl = _VMAP.vmap_impl, one_by_one
+        self.vectorised, _VMAP.vmap_impl = _VMAP.vmap_impl, self.mapped
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -273,27 +286,6 @@ class CountingMode(TorchFunctionMode):
         del _CALLED.apply  # its base class has it
         _VMAP.vmap_impl = self.vectorised
         super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
-
-
-def one_by_one(
-    function: Callable[..., Any],
-    in_dims: Any,
-    out_dims: Any,
-    randomness: str,
-    chunk_size: Any,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    """Return the result of `torch.vmap` from a loop, whose operations a mode can see."""
-    size, dims, leaves, spec = _process_batched_inputs(in_dims, args, function)
-    results = [
-        function(
-            *tree_unflatten([v if d is None else v.select(d, i) for v, d in zip(leaves, dims, strict=True)], spec),
-            **kwargs,
-        )
-        for i in range(size)
-    ]
-    return tree_map(lambda *parts: torch.stack(parts, out_dims if isinstance(out_dims, int) else 0), *results)
 
 
 def applied(function: type[Function], *args: object, **kwargs: object) -> object:
