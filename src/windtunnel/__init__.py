@@ -18,5 +18,6 @@ def __getattr__(name: str) -> object:
 
         return version(__name__)
     door = import_module("windtunnel.boundary.door")
-    globals()[name] = value = door.public(imported(__name__, name, _NAMES))
+    with door.one_line(f"{__name__}.{name}"):
+        globals()[name] = value = door.public(imported(__name__, name, _NAMES))
     return value

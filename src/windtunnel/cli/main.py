@@ -14,8 +14,9 @@ from typing import Any
 
 import click
 
-from windtunnel.core.errors import missing_of_pipeline, shown
+from windtunnel.core.errors import shown
 from windtunnel.core.threads import compute_with_one_thread
+from windtunnel.runtime.missing_package import not_installed
 from windtunnel.runtime.own_source import require_own_source
 from windtunnel.runtime.shutdown import handle_signals, user_errors
 
@@ -127,7 +128,7 @@ def _requiring(command: click.Command, modules: Sequence[str]) -> click.Command:
     def run_if_installed(*args: Any, **kwargs: Any) -> Any:
         for module in modules:
             if importlib.util.find_spec(module) is None:
-                raise missing_of_pipeline(module)
+                raise not_installed(module)
         return run(*args, **kwargs)
 
     required = copy.copy(command)
@@ -150,7 +151,7 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of the `windtunnel` command."""
+    """Run the `windtunnel` command."""
     handle_signals()
     importlib.import_module("windtunnel.boundary.limits")  # limits imports of users' code
     compute_with_one_thread()

@@ -6,7 +6,6 @@ from unicodedata import category
 
 USER_ERROR = 2
 INFRASTRUCTURE = 30
-PIPELINE_MODULES = frozenset({"dvc", "mlflow", "cryptography"})  # of the extra `pipeline`
 
 
 LONGEST_LINE, MOST_LINES = 900, 20  # of a message: what comes from outside may be repeated in it
@@ -64,11 +63,6 @@ def shown(value: object) -> str:
         text = " ".join(text.split())
     text = text if text.isprintable() else ascii(text)
     return text if len(text) <= 100 else f"{text[:60]}... ({len(text)} characters)"
-
-
-def missing_of_pipeline(module: str) -> UserError:
-    """Return the one-line error for a module of the extra `pipeline` that is not installed."""
-    return UserError(f"{module} is not installed, which this needs; pip install 'windtunnel[pipeline]' installs it")
 
 
 def unknown_word(where: str, unknown: str, allowed: Iterable[str], *, what: str = "known", most: int = 12) -> str:

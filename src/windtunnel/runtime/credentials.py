@@ -7,6 +7,8 @@ from html import escape
 from itertools import pairwise
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+from windtunnel.runtime.missing_package import missing_package
+
 # Variables of clients of MLflow and of object stores; the text of a client's error may repeat them.
 _SECRETS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _ADDRESSES = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI")
@@ -24,7 +26,7 @@ _PORT = re.compile(r"[^:/?#@\s]*:\d{1,5}(?:[/?#\s\"'<>)]|$)")
 
 def reason_of(error: BaseException, at_most: int = 200) -> str:
     """Return the text of an error as one line without credentials, cut only afterwards."""
-    return " ".join(without_credentials(str(error)).split())[:at_most]
+    return " ".join(without_credentials(str(missing_package(error) or error)).split())[:at_most]
 
 
 def reason_at(address: str, error: BaseException) -> str:

@@ -19,17 +19,10 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING
 
-from windtunnel.core.errors import (
-    INFRASTRUCTURE,
-    PIPELINE_MODULES,
-    USER_ERROR,
-    InfrastructureError,
-    UserError,
-    missing_of_pipeline,
-    shown,
-)
+from windtunnel.core.errors import INFRASTRUCTURE, USER_ERROR, InfrastructureError, UserError, shown
 from windtunnel.core.references import is_users_file, users_place
 from windtunnel.runtime.credentials import without_credentials
+from windtunnel.runtime.missing_package import missing_package
 
 if TYPE_CHECKING:
     import psutil
@@ -122,11 +115,9 @@ def user_errors() -> Iterator[None]:
 
 
 def as_user_error(error: Exception) -> UserError | None:
-    """Return the UserError for an error of the disk, of memory, of the user's code or of a missing extra; None for any other."""
+    """Return the UserError for an error of the disk, of memory, of the user's code or of a missing package; None for any other."""
     if isinstance(error, UserError):
         return error
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in PIPELINE_MODULES:
-        return missing_of_pipeline(str(error.name).partition(".")[0])
     if any(f"{kind.__module__}.{kind.__name__}" == "dvc.exceptions.DvcException" for kind in type(error).__mro__):
         return UserError(f"DVC: {error}".splitlines()[0])
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
@@ -139,7 +130,7 @@ def as_user_error(error: Exception) -> UserError | None:
     if location := users_place(error):
         line = (str(error).strip() or "no reason given").splitlines()[0][:200]
         return UserError(f"{location}{type(error).__name__}: {line}")
-    return None
+    return missing_package(error)
 
 
 def end_interrupted(number: int) -> None:

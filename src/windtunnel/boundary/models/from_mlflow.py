@@ -6,10 +6,11 @@ from pathlib import Path
 
 from windtunnel.boundary.mlflow_server import connect, tracking_uri
 from windtunnel.core.contracts import Json
-from windtunnel.core.errors import UserError, missing_of_pipeline
+from windtunnel.core.errors import UserError
 from windtunnel.records.files import file_digest, replacing
 from windtunnel.registry.plugins import is_installed
 from windtunnel.runtime.credentials import reason_of, without_credentials
+from windtunnel.runtime.missing_package import not_installed
 
 # What MLflow's flavours write, the safe forms first: (file in the model's folder, the form it is loaded as).
 _FORMS = (("model.onnx", "onnx"), ("data/model.pt2", "export"), ("data/model.pth", "pickle"))
@@ -26,7 +27,7 @@ def fetch_model(uri: str, directory: Path, *, allow_pickle: bool, server: str | 
     if not uri.startswith(_PREFIXES):
         raise UserError(f"model.uri: '{uri}' is no MLflow URI; models:/name@alias or runs:/id/model are")
     if not is_installed("mlflow"):
-        raise missing_of_pipeline("mlflow")
+        raise not_installed("mlflow")
     address = tracking_uri(server)
     connect(address)
     import mlflow
