@@ -93,14 +93,16 @@ def time_limit(deadline: float) -> Iterator[None]:
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(OutOfTimeError))
             wait = _AGAIN
 
-    threading.Thread(target=interrupt, daemon=True).start()
     try:
+        threading.Thread(target=interrupt, daemon=True).start()
         yield
     finally:
-        with lock:
-            over.set()
-        # Sent and not delivered yet, it would strike whoever comes next.
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, None)
+        for _ in range(2):  # what was sent just now is raised in the first round, not in whoever comes next
+            try:
+                with lock:
+                    over.set()
+            except OutOfTimeError:
+                pass
 
 
 @contextmanager
