@@ -234,6 +234,16 @@ def test_of_a_thousand_classes_only_the_least_accurate_are_drawn(tmp_path):
     assert [mark.tip for mark in confusion.marks if isinstance(mark, Rect)] == ["c7 as c8: 1"]
 
 
+def test_the_confusions_of_a_thousand_classes_are_drawn_and_not_stored(tmp_path):
+    labels = torch.arange(200)
+    subject = subject_with(torch.eye(200)[labels.roll(-1)].tolist(), labels.tolist())
+    result = assess_clean(Clean(), subject)
+    assert "confusion_matrix" not in result.metrics
+    artifacts = write_artifacts(result, tmp_path, subject, started=0.0)
+    (confusion,) = ConfusionMatrixVisualiser().draw(artifacts)
+    assert next(mark.tip for mark in confusion.marks if isinstance(mark, Rect)) == "c0 as c1: 1"
+
+
 def test_brier_score_is_the_mean_squared_distance_from_the_target() -> None:
     logits = torch.tensor([[0.0, 0.0], [50.0, 0.0], [50.0, 0.0]])
     assert brier_score(logits, torch.tensor([0, 0, 1])) == pytest.approx((0.5 + 0 + 2) / 3)

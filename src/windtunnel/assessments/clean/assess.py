@@ -16,6 +16,9 @@ from windtunnel.records.artifacts import Artifacts, base_data, base_kwargs
 from windtunnel.records.result import AssessmentResult
 from windtunnel.records.tables import ClassShare, ConfidenceBins, table, write_csv, written
 
+# A metric of 10,000 numbers at most: the million of ImageNet took 4 s to write and read. The figure and confusion.csv need none.
+_MOST_CLASSES_OF_MATRIX = 100
+
 
 def assess_clean(params: Clean, subject: Subject) -> AssessmentResult:
     """Accuracy with its interval, per class, confusion, likelihood and calibration of the unperturbed model.
@@ -52,9 +55,10 @@ def assess_clean(params: Clean, subject: Subject) -> AssessmentResult:
         **precision_recall_f1(predictions, targets),
         **area_under_roc(logits, targets),
         "per_class": written(_per_class(params, subject)),
-        "confusion_matrix": confusion_matrix(predictions, targets, subject.dataset.num_classes).tolist(),
-        "reliability": calibration.model_dump(mode="json"),
     }
+    if subject.dataset.num_classes <= _MOST_CLASSES_OF_MATRIX:
+        metrics["confusion_matrix"] = confusion_matrix(predictions, targets, subject.dataset.num_classes).tolist()
+    metrics["reliability"] = calibration.model_dump(mode="json")
     data = {
         **base_data(subject, verdicts),
         "perturbed_inputs": subject.dataset.inputs,

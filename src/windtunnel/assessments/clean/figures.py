@@ -14,6 +14,8 @@ from windtunnel.records.metadata import number
 from windtunnel.records.tables import ClassShare, ConfidenceBins, table
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from windtunnel.records.artifacts import Artifacts
 
 _MOST_CONFUSIONS = 20
@@ -36,14 +38,17 @@ class ConfusionMatrixVisualiser(_CleanVisualiser, essential=True, title="Confusi
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """One matrix."""
-        grid = table(tuple[tuple[int, ...], ...], artifacts.metrics, "confusion_matrix")
-        if not grid:
-            raise NothingToDraw(_NOT_CLEAN)
+        from windtunnel.assessments.clean.assess import confusion_matrix
+
         names = [line.label for line in table(tuple[ClassShare, ...], artifacts.metrics, "per_class")]
-        off = sum(map(sum, grid)) - sum(grid[i][i] for i in range(len(grid)))
+        if not names:
+            raise NothingToDraw(_NOT_CLEAN)
+        counts = confusion_matrix(artifacts.tensor("clean_predictions"), artifacts.tensor("targets"), len(names))
+        off = int(counts.sum() - counts.diagonal().sum())
         alt = f"Confusion matrix of {len(names)} classes; {off} samples are off the diagonal."
         if len(names) > self.max_labelled:
-            return [_most_frequent(grid, names, alt, off)]
+            return [_most_frequent(counts, names, alt, off)]
+        grid = counts.tolist()
         tips = [
             [f"{name} classified as {other}: {v} samples" for other, v in zip(names, row, strict=True)]
             for name, row in zip(names, grid, strict=True)
@@ -55,9 +60,9 @@ def _count(value: float) -> str:
     return f"{int(value)}" if value else ""
 
 
-def _most_frequent(grid: Sequence[Sequence[int]], names: list[str], alt: str, off: int) -> Drawing:
-    """Return the largest cells off the diagonal as bars: a matrix of hundreds of classes shows nobody anything."""
-    cells = [(n, i, j) for i, row in enumerate(grid) for j, n in enumerate(row) if n and i != j]
+def _most_frequent(counts: Tensor, names: list[str], alt: str, off: int) -> Drawing:
+    """Return the largest of the counts (K, K) off the diagonal as bars: a matrix of hundreds of classes shows nobody anything."""
+    cells = [(int(counts[i, j]), i, j) for i, j in counts.nonzero().tolist() if i != j]
     if not cells:
         raise NothingToDraw(f"No sample is taken for another of the {len(names)} classes.")
     worst = sorted(cells, key=lambda cell: (-cell[0], cell[1], cell[2]))[:_MOST_CONFUSIONS]
