@@ -38,7 +38,8 @@ def pictures(n: int) -> tuple[torch.Tensor, torch.Tensor]:
     files = [files[i % len(files)] for i in range(n)]
     images = [np.asarray(Image.open(file).convert("RGB").resize((224, 224))) for file in files]
     labels = [int(file.stem.split("_")[2]) for file in files]
-    return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() / 255, torch.tensor(labels)
+    x = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() / 255
+    return x.contiguous(), torch.tensor(labels)  # with the strides of channels last the loop alone took 0.8 of the time
 
 
 def _timed(attack: Callable[[torch.Tensor, torch.Tensor], dict[str, float]], n: int) -> dict[str, float]:
