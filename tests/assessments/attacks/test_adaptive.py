@@ -523,6 +523,11 @@ def _step_by_quotient(h: Tensor) -> Tensor:
     return h / (h.abs() + 1e-30)
 
 
+@torch.jit.script
+def _scripted(h: Tensor) -> Tensor:
+    return (5 * h).round() / 5
+
+
 def _losers_set_to_zero(h: Tensor) -> Tensor:
     return h.scatter(1, h.topk(24, 1, largest=False).indices, 0.0)
 
@@ -556,6 +561,7 @@ HIDDEN_LAYERS: list[tuple[Callable[[Tensor], Tensor], ObstacleKind, str]] = [
     (lambda h: torch.erf(1e6 * h), ObstacleKind.SATURATION, "most values of its erf are at an end"),
     (lambda h: ((5 * h).int() @ torch.eye(32).int()) / 5, ObstacleKind.INTEGER_CAST, "casts to integers"),
     (_losers_set_to_zero, ObstacleKind.SELECTION, "keeps the k largest"),
+    (_scripted, ObstacleKind.ROUNDING, "rounds"),
     (_without_low_bits, ObstacleKind.INTEGER_CAST, "casts to integers"),
     (_with_spoilt_memory, ObstacleKind.GRADIENT_HOOK, "registers a hook"),
     (_filled_below, ObstacleKind.COMPARISON, "compares with thresholds"),

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from types import SimpleNamespace, TracebackType
 from typing import Any, cast
@@ -32,6 +33,9 @@ NEAR_COPY = 0.5  # correlation with the input above which a tensor of its shape 
 _CALLED: Any = Function.__mro__[1]
 # Calls `vmap_impl`, also from a `torch.vmap` that a model has bound to a name.
 _VMAP: Any = import_module("torch._functorch.apis")
+_SCRIPTED: Any = (
+    torch.jit.ScriptFunction
+)  # has the source of a function that torch.jit.script made, whose calls a mode sees
 _ALIASES = {
     "__and__": "bitwise_and",
     "__or__": "bitwise_or",
@@ -275,6 +279,10 @@ class CountingMode(TorchFunctionMode):
             self.uncompiled.enter_context(torch.compiler.set_stance("force_eager"))
         _CALLED.apply = classmethod(apply)  # type: ignore[arg-type]
         self.vectorised, _VMAP.vmap_impl = _VMAP.vmap_impl, self.mapped
+        self.scripted = scripted = _SCRIPTED.__call__
+        _SCRIPTED.__call__ = lambda function, *args, **kwargs: getattr(
+            function, "_torchdynamo_inline", partial(scripted, function)
+        )(*args, **kwargs)
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -284,7 +292,7 @@ class CountingMode(TorchFunctionMode):
         """End the numbering."""
         self.uncompiled.close()
         del _CALLED.apply  # its base class has it
-        _VMAP.vmap_impl = self.vectorised
+        _VMAP.vmap_impl, _SCRIPTED.__call__ = self.vectorised, self.scripted
         super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
 
 
