@@ -5,7 +5,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ _AGREEMENT = 1e-4  # of the largest logit: by how much torch and onnxruntime may
 _COMPARED = 4  # points of the box
 _ROOM = 1e-7  # of an end of the box: half a step of float32
 _REMEDY = "export it in float32, with a dynamic batch, in which no sample alters another's output"
+_STEPS = 2.0**-21  # eight times the rounding of an output to float32
 _LOADED = 60.0  # seconds to read a graph and run it once, where there is no deadline
 _MAX_BYTES = 2**31  # of an unpacked graph: protobuf holds no more
 _ATTACKS, _BOUNDS = {"quick-attack", "attack"}, {"ibp", "crown"}  # steps that decide nothing after those of this module
@@ -129,15 +130,15 @@ def decide_instance(
         network = OnnxNetwork(onnx, numbers=numbers).eval().requires_grad_(False)
         network = network.float() if network.dtype is torch.float64 else network  # as verifiers compute
         reference = OnnxModule(onnx, numbers=numbers)
-        _check(onnx, network, reference, specifications[0])
+        rounding = _check(onnx, network, reference, specifications[0])
     for number, spec in enumerate(specifications):
         seconds = deadline - time.monotonic()
         if seconds <= 0:
             notes.append("timeout")
             continue
         if number:
-            _check(onnx, network, reference, spec)
-        decision = _decide(network, reference, spec, _within(entry, seconds), seed)
+            rounding = _check(onnx, network, reference, spec)
+        decision = _decide(network, reference, spec, rounding, _within(entry, seconds), seed)
         if decision.word == "sat":
             return decision
         notes.append(decision.word)
@@ -153,8 +154,11 @@ def _within(entry: VerificationEntry, seconds: float) -> VerificationEntry:
     )
 
 
-def _check(onnx: Path, network: OnnxNetwork, reference: OnnxModule, specification: Specification) -> None:
-    """Raise for a specification of other sizes, and for a graph that torch computes otherwise than onnxruntime."""
+def _check(onnx: Path, network: OnnxNetwork, reference: OnnxModule, specification: Specification) -> Tensor:
+    """Return by how much float32 may be off in each row of a specification (m,), four times what is seen at some points.
+
+    Raises for a specification of other sizes, and for a graph that torch computes otherwise than onnxruntime.
+    """
     shape, inputs = "x".join(map(str, network.input_shape)), math.prod(network.input_shape)
     if len(specification.low) != inputs:
         raise UserError(
@@ -176,16 +180,26 @@ def _check(onnx: Path, network: OnnxNetwork, reference: OnnxModule, specificatio
         raise IncompatibleError(
             f"{onnx}: torch and onnxruntime differ by {apart:.3g} in an output of this graph; {_REMEDY}"
         )
+    differences: Tensor = specification.rows @ (theirs - ours).double().T
+    rounding: Tensor = specification.rows.abs() @ theirs.double().abs().amax(0) * _STEPS
+    return rounding + 4 * differences.abs().amax(1)
 
 
 def _decide(
-    network: OnnxNetwork, reference: OnnxModule, specification: Specification, entry: VerificationEntry, seed: int
+    network: OnnxNetwork,
+    reference: OnnxModule,
+    specification: Specification,
+    rounding: Tensor,
+    entry: VerificationEntry,
+    seed: int,
 ) -> InstanceResult:
+    """Decide a box. rounding: (m,), by how much each row must be missed, so that the graph misses it as it runs."""
     inner = network.input_shape
     if bool((specification.low == specification.high).all()):
         return _judged(reference, specification, specification.low, inner, "unsat")
     shape = inner if len(inner) == 3 else (1, 1, len(specification.low))  # verifiers take images
-    module = _Margins(network, specification, shape, inner).eval().requires_grad_(False)
+    missed = replace(specification, limits=specification.limits + rounding)
+    module = _Margins(network, missed, shape, inner).eval().requires_grad_(False)
     names = tuple(str(i) for i in range(module.num_classes))
     classifier = Classifier(module, len(names), shape, frozenset(Capability), module_digest(module), "the graph")
     middle = Dataset(torch.full((1, *shape), _HALF), torch.zeros(1, dtype=torch.int64), ("middle",), names)

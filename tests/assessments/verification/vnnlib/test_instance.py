@@ -95,6 +95,14 @@ def test_outputs_that_draw_level_are_a_counter_example_unless_more_is_asked_for(
     assert decide_instance(column, path, ENTRY).word == word
 
 
+@pytest.mark.parametrize(("limit", "word"), [(1.7999995, "unknown"), (1.7999, "unsat")])
+def test_a_margin_within_the_rounding_of_the_outputs_is_not_certified(column, tmp_path, limit, word):
+    """The sum is 1.8 at least, and its margin small beside the outputs: so is the scale that the margins have at the middle."""
+    path = specification(tmp_path, 0.6, 0.600001)
+    path.write_text(path.read_text().replace("(>= Y_1 Y_0)", f"(<= Y_0 {limit})"))
+    assert decide_instance(column, path, ENTRY).word == word
+
+
 def test_seconds_that_are_given_are_the_only_limit(column, tmp_path, monkeypatch):
     """By its default branch and bound would end after 20,000 subdomains: a quarter of a minute on two layers of 256."""
     asked = []
@@ -143,7 +151,7 @@ def test_the_boxes_of_a_specification_share_the_seconds(column, tmp_path, monkey
     path, budgets = specification(tmp_path, 0.6, 2.0), []
     monkeypatch.setattr(instance, "read_specifications", lambda path: 3 * read_specifications(path))
 
-    def decided(network, reference, asked, entry, seed):
+    def decided(network, reference, asked, rounding, entry, seed):
         budgets.append(entry.time_budget)
         time.sleep(0.3)
         return InstanceResult("unsat")
