@@ -31,6 +31,16 @@ def smooth_network(activation, seed):
     return module.eval().requires_grad_(False)
 
 
+class Sine(nn.Module):
+    def forward(self, z):
+        return torch.sin(z)
+
+
+class Cosine(nn.Module):
+    def forward(self, z):
+        return z.cos()
+
+
 class Round(nn.Module):
     def forward(self, z):
         return z.round()
@@ -60,7 +70,7 @@ def softplus_of_three() -> nn.Module:
 BENT = [nn.Hardswish, nn.SELU, nn.CELU, nn.Mish, nn.LogSigmoid, nn.Softshrink, elu_of_two, softplus_of_three]
 
 
-@pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU, *BENT])
+@pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU, Sine, Cosine, *BENT])
 def test_a_verdict_agrees_with_dense_samples_and_most_margins_are_decided(activation):
     decided = 0
     for seed in range(8):

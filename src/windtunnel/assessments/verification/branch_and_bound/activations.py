@@ -108,7 +108,8 @@ OF_LARGEST, NUMBERS = Kink(torch.zeros((), dtype=torch.float64)), Observed()
 
 
 # The largest size of the second derivative, rounded up: sigmoid 1/(6 sqrt 3), tanh 4/(3 sqrt 3), erf 4 phi(1), GELU 2 phi(0) (its tanh
-# approximation stays below 0.82), SiLU 1/2, softplus 1/4, ELU 1, Mish 0.6443, SELU 1.7581 (below 0), hardswish 1/3 (from -3 to 3).
+# approximation stays below 0.82), SiLU 1/2, softplus 1/4, ELU 1, Mish 0.6443, SELU 1.7581 (below 0), hardswish 1/3 (from -3 to 3), sine and
+# cosine 1.
 SIGMOID = Smooth("sigmoid", torch.sigmoid, 0.0963)
 ERF = Smooth("erf", torch.erf, 0.968)
 TANH = Smooth("tanh", torch.tanh, 0.7699)
@@ -120,6 +121,7 @@ ELU = Smooth("elu", F.elu, 1.0)
 MISH = Smooth("mish", F.mish, 0.6443)
 SELU = Smooth("selu", F.selu, 1.7582, bend=0.7075, steepest=1.7582)
 HARDSWISH = Smooth("hardswish", F.hardswish, 0.3334, bend=1.0, steepest=1.5)
+SINE, COSINE = Smooth("sin", torch.sin, 1.0001), Smooth("cos", torch.cos, 1.0001)
 SQUARE = Convex("square", torch.square, math.inf, lambda z: 2 * z)
 EXP_TO_ONE = Convex("exp of at most 0", torch.exp, math.inf, torch.exp, (-math.inf, 0.0))
 ROUND, FLOOR = Staircase("round", torch.round, math.inf, 0.5), Staircase("floor", torch.floor, math.inf, 0.0)
@@ -514,6 +516,8 @@ REWRITES: dict[str, Callable[..., Tensor | ValuesAndIndices]] = {
     "sigmoid": _smooth(SIGMOID),
     "tanh": _smooth(TANH),
     "erf": _smooth(ERF),
+    "sin": _smooth(SINE),
+    "cos": _smooth(COSINE),
     "silu": _smooth(SILU),
     "gelu": lambda apply, z, *, approximate="none": apply(GELU if approximate == "none" else GELU_TANH, z),
     "softplus": _softplus,
