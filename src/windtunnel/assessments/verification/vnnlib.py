@@ -128,7 +128,9 @@ def decide_instance(
         return InstanceResult("timeout")
     with bounded(f"{path_text(onnx)}: the graph, read and run by onnxruntime,", seconds, "--timeout"):
         network = OnnxNetwork(onnx, numbers=numbers).eval().requires_grad_(False)
-        network = network.float() if network.dtype is torch.float64 else network  # as verifiers compute
+        if network.dtype not in {torch.float32, torch.float64}:
+            raise IncompatibleError(f"{onnx}: takes numbers of {network.dtype}; {_REMEDY}")
+        network = network.float()  # as verifiers compute
         reference = OnnxModule(onnx, numbers=numbers)
         rounding = _check(onnx, network, reference, specifications[0])
     for number, spec in enumerate(specifications):

@@ -164,6 +164,17 @@ def test_the_boxes_of_a_specification_share_the_seconds(column, tmp_path, monkey
     assert decide_instance(column, path, ENTRY, deadline=time.monotonic()).word == "timeout"
 
 
+def test_a_graph_of_half_precision_is_refused_in_one_line(column, tmp_path):
+    model = onnx.load(str(column))
+    weight = numpy_helper.to_array(model.graph.initializer[0])
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight.astype(np.float16), "w"))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    onnx.save(model, str(column))
+    with pytest.raises(IncompatibleError, match=r"takes numbers of torch\.float16; export it in float32"):
+        decide_instance(column, specification(tmp_path, 0.4, 2.0), ENTRY)
+
+
 def test_a_specification_of_another_size_is_refused(column, tmp_path):
     path = specification(tmp_path, 0.4, 0.5)
     path.write_text(
