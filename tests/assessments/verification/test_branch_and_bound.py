@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from balls import Sine, budget, entry, first, subject_with
+from balls import Arctangent, budget, entry, first, subject_with
 from torch import nn
 
 from windtunnel.assessments.verification.assess import assess
@@ -73,20 +73,20 @@ def test_wrong_parameters_and_models_without_bounds_are_refused_in_one_line(digi
     dataset, classifier = digits_subject.dataset, digits_subject.classifier
     with pytest.raises(UserError, match="Did you mean 'domains'"):
         preflight("v", entry("branch-and-bound", params={"domain": 3}), budget(0.1), classifier, dataset)
-    waves = nn.Sequential(nn.Flatten(), Sine(), nn.Linear(64, 10))
+    waves = nn.Sequential(nn.Flatten(), Arctangent(), nn.Linear(64, 10))
     subject = subject_with(waves, dataset.inputs[:3], 10)
-    with pytest.raises(IncompatibleError, match=r"^v: branch-and-bound has no linear bounds for sin") as caught:
+    with pytest.raises(IncompatibleError, match=r"^v: branch-and-bound has no linear bounds for atan") as caught:
         preflight("v", SEARCH, budget(0.1), subject.classifier, dataset)
     assert "\n" not in str(caught.value)
 
 
 def test_in_a_cascade_it_gives_way_to_alpha_crown_where_it_has_no_bounds():
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), Sine(), nn.Linear(8, 3))
+    module = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), Arctangent(), nn.Linear(8, 3))
     subject = subject_with(module, torch.rand(3, 1, 4, 4), 3)
     result = assess("v", entry("cascade", steps=["branch-and-bound"]), budget(0.001), subject)
     (said,) = [c for c in result.caveats if c.code == "weaker_method" and "branch-and-bound" in c.text]
-    assert "sin" in said.text
+    assert "atan" in said.text
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import os
 
 import pytest
 import torch
-from balls import Sine, budget, entry, first, subject_with
+from balls import Arctangent, budget, entry, first, subject_with
 from exact import NETWORKS, exact_margin, network
 from torch import nn
 
@@ -160,7 +160,7 @@ def test_samples_that_are_searched_together_have_the_radii_that_they_have_alone(
 
 def test_a_model_it_has_no_bounds_for_has_the_radii_of_alpha_crown():
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), Sine(), nn.Linear(8, 3))
+    module = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), Arctangent(), nn.Linear(8, 3))
     subject = subject_with(module, torch.rand(2, 1, 4, 4), 3)
     result = assess("v", entry("branch-and-bound", radius=RADIUS), budget(0.001), subject)
     assert any("alpha-crown searched radii instead of branch-and-bound" in c.text for c in result.caveats)
