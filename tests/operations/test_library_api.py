@@ -5,7 +5,9 @@ import inspect
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -307,6 +309,26 @@ def test_what_is_printed_is_short(few, result):
     advice = next(line for line in result.caveats if line.startswith("F2"))
     assert "a larger x" in advice
     assert not any("data.samples" in line or "dvc repro" in line for line in (*result.caveats, result.summary()))
+
+
+def test_one_attack_takes_the_seed_that_its_caveat_names(few):
+    """Another seed draws other starts, and the same one draws them again; norms are read in any case."""
+    budget, params = "l2 0.5", {"steps": 1}
+    first, again, other = (wt.attack(*few, "pgd", budget=budget, params=params, seed=seed) for seed in (1, 1, 2))
+    assert first.metadata.algorithm == "PGDL2"
+    assert any("`seed`" in caveat.text for caveat in first.caveats)
+    assert torch.equal(first.tensor("perturbed_inputs"), again.tensor("perturbed_inputs"))
+    assert not torch.equal(first.tensor("perturbed_inputs"), other.tensor("perturbed_inputs"))
+    assert all("seed" in inspect.signature(f).parameters for f in (wt.assess, wt.autoattack, wt.verify, wt.corrupt))
+
+
+def test_the_caveats_of_one_assessment_speak_of_arguments(few):
+    result = wt.attack(*few, "FGSM", budget=BUDGET)
+    advice = SimpleNamespace(code="fewer", text="Set sanity.adaptive: true or data.samples.n.", samples=())
+    result = replace(result, metadata=result.metadata.model_copy(update={"caveats": (advice,)}))
+    assert result.caveats[0].text == "Set sanity={'adaptive': ...} or a larger x."
+    assert "or a larger x" in repr(result)
+    assert "a larger x" in result._repr_html_()
 
 
 def test_advice_speaks_of_arguments():

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windtunnel.boundary.params_file import read_params
+from windtunnel.core.contracts import Norm
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.validate import validate, validated_params
 from windtunnel.params.entry import parse_number
@@ -288,3 +289,23 @@ def test_the_json_schema_names_limits_as_editors_know_them():
 def test_the_keys_of_a_ball_stand_before_those_of_transformations():
     entry = {"library": "torchattacks", "algorithm": "FGSM", "budget": {"use": "small"}}
     assert "Allowed: norm, epsilon, step_size, steps, rotation" in refusal(attacks={"fgsm": entry})
+
+
+def test_a_budget_written_as_in_a_notebook_is_refused_with_what_is_written_here():
+    entry = {"library": "torchattacks", "algorithm": "PGD", "budget": "L2 0.5"}
+    line = refusal(attacks={"pgd": entry})
+    assert line.endswith(
+        "is not the name of one of `budgets`; there is none; a budget itself is written {norm: L2, epsilon: 0.5}"
+    )
+    named = refusal(attacks={"pgd": {**entry, "budget": "tigth"}}, budgets={"tight": {"epsilon": 0.1}})
+    assert "Did you mean 'tight'? Allowed: tight; a budget itself" in named
+
+
+@pytest.mark.parametrize("norm", ["l2", "L2"])
+def test_a_norm_is_read_in_any_case(norm):
+    params = validate_schema({"data": {}, "model": {}, "budget": {"norm": norm, "epsilon": 0.1}})
+    assert params.budget.norm is Norm.L2
+
+
+def test_a_norm_that_no_budget_may_have_is_not_offered():
+    assert refusal(budget={"norm": "L3", "epsilon": 0.1}).endswith("Allowed: Linf, L2, L1, L0")

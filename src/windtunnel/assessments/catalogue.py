@@ -1,8 +1,10 @@
 """Every algorithm on offer, joined from the records of the families: the one place to look an algorithm up."""
 
+from pydantic import ValidationError
+
 from windtunnel.core.contracts import Algorithm, AssessmentKind
-from windtunnel.core.errors import UserError, shown, unknown_word
-from windtunnel.params.entry import Entry
+from windtunnel.core.errors import UserError, shown, unfit, unknown_word
+from windtunnel.params.entry import Block, Entry
 from windtunnel.registry.plugins import families, family_of, libraries, one_line
 
 
@@ -45,3 +47,16 @@ def find_algorithm(library: str, name: str, where: str, family: str) -> Algorith
 def entry_kind(family: str, name: str, entry: Entry) -> AssessmentKind:
     """Return the assessment kind of an entry, from the registry row of its algorithm."""
     return find_algorithm(entry.library, entry.algorithm, f"{family}.{name}", family).kind
+
+
+def params_as(schema: type[Block], entry: Entry, where: str) -> Block:
+    """Return `params` of an entry as the schema of its algorithm. Raises UserError for an unknown key or an unfit value."""
+    for key in entry.params:
+        if key not in schema.model_fields:
+            what = f"a parameter of {entry.algorithm}"
+            raise UserError(unknown_word(f"{where}.params", key, schema.model_fields, what=what))
+    try:
+        return schema.model_validate(entry.params)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(f"{where}.params.{'.'.join(map(str, first['loc']))}: {unfit(first)}") from error

@@ -74,13 +74,9 @@ def read_specifications(path: Path) -> list[Specification]:
     Raises UserError, in one line, for a file that is no VNN-LIB, asks for more than boxes of inputs and linear
     inequalities of outputs, or has more than 1,000 terms as a disjunction of conjunctions.
     """
-    try:
-        import vnnlib
-        import vnnlib.compat
-    except ImportError as error:
-        raise UserError(
-            f"{path}: reading VNN-LIB needs the package vnnlib: pip install 'windtunnel[vnnlib]'"
-        ) from error
+    import vnnlib
+    import vnnlib.compat
+
     text = _COMMENT.sub("", read_text(path, max_bytes=MAX_BYTES, gunzip=True))
     text = _OPENED.sub("(", _FUNCTION.sub(r"(declare-const \1", _WITHOUT_EFFECT.sub("", text)))
     if unread := _UNREAD.search(text):

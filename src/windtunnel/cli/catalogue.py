@@ -26,7 +26,9 @@ _COLUMNS = headings(*_TYPED, "threat model", "norm", "randomness", "requires", "
 @click.command()
 @click.option("--family", type=click.Choice(list(families())), help="Only this block of params.yaml.")
 @click.option("--library", help="Only this library, for example foolbox.")
-@click.option("--norm", type=click.Choice([n.value for n in Norm]), help="Only algorithms under this norm.")
+@click.option(
+    "--norm", type=click.Choice([n.value for n in Norm], case_sensitive=False), help="Only algorithms under this norm."
+)
 @click.option("--threat-model", type=click.Choice([t.value for t in ThreatModel]), help="Only this threat model.")
 @click.option("--requires", type=click.Choice([c.value for c in Capability]), help="Only those that need nothing else.")
 def algorithms(

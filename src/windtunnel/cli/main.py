@@ -1,7 +1,5 @@
 """The command line: `windtunnel --help`."""
 
-import copy
-import functools
 import importlib
 import importlib.util
 import io
@@ -10,7 +8,6 @@ import sys
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -82,18 +79,21 @@ class LazyGroup(click.Group):
             return None
         module = importlib.import_module(f"windtunnel.cli.{MODULES.get(cmd_name, cmd_name)}")
         command: click.Command = getattr(module, cmd_name)
-        return _requiring(command, _NEEDS[cmd_name]) if cmd_name in _NEEDS else command
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve a command as click does, with the nearest match in the error."""
+        """Resolve a command as click does, with the nearest match in the error; what it needs is installed, but for its help."""
         from windtunnel.core.errors import nearest
 
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             near = nearest(args[0], COMMANDS)
             hint = f" Did you mean '{near}'?" if near else ""
             raise click.UsageError(f"'{args[0]}' is not a command.{hint} See windtunnel --help")
+        for package in _NEEDS.get(args[0], ()) if args and not {"-h", "--help"} & {*args} else ():
+            if importlib.util.find_spec(package) is None:
+                raise not_installed(package)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -117,23 +117,6 @@ class LazyGroup(click.Group):
         with user_errors():
             require_own_source()
             return super().invoke(ctx)
-
-
-def _requiring(command: click.Command, modules: Sequence[str]) -> click.Command:
-    """Return the command so that it is refused, in one line, where one of the modules is not installed."""
-    run = command.callback
-    assert run is not None
-
-    @functools.wraps(run)
-    def run_if_installed(*args: Any, **kwargs: Any) -> Any:
-        for module in modules:
-            if importlib.util.find_spec(module) is None:
-                raise not_installed(module)
-        return run(*args, **kwargs)
-
-    required = copy.copy(command)
-    required.callback = run_if_installed
-    return required
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

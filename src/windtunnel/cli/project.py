@@ -39,7 +39,11 @@ C = TypeVar("C", "SampleFiles", Weights)
     "function:MODULE:NAME",
 )
 @click.option("--factory", metavar="MODULE:NAME", help="What builds the module that weights (a state dict) belong to.")
-@click.option("--data", type=click.Path(path_type=Path), help="A folder of images by class, an idx file or an .npz.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="A folder of images by class, an idx file, an .npz, or an .npy beside its labels.",
+)
 @click.option("--store", metavar="URI", help="The MLflow store to log to; one in the folder where none is given.")
 @click.option(
     "--ci", type=click.Choice(["github", "gitlab"]), help="Also write the workflow that assesses pull requests."

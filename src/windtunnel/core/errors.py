@@ -1,13 +1,22 @@
 """Errors for the user: one line with the key or file, the value, what is allowed and the nearest match."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from unicodedata import category
 
 USER_ERROR = 2
 INFRASTRUCTURE = 30
 
-
+# What is wanted, by the beginning of pydantic's name for an error.
+_KINDS = {
+    **dict.fromkeys(("tuple_type", "list_type", "set_type", "frozen_set_type", "iterable_type"), "a list"),
+    **dict.fromkeys(("dict_type", "mapping_type", "model_type", "dataclass_type"), "a map of keys"),
+    "string_type": "text",
+    "path_type": "a path",
+    "int_": "a whole number",
+    "float_": "a number",
+    "bool_": "true or false",
+}
 LONGEST_LINE, MOST_LINES = 900, 20  # of a message: what comes from outside may be repeated in it
 
 
@@ -68,10 +77,22 @@ def shown(value: object) -> str:
 def unknown_word(where: str, unknown: str, allowed: Iterable[str], *, what: str = "known", most: int = 12) -> str:
     """Return the line for a word that is not among the allowed ones, with the nearest of them and `most` of all."""
     choices = list(allowed)
+    if not choices:
+        return f"{where}: {shown(unknown)} is not {what}; there is none"
     near = nearest(unknown[:200], choices)
     hint = f" Did you mean '{near}'?" if near else ""
     listed = ", ".join(choices[:most]) + (f", ... ({len(choices)} in all)" if len(choices) > most else "")
-    return f"{where}: {shown(unknown)} is not {what}.{hint} Allowed: {listed or '(nothing)'}"
+    return f"{where}: {shown(unknown)} is not {what}.{hint} Allowed: {listed}"
+
+
+def unfit(details: Mapping[str, object]) -> str:
+    """Return why a value does not fit, from one of pydantic's errors: `3 is not a list`, or its own words of a range."""
+    kind, message = str(details["type"]), str(details["msg"]).removeprefix("Value error, ")
+    expected = next((name for start, name in _KINDS.items() if kind.startswith(start)), None)
+    if expected:
+        value = shown(details["input"])
+        return f"{value} is not {expected}" + (f"; write [{value}]" if expected == "a list" else "")
+    return message if kind == "value_error" else f"{message[0].lower()}{message[1:]}, got {shown(details['input'])}"
 
 
 class OutOfTimeError(Exception):

@@ -159,6 +159,11 @@ def _values_in(value: object) -> Iterator[object]:
         yield value
 
 
+def norm_of(word: object) -> object:
+    """Return the norm that a word names, in letters of any case; any other value as it is."""
+    return next((norm for norm in Norm if isinstance(word, str) and word.lower() == norm.lower()), word)
+
+
 def _of_inputs(norm: Norm) -> Norm:
     if norm is Norm.LATENT_L2:
         raise ValueError(
@@ -167,7 +172,7 @@ def _of_inputs(norm: Norm) -> Norm:
     return norm
 
 
-InputNorm = Annotated[Norm, AfterValidator(_of_inputs)]
+InputNorm = Annotated[Norm, BeforeValidator(norm_of), AfterValidator(_of_inputs)]
 
 
 def _range_of(kind: str) -> Any:

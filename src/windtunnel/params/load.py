@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from windtunnel.core.contracts import Norm
-from windtunnel.core.errors import UserError, shown, unknown_word
+from windtunnel.core.errors import UserError, shown, unfit, unknown_word
 from windtunnel.core.transformations import ZEROS, transformation_of
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.entry import CORRUPTED_BY, Entry, Ranges, types_in
@@ -85,7 +85,10 @@ def _resolve_budget(raw: Mapping[str, object], where: str) -> dict[str, object]:
         match = _REFERENCE.fullmatch(budget.strip())
         name = match.group(1) if match else budget.strip()
         if name not in budgets:
-            raise UserError(unknown_word(f"{where}: {key}", name, map(str, budgets), what="one of budgets"))
+            norm, _, epsilon = name.partition(" ")
+            block = f"{{norm: {norm}, epsilon: {epsilon}}}" if epsilon else "{norm: Linf, epsilon: 8/255}"
+            line = unknown_word(f"{where}: {key}", name, map(str, budgets), what="the name of one of `budgets`")
+            raise UserError(f"{line}; a budget itself is written {block}")
         return {**block, "budget": budgets[name]}
 
     blocks = {family: block for family in families() if isinstance(block := raw.get(family), Mapping)}
@@ -213,13 +216,13 @@ def _line(details: ErrorDetails, where: str) -> str:
             return f"{where}: {key}: is required"
         case "model_type":
             return f"{where}: {key}: {shown(value)} is no map of keys; allowed keys: {', '.join(_keys_at(location))}"
-        case "value_error":
-            return f"{where}: {key}: {details['msg'].removeprefix('Value error, ')}"
         case "literal_error" | "enum":
             expected = str(details.get("ctx", {}).get("expected", ""))
-            allowed = [word.strip("'") for word in re.findall(r"'[^']*'|[\w.+-]+", expected) if word != "or"]
+            listed = re.findall(r"'[^']*'|[\w.+-]+", expected)
+            # No budget may have the norm of latent searches.
+            allowed = [word.strip("'") for word in listed if word.strip("'") not in {"or", Norm.LATENT_L2}]
             return f"{where}: " + unknown_word(key, str(value), allowed, what="allowed")
-    return f"{where}: {key}: {details['msg'][0].lower()}{details['msg'][1:]}, got {shown(value)}"
+    return f"{where}: {key}: {unfit(details)}"
 
 
 def _is_union_tag(part: int | str) -> bool:

@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from windtunnel.core.contracts import AssessmentKind, Case, Caveat, Norm, Objective, ThreatModel
-from windtunnel.core.errors import UserError
+from windtunnel.core.errors import UserError, unfit
 from windtunnel.records.files import METADATA_FILE, read_json
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def fitting(kind: type[T], content: object, where: str, what: str) -> T:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"])) or "the file"
-        raise UserError(f"{where}: not {what} ({key}: {first['msg'].lower()}); of another version?") from error
+        raise UserError(f"{where}: not {what} ({key}: {unfit(first)}); of another version?") from error
     return value
 
 

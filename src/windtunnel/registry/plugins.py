@@ -20,7 +20,7 @@ from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_type_hints
 
-from windtunnel.core.errors import IncompatibleError, UserError, shown, unknown_word
+from windtunnel.core.errors import IncompatibleError, UserError, shown, unfit, unknown_word
 from windtunnel.core.references import first_line, foreign_errors, limited_import, load_object, resolve
 from windtunnel.registry.family import Family
 
@@ -332,10 +332,7 @@ def _check_fields(where: str, record: Any, *, is_strict: bool = False) -> dict[s
         try:
             TypeAdapter(hints[name], config={"arbitrary_types_allowed": True}).validate_python(value, strict=is_strict)
         except ValidationError as error:
-            reason = error.errors()[0]["msg"]
-            raise UserError(
-                f"{where}: {name}: {shown(value)} does not fit ({reason[0].lower()}{reason[1:]})"
-            ) from error
+            raise UserError(f"{where}: {name}: {unfit(error.errors()[0])}") from error
         except Exception as error:  # an object that no schema can be asked about
             raise UserError(f"{where}: {name}: {type(value).__name__} does not fit ({type(error).__name__})") from error
         parts = [*value.values()] if isinstance(value, Mapping) else [value]

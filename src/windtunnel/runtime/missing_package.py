@@ -1,12 +1,9 @@
 """A package that is not installed: one line that names it and the command that installs it."""
 
 import re
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, requires
 
-from windtunnel.core.errors import USER_ERROR, UserError
+from windtunnel.core.errors import UserError
 
 # Modules of which the distribution has another name.
 _DISTRIBUTIONS = {
@@ -39,15 +36,3 @@ def missing_package(error: BaseException) -> UserError | None:
     if not isinstance(error, ModuleNotFoundError) or not error.name or error.name.startswith("windtunnel"):
         return None
     return not_installed(error.name)
-
-
-@contextmanager
-def importing() -> Iterator[None]:
-    """Import and run a program: a package without which it cannot begin is one line on stderr and an exit code."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (missing := missing_package(error)) is None:
-            raise
-        print(f"windtunnel: {missing}", file=sys.stderr)
-        sys.exit(USER_ERROR)

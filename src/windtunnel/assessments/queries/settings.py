@@ -1,14 +1,13 @@
 """Resolve an entry of `queries` into its search and the region of its successes."""
 
-from pydantic import ValidationError
-
 from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.assessments.attacks.settings import check_epsilon
+from windtunnel.assessments.catalogue import params_as
 from windtunnel.assessments.queries.algorithms import EpsGreedy, EpsGreedyParams, EvoBA, EvoBAParams, SimBA, SimBAParams
 from windtunnel.assessments.queries.search import SearchAlgorithm
 from windtunnel.assessments.queries.table import LIBRARY, OWN
 from windtunnel.core.contracts import PerturbationBudget
-from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.errors import UserError
 from windtunnel.params.attacks import AttackEntry, QueryEntry
 from windtunnel.params.entry import Block
 
@@ -17,20 +16,7 @@ _PARAMS: dict[str, type[Block]] = {"EvoBA": EvoBAParams, "EpsGreedy": EpsGreedyP
 
 def params_of(where: str, entry: QueryEntry) -> Block:
     """Return the parameters of one of our algorithms. Raises UserError, in one line, for an unknown one or a value that is off."""
-    schema = _PARAMS[entry.algorithm]
-    for name in entry.params:
-        if name not in schema.model_fields:
-            raise UserError(
-                unknown_word(f"{where}.params", name, schema.model_fields, what=f"a parameter of {entry.algorithm}")
-            )
-    try:
-        return schema.model_validate(entry.params)
-    except ValidationError as error:
-        first = error.errors()[0]
-        reason = first["msg"].removeprefix("Value error, ")
-        key = str(first["loc"][0])
-        value = entry.params[key]
-        raise UserError(f"{where}.params.{key}: {reason[0].lower()}{reason[1:]}, got {value!r}") from error
+    return params_as(_PARAMS[entry.algorithm], entry, where)
 
 
 def search_of(where: str, entry: QueryEntry, shape: tuple[int, ...]) -> SearchAlgorithm:

@@ -5,11 +5,10 @@ import time
 from dataclasses import replace
 
 import torch
-from pydantic import ValidationError
 from torch import nn
 
 from windtunnel.assessments.attacks.preflight import check_image, check_transformation
-from windtunnel.assessments.catalogue import find_algorithm
+from windtunnel.assessments.catalogue import find_algorithm, params_as
 from windtunnel.assessments.verification.bound_propagation.bounder import Bounder
 from windtunnel.assessments.verification.canonical.subject import Canonical, canonical_subject
 from windtunnel.assessments.verification.cascade.step import Trial, library_of_step, step_of
@@ -23,7 +22,7 @@ from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, OutOfTimeError, UserError, unknown_word
 from windtunnel.core.subject import subject_of
 from windtunnel.core.transformations import transformation_of
-from windtunnel.params.entry import Block, Budget
+from windtunnel.params.entry import Budget
 from windtunnel.params.verification import Radius, VerificationEntry
 
 TRY_SECONDS = 3.0  # for trying one sample in all steps of an entry
@@ -44,7 +43,7 @@ def preflight(
     if row.assess is not None and entry.radius:
         raise UserError(f"{where}.radius: {algorithm.name} gives every sample its radius; remove it")
     if row.params is not None:
-        _check_params(where, entry, row.params, algorithm.name)
+        params_as(row.params, entry, where)
     elif entry.params:
         raise UserError(
             unknown_word(f"{where}.params", next(iter(entry.params)), ["(none)"], what="a parameter of a verifier")
@@ -108,20 +107,6 @@ def _check_radius(where: str, radius: Radius, steps: tuple[str, ...]) -> None:
     able = [step for step in steps if step_of(step).bounds or step_of(step).radii]
     if radius.method is not None and radius.method not in able:
         raise UserError(unknown_word(f"{where}.method", radius.method, able, what="a step here that searches radii"))
-
-
-def _check_params(where: str, entry: VerificationEntry, schema: type[Block], algorithm: str) -> None:
-    for key in entry.params:
-        if key not in schema.model_fields:
-            raise UserError(
-                unknown_word(f"{where}.params", key, schema.model_fields, what=f"a parameter of {algorithm}")
-            )
-    try:
-        schema.model_validate(entry.params)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise UserError(f"{where}.params.{key}: {first['msg']}, got {first['input']!r}") from error
 
 
 def _check_certificate(

@@ -7,7 +7,7 @@ import html
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from windtunnel.assessments.figures.base import VISUALISERS, draw_figures, drawn
 from windtunnel.assessments.figures.paint import Plot, plot
 from windtunnel.assessments.figures.registry import register_figures, visualisers_of
 from windtunnel.boundary.door import in_arguments
-from windtunnel.core.contracts import Verdict
+from windtunnel.core.contracts import Caveat, Verdict
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.sample_states import SampleState, states_of
 from windtunnel.evaluation.gate.decide import flatten
@@ -50,6 +50,11 @@ class EntryResult(Artifacts):
     def of(cls, artifacts: Artifacts) -> EntryResult:
         """Return the same artifacts with the methods of this class."""
         return cls(artifacts.name, artifacts.directory, artifacts.data, artifacts.metadata, artifacts.numbers)
+
+    @property
+    def caveats(self) -> tuple[Caveat, ...]:
+        """The caveats of metadata.json, in which advice names arguments of `assess`."""
+        return tuple(replace(caveat, text=in_arguments(caveat.text)) for caveat in super().caveats)
 
     def plot(self, figure: str | None = None) -> Plot:
         """Return a matplotlib figure: the first that shows something of this assessment, or the visualiser named `figure`.
@@ -109,7 +114,7 @@ class EntryResult(Artifacts):
 
 
 def _bullets(lines: Sequence[str]) -> str:
-    return f"<ul>{''.join(f'<li>{html.escape(in_arguments(line))}</li>' for line in lines)}</ul>" if lines else ""
+    return f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in lines)}</ul>" if lines else ""
 
 
 @dataclass(frozen=True)
@@ -150,11 +155,11 @@ class Result(Mapping[str, Artifacts]):
     def caveats(self) -> tuple[str, ...]:
         """List what limits these numbers: of the run, of each assessment (`pgd: ...`), and each flagged sanity check."""
         summary = self["summary"]
-        lines = [f"This number is not valid: {line}" for line in hard_failures(summary)]
+        lines = [f"This number is not valid: {in_arguments(line)}" for line in hard_failures(summary)]
         lines += [caveat.text for caveat in summary.caveats if caveat.code != "hard_failure"]
         lines += [f"{name}: {c.text}" for name in self if name != "summary" for c in self[name].caveats]
-        lines += warnings_of(findings_in(self.place.reports / "sanity", []))
-        return tuple(dict.fromkeys(in_arguments(line) for line in lines))
+        lines += map(in_arguments, warnings_of(findings_in(self.place.reports / "sanity", [])))
+        return tuple(dict.fromkeys(lines))
 
     @cached_property
     def per_sample(self) -> pd.DataFrame:
@@ -232,7 +237,7 @@ class Result(Mapping[str, Artifacts]):
     def _repr_html_(self) -> str:
         """Return HTML for a notebook: the sentence, the sandwich as a picture, and caveats."""
         front = self._report.front
-        limits = _bullets([caveat.text for caveat in (*front.alarms, *front.caveats)])
+        limits = _bullets([in_arguments(caveat.text) for caveat in (*front.alarms, *front.caveats)])
         picture = base64.b64encode(read_own(self.place.summary / "SandwichVisualiser_0.png")).decode()
         statement = html.escape(front.statement)
         image = f'<img alt="{statement}" style="max-width: 44rem" src="data:image/png;base64,{picture}">'

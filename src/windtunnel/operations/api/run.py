@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.boundary.arrays import array_of, plain_value
 from windtunnel.boundary.callables import CallersFunctions, model_of
 from windtunnel.boundary.data.load import convert
@@ -23,6 +24,7 @@ from windtunnel.evaluation.validate import validate
 from windtunnel.operations.api.pipeline import GIVEN, assess_subject
 from windtunnel.operations.api.result import EntryResult, Result
 from windtunnel.operations.api.shorthand import Given, budget_block, entries_of, entry_of
+from windtunnel.params.entry import norm_of
 from windtunnel.records.artifacts import read_artifacts
 from windtunnel.records.layout import Layout
 from windtunnel.runtime.supervised import ending_in_fork
@@ -85,6 +87,7 @@ def attack(
     algorithm: str | Callable[..., object] = "standard",
     *,
     budget: str | Mapping[str, object],
+    seed: int = 0,
     **entry: object,
 ) -> EntryResult:
     """One attack, with further keys of its entry as keywords (`params={"steps": 40}`, `restarts=5`); see `assess`.
@@ -92,10 +95,12 @@ def attack(
     loss: for PGD of torchattacks and the gradient descents of foolbox, `"margin"`, `"dlr"` or a function from logits (n, K) and
     labels (n,) to a loss a sample, (n,), in place of cross-entropy.
     """
-    return _one("attacks", algorithm, entry, model, x, y, budget)
+    return _one("attacks", algorithm, entry, budget, seed, (model, x, y))
 
 
-def autoattack(model: nn.Module, x: Array, y: Array, eps: float, norm: str = "Linf") -> tuple[Tensor, float]:
+def autoattack(
+    model: nn.Module, x: Array, y: Array, eps: float, norm: str = "Linf", seed: int = 0
+) -> tuple[Tensor, float]:
     """Run the ensemble `standard` (APGD with two losses, FAB and Square on what is left, as AutoAttack does) in one line.
 
         x_adv, accuracy = windtunnel.autoattack(model, x, y, eps=8/255)
@@ -106,13 +111,17 @@ def autoattack(model: nn.Module, x: Array, y: Array, eps: float, norm: str = "Li
         y: labels, int64 (n,).
         eps: the largest distance, in the units of x.
         norm: Linf or L2.
+        seed: run seed.
 
     Returns:
         The adversarial examples, float32 like x and on its device (the clean image where none is known), and the robust accuracy.
 
     Source: Croce and Hein 2020, arXiv 2003.01690.
     """
-    artifacts = attack(model, x, y, "standard", budget={"norm": norm, "epsilon": eps})
+    allowed = ROWS["windtunnel", "standard"].allowed_norms
+    if norm_of(norm) not in allowed:
+        raise UserError(f"norm: {shown(norm)} is not {' or '.join(allowed)}, under which the ensemble runs")
+    artifacts = attack(model, x, y, "standard", budget={"norm": norm, "epsilon": eps}, seed=seed)
     examples = artifacts.tensor("clean_inputs").clone()
     rows = artifacts.broken()["index"].tolist()
     if rows:
@@ -127,10 +136,11 @@ def verify(
     algorithm: str = "cascade",
     *,
     budget: str | Mapping[str, object],
+    seed: int = 0,
     **entry: object,
 ) -> EntryResult:
     """One verification, with further keys of its entry as keywords (`timeout=10`); see `assess`."""
-    return _one("verification", algorithm, entry, model, x, y, budget)
+    return _one("verification", algorithm, entry, budget, seed, (model, x, y))
 
 
 def corrupt(
@@ -138,20 +148,27 @@ def corrupt(
     x: Array,
     y: Array | None = None,
     algorithm: str | Callable[..., object] = "common",
+    *,
+    seed: int = 0,
     **entry: object,
 ) -> EntryResult:
     """One corruption, a suite, or a function of yours, with further keys of its entry as keywords (`severities=[1, 3]`); see `assess`."""
     # Corruptions have severities; the budget is only there because params.yaml has one.
-    return _one("corruptions", algorithm, entry, model, x, y, "Linf 1")
+    return _one("corruptions", algorithm, entry, "Linf 1", seed, (model, x, y))
 
 
 def _one(
-    family: str, algorithm: object, more: Mapping[str, object], model: object, x: object, y: object, budget: object
+    family: str,
+    algorithm: object,
+    more: Mapping[str, object],
+    budget: object,
+    seed: object,
+    samples: tuple[object, object, object],
 ) -> EntryResult:
     block = budget_block(budget)
     with CallersFunctions() as functions:
         name, entry = entry_of(family, algorithm, block, functions, more)
-        result = _assess(model, x, y, block, {family: {name: entry}}, None, is_alone=True)[name]
+        result = _assess(*samples, block, {family: {name: entry}}, None, seed=seed, is_alone=True)[name]
     if result.metadata.failure:
         raise UserError(f"{family}.{name}: {result.metadata.failure.reason}")
     return result

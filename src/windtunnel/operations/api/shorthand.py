@@ -15,7 +15,7 @@ from windtunnel.boundary.callables import CallersFunctions, name_of
 from windtunnel.core.contracts import Algorithm
 from windtunnel.core.errors import UserError, shown, unknown_word
 from windtunnel.core.transformations import KINDS
-from windtunnel.params.entry import parse_number
+from windtunnel.params.entry import norm_of, parse_number
 from windtunnel.registry.plugins import families, libraries
 
 STEPS, REACH = 40, 2.5  # of an attack that is given by its name alone; how far they go in all, in epsilons
@@ -30,10 +30,10 @@ def budget_block(budget: object) -> dict[str, object]:
     if isinstance(budget, Mapping):
         block = plain_value(budget, "budget")
         assert isinstance(block, dict)
-        return block
+        return {**block, "norm": norm_of(block["norm"])} if "norm" in block else block
     parts = budget.split() if isinstance(budget, str) else []
     if len(parts) == 2:
-        return {parts[0]: parts[1]} if parts[0] in KINDS else {"norm": parts[0], "epsilon": parts[1]}
+        return {parts[0]: parts[1]} if parts[0] in KINDS else {"norm": norm_of(parts[0]), "epsilon": parts[1]}
     example = '"Linf 8/255" or "L2 0.5"'
     pair = budget if isinstance(budget, tuple | list) and len(budget) == 2 else ("Linf", budget)
     with suppress(ValueError, TypeError):

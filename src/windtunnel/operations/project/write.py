@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field, ValidationError
 from windtunnel.boundary.files import is_file, read_text
 from windtunnel.boundary.text import parse_json
 from windtunnel.boundary.writing import check_output, remove_inside
-from windtunnel.core.errors import InfrastructureError, UserError, shown
+from windtunnel.core.errors import InfrastructureError, UserError, shown, unfit
 from windtunnel.core.references import dvc_root, repository
 from windtunnel.records.files import replacing
 
@@ -187,7 +187,7 @@ def read_record(folder: Path) -> InitRecord | None:
     try:
         return InitRecord.model_validate(parse_json(text, "it"))
     except (UserError, ValidationError) as error:
-        why = error.errors()[0]["msg"].lower() if isinstance(error, ValidationError) else error
+        why = unfit(error.errors()[0]) if isinstance(error, ValidationError) else error
         raise UserError(f"{folder / RECORD}: is damaged ({why}); git checkout brings it back") from error
 
 
