@@ -92,7 +92,10 @@ def unfit(details: Mapping[str, object]) -> str:
     if expected:
         value = shown(details["input"])
         return f"{value} is not {expected}" + (f"; write [{value}]" if expected == "a list" else "")
-    return message if kind == "value_error" else f"{message[0].lower()}{message[1:]}, got {shown(details['input'])}"
+    if kind == "value_error":
+        return message
+    got = "" if kind == "missing" else f", got {shown(details['input'])}"
+    return f"{message[0].lower()}{message[1:]}{got}"
 
 
 class OutOfTimeError(Exception):
