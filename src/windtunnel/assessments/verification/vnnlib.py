@@ -41,7 +41,7 @@ _AGREEMENT = 1e-4  # of the largest logit: by how much torch and onnxruntime may
 _COMPARED = 4  # points of the box
 _ROOM = 1e-7  # of an end of the box: half a step of float32
 _REMEDY = "export it in float32, with a dynamic batch, in which no sample alters another's output"
-_STEPS = 2.0**-21  # eight times the rounding of an output to float32
+_OUTPUT_ROUNDING = 2.0**-21  # eight times the rounding of an output to float32
 _LOADED = 60.0  # seconds to read a graph and run it once, where there is no deadline
 _MAX_BYTES = 2**31  # of an unpacked graph: protobuf holds no more
 _ATTACKS, _BOUNDS = {"quick-attack", "attack"}, {"ibp", "crown"}  # steps that decide nothing after those of this module
@@ -183,7 +183,7 @@ def _check(onnx: Path, network: OnnxNetwork, reference: OnnxModule, specificatio
             f"{onnx}: torch and onnxruntime differ by {apart:.3g} in an output of this graph; {_REMEDY}"
         )
     differences: Tensor = specification.rows @ (theirs - ours).double().T
-    rounding: Tensor = specification.rows.abs() @ theirs.double().abs().amax(0) * _STEPS
+    rounding: Tensor = specification.rows.abs() @ theirs.double().abs().amax(0) * _OUTPUT_ROUNDING
     return rounding + 4 * differences.abs().amax(1)
 
 

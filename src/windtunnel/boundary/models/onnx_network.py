@@ -1,7 +1,7 @@
 """The one reader of ONNX graphs: a file as a torch module of plain operations, for batches of any size.
 
 What does not depend on the pixels is computed once, when the file is read: constants, and the shape arithmetic of older exporters.
-Shapes are followed for two or three sizes of batch; a size that grows with the batch is kept as a + b * n. A small graph is run
+Shapes are followed for one or two sizes of batch; a size that grows with the batch is kept as a + b * n. A small graph is run
 on zeros, a large one on torch's `meta` device, which computes no values but imports torch's compiler. Who uses the module compares
 it with onnxruntime (`onnx_gradients.compare`, `vnnlib.instance`).
 """

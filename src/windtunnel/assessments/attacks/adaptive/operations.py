@@ -33,9 +33,8 @@ NEAR_COPY = 0.5  # correlation with the input above which a tensor of its shape 
 _CALLED: Any = Function.__mro__[1]
 # Calls `vmap_impl`, also from a `torch.vmap` that a model has bound to a name.
 _VMAP: Any = import_module("torch._functorch.apis")
-_SCRIPTED: Any = (
-    torch.jit.ScriptFunction
-)  # has the source of a function that torch.jit.script made, whose calls a mode sees
+# A function that torch.jit.script made; it keeps its source, whose calls a mode sees.
+_SCRIPTED: Any = torch.jit.ScriptFunction
 _ALIASES = {
     "__and__": "bitwise_and",
     "__or__": "bitwise_or",
@@ -225,9 +224,8 @@ class CountingMode(TorchFunctionMode):
         """Return the result of `torch.vmap` from a loop, whose calls the mode sees, if it has one tensor or one dimension for all."""
         if not isinstance(out_dims, int):
             return self.vectorised(function, in_dims, out_dims, *arguments, **kwargs)
-        size, dims, leaves, spec = _process_batched_inputs(
-            in_dims, arguments[2:], function
-        )  # randomness and chunks first
+        inputs = arguments[2:]  # randomness and chunks come first
+        size, dims, leaves, spec = _process_batched_inputs(in_dims, inputs, function)
         entries = zip(
             *([v] * size if d is None else v.unbind(d) for v, d in zip(leaves, dims, strict=True)), strict=True
         )
