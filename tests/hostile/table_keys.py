@@ -49,7 +49,7 @@ def rows_of_keys() -> Iterator[Row]:
     ]:  # fmt: skip
         yield Row(f"slices: {name}", _slices(content), ("data.slices", word))
     yield Row("slices: a pipe", _slices(None), ("data.slices", "named pipe"))
-    for path, word in [(3, "string"), ("", "empty"), ("nowhere.csv", "no such file"), ("/dev/zero", "device"), ("a\0b", "null byte"), (".", "folder")]:  # fmt: skip
+    for path, word in [(3, "text"), ("", "empty"), ("nowhere.csv", "no such file"), ("/dev/zero", "device"), ("a\0b", "null byte"), (".", "folder")]:  # fmt: skip
         yield Row(f"data.slices {path!r}", given(data={"slices": path}), ("data.slices", word))
     for head, word in [
         ("binari", "binari"), (3, "3"), ([], "[]"), ({"kind": "x"}, "'x'"), ({"top_k": 0}, "top_k"), ({"top_k": 10}, "top_k"), ({"top_k": True}, _TRUE), ({"top_k": 1.5}, "top_k"), ({"top_k": 10**12}, "too large"), ({"label": "a"}, "labels"),
