@@ -136,6 +136,7 @@ def test_an_image_that_the_library_cannot_corrupt_names_the_corruption():
     ("entry", "says"),
     [
         (CorruptionEntry(algorithm="fgo"), "Did you mean 'fog'"),
+        (CorruptionEntry(algorithm="fog", params={"x": 1}), "'x' is not a parameter of fog; there is none"),
         (CorruptionEntry(algorithm="fog"), "upsample: 32"),
         (CorruptionEntry(algorithm="fog", upsample=16), "at least 32"),
         (CorruptionEntry(algorithm="fog", upsample=32, budget={"epsilon": 0.1}), "no budget"),

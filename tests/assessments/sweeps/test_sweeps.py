@@ -153,6 +153,11 @@ def test_a_menu_that_means_nothing_is_refused(blobs, epsilons, says):
         preflight("sweeps.fgsm", SweepEntry(epsilons=epsilons), BUDGET, blobs.classifier, blobs.dataset)
 
 
+def test_a_parameter_that_fgsm_does_not_have_is_refused(blobs):
+    with pytest.raises(UserError, match=r"sweeps.fgsm.params: 'steps' is not a parameter of FGSM; there is none"):
+        preflight("sweeps.fgsm", SweepEntry(params={"steps": 3}), BUDGET, blobs.classifier, blobs.dataset)
+
+
 def test_a_negative_epsilon_is_refused_by_the_schema():
     with pytest.raises(ValueError, match="greater than or equal to 0"):
         SweepEntry(epsilons=[-0.1, 0.1])

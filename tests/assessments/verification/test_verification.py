@@ -245,7 +245,7 @@ def test_the_margin_matrix_subtracts_every_rival_from_the_target():
     [
         (entry("crown"), {"epsilon": 1.5}, "covers every image"),
         (entry("crown-l2"), {}, "works under L2"),
-        (entry("crown", params={"x": 1}), {}, "parameter of a verifier"),
+        (entry("crown", params={"x": 1}), {}, "not a parameter of crown; there is none"),
         (entry("crwon"), {}, "Did you mean 'crown'"),
         (entry("crown-l2"), {"norm": "L2", "epsilon": 8}, "covers every image"),
         (entry("crown-l1"), {"norm": "L1", "epsilon": 64}, "covers every image"),

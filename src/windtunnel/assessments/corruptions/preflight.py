@@ -2,16 +2,16 @@
 
 import torch
 
-from windtunnel.assessments.catalogue import find_algorithm
+from windtunnel.assessments.catalogue import find_algorithm, params_as
 from windtunnel.assessments.corruptions.jobs import Job, is_foreign, run_job
 from windtunnel.assessments.corruptions.reference import check_reference
 from windtunnel.assessments.corruptions.table import corruptions_of
 from windtunnel.boundary.data.corrupted import corrupted_file, forget_files
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
-from windtunnel.core.errors import IncompatibleError, UserError, unknown_word
+from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.params.corruptions import FOLDER, CorruptionEntry
-from windtunnel.params.entry import Budget, BudgetOverride
+from windtunnel.params.entry import Block, Budget, BudgetOverride
 from windtunnel.registry.plugins import library_of
 
 SMALL = 32  # pixels a side; `upsample` is for images under it
@@ -27,10 +27,7 @@ def preflight(where: str, entry: CorruptionEntry, budget: Budget, classifier: Cl
             f"{where}.library: {library.name} has no adapter, which corrupts an image; its record names one"
         )
     classifier.require(algorithm, where)
-    if entry.params:
-        raise UserError(
-            unknown_word(f"{where}.params", next(iter(entry.params)), ["(none)"], what="a parameter of a corruption")
-        )
+    params_as(Block, entry, where)
     if entry.budget != BudgetOverride():
         raise UserError(f"{where}.budget: a corruption has severities (1 to 5), no budget; remove it")
     if not dataset.is_image:

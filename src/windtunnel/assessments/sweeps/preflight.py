@@ -3,15 +3,15 @@
 from windtunnel.assessments.attacks.preflight import check_transformation
 from windtunnel.assessments.attacks.preflight import preflight as attack_preflight
 from windtunnel.assessments.attacks.table import ROWS
-from windtunnel.assessments.catalogue import find_algorithm
+from windtunnel.assessments.catalogue import find_algorithm, params_as
 from windtunnel.assessments.sweeps.curve import epsilon_grid
 from windtunnel.assessments.sweeps.table import FGSM, measure_of
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm
 from windtunnel.core.dataset import Dataset
-from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.errors import UserError
 from windtunnel.params.attacks import AttackEntry
-from windtunnel.params.entry import Budget, BudgetOverride
+from windtunnel.params.entry import Block, Budget, BudgetOverride
 from windtunnel.params.sweeps import SweepEntry
 
 
@@ -38,10 +38,7 @@ def preflight(where: str, entry: SweepEntry, budget: Budget, classifier: Classif
             f"{where}: the data has one class; no perturbation can flip a prediction that has no other class"
         )
     if algorithm is FGSM:
-        if entry.params:
-            raise UserError(
-                unknown_word(f"{where}.params", next(iter(entry.params)), ["(none)"], what="a parameter of FGSM")
-            )
+        params_as(Block, entry, where)
         return
     if not dataset.is_image:
         raise UserError(

@@ -22,7 +22,7 @@ from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, OutOfTimeError, UserError, unknown_word
 from windtunnel.core.subject import subject_of
 from windtunnel.core.transformations import transformation_of
-from windtunnel.params.entry import Budget
+from windtunnel.params.entry import Block, Budget
 from windtunnel.params.verification import Radius, VerificationEntry
 
 TRY_SECONDS = 3.0  # for trying one sample in all steps of an entry
@@ -42,12 +42,7 @@ def preflight(
     _check_top_k(where, entry, row, classifier)
     if row.assess is not None and entry.radius:
         raise UserError(f"{where}.radius: {algorithm.name} gives every sample its radius; remove it")
-    if row.params is not None:
-        params_as(row.params, entry, where)
-    elif entry.params:
-        raise UserError(
-            unknown_word(f"{where}.params", next(iter(entry.params)), ["(none)"], what="a parameter of a verifier")
-        )
+    params_as(row.params or Block, entry, where)
     region = entry.budget.over(budget)
     check_transformation(where, f"{entry.library} {algorithm.name}", region.norm, transforms=row.transforms)
     if row.transforms:
