@@ -138,7 +138,7 @@ def _mlflow_run(name: str, scratch: Path) -> Run | None:
 @click.command()
 @click.argument("runs", nargs=-1)
 @click.option(
-    "--bundle", type=click.Path(path_type=Path, file_okay=False), help="Write static files to DIR instead of serving."
+    "--bundle", type=click.Path(path_type=Path, file_okay=False), help="Where static files go, in place of a server."
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=8008, show_default=True)
 @click.option("--host", default="127.0.0.1", show_default=True)

@@ -18,7 +18,7 @@ from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.check import Severity, Status
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.model import _unusual
-from windtunnel.evaluation.sanity.run import registry, run_check
+from windtunnel.evaluation.sanity.run import affordable, registry, run_check
 from windtunnel.evaluation.sanity.samples import copies, fine_images
 from windtunnel.records.findings import FindingRecord
 from windtunnel.records.regions import PerturbationBall
@@ -230,3 +230,12 @@ def test_the_suite_common_at_one_severity_is_named(evidence: Evidence) -> None:
         said = run_check(registry()["E10"], suite, suite.params.sanity)
         assert said.status is wanted
         assert wanted is Status.PASS or "at one severity instead of five: noise" in said.reason
+
+
+def test_few_queries_are_spent_on_samples_of_every_class():
+    data = digits(200)
+    by_class = data.subset(data.targets.argsort(stable=True))
+    few = affordable(by_class, 150)
+    assert 10 <= len(few) < 40
+    assert set(few.targets.tolist()) == set(range(10))
+    assert affordable(by_class, None).ids == by_class.ids

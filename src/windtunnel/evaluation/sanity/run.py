@@ -4,11 +4,9 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
-import torch
-
 from windtunnel.assessments.clean.table import IDENTITY
 from windtunnel.core.contracts import PerturbationDistribution, Semantics
-from windtunnel.core.dataset import Dataset
+from windtunnel.core.dataset import Dataset, select
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.check import CHECKS, Check, CheckResult, NotApplicable, NotRun, Severity, Status, Tier
@@ -76,11 +74,11 @@ def queries_before_any_assessment(n: int) -> int:
 
 
 def affordable(dataset: Dataset, queries: int | None) -> Dataset:
-    """Return the first samples, as many as `before_any_assessment` can evaluate within `queries`; all if None."""
+    """Return as many samples as `before_any_assessment` can evaluate within `queries`, of as many classes; all if None."""
     n = len(dataset)
     while n and queries is not None and queries_before_any_assessment(n) > queries:
         n -= 1
-    return dataset.subset(torch.arange(n))
+    return dataset.subset(select(len(dataset), n, "stratified", 0, dataset.targets))
 
 
 def before_any_assessment(params: Params, subject: Subject) -> list[FindingRecord]:
