@@ -176,6 +176,21 @@ def test_no_screen_scrolls_sideways(page, width):
         page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+def test_the_first_pictures_need_no_scrolling_on_a_phone(page):
+    resize(page, 390, 844)
+    try:
+        script = "const box = document.querySelector('.small .scroll'); return [box.scrollWidth - box.clientWidth, "
+        script += (
+            "[...box.querySelectorAll('th, td')].filter(e => e.offsetWidth).map(e => e.innerText.split('\\n')[0])]"
+        )
+        too_wide, texts = page.execute_script(script)
+        assert too_wide <= 0
+        assert texts[:3] == ["clean", "random", "nearest"]
+        assert len(texts) == 3 + 9
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 def test_no_words_of_a_chart_lie_on_others(page):
     page.execute_script(OPEN)
     assert page.execute_script(CHECKS, "overlaps") == []
