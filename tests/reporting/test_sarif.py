@@ -57,6 +57,7 @@ def layer(epsilon: float, *attacked_by: str) -> dict:
         "n_examined": 0,
         "states": {"broken": 4},
         "attacked_by": attacked_by,
+        "draws": [{"name": attacked_by[-1], "n": 20, "selection": "all"}] if attacked_by else [],
     }
 
 
@@ -64,7 +65,7 @@ def layer(epsilon: float, *attacked_by: str) -> dict:
 def written(tmp_path):
     """A function that writes the SARIF of a run whose params.yaml begins with `head`, and reads it: results by rule and line."""
     layout = Layout(tmp_path)
-    metrics = {"clean_accuracy": 1.0, "sandwich": [layer(0.1, "pgd"), layer(0.2)]}
+    metrics = {"clean_accuracy": 1.0, "sandwich": [layer(0.1, "pgd"), layer(0.2, "pgd", "fgsm"), layer(0.3)]}
     layout.summary.mkdir(parents=True)
     write_json(content(name="summary", metrics=metrics), layout.summary / "metadata.json")
 
@@ -100,6 +101,7 @@ def test_each_finding_stands_at_its_line_of_params(written):
         ("C3", "pgd"),
         ("A1", "budget"),
         ("broken/Linf", "pgd"),
+        ("broken/Linf", "fgsm"),  # pgd of a smaller budget broke some of its samples too
         ("broken/Linf", "budget"),
     ]
 

@@ -165,7 +165,9 @@ def _checks(checks: Sequence[FindingRecord], entries: Mapping[str, tuple[str, ..
 def _budgets(summary: Path, entries: Mapping[str, tuple[str, ...]]) -> Iterator[SarifResult]:
     for layer in layers_in(read_metadata(summary).metrics) if summary.is_dir() else ():
         if broken := layer.states.get("broken"):
-            keys = next((entries[name] for name in layer.attacked_by if name in entries), ("budget",))
+            of_this_budget = {draw.name for draw in layer.draws}
+            breaking = sorted(layer.attacked_by, key=lambda name: name not in of_this_budget)
+            keys = next((entries[name] for name in breaking if name in entries), ("budget",))
             message = f"{broken} of {layer.n} samples are broken at {layer.budget}."
             title = f"Samples broken within a budget in {layer.norm}"
             yield SarifResult(f"broken/{layer.norm}", title, "note", message, keys, layer.budget)
