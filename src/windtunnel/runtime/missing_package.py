@@ -1,7 +1,6 @@
 """A package that is not installed: one line that names it and the command that installs it."""
 
 import re
-from importlib.metadata import PackageNotFoundError, requires
 
 from windtunnel.core.errors import UserError
 
@@ -18,6 +17,8 @@ _DISTRIBUTIONS = {
 
 def not_installed(module: str) -> UserError:
     """Return the one-line error for a module that is not installed; pip is given the extra of ours that brings it, or its name."""
+    from importlib.metadata import PackageNotFoundError, requires
+
     top = module.partition(".")[0]
     distribution = _DISTRIBUTIONS.get(top, top.replace("_", "-"))
     try:

@@ -24,7 +24,6 @@ from windtunnel.assessments.figures.plots import (
 )
 from windtunnel.assessments.figures.scene import ramp
 from windtunnel.core.contracts import AssessmentKind, Verdict
-from windtunnel.core.statistics import median
 from windtunnel.core.transformations import epsilon_axis, transformation_of
 from windtunnel.records.metadata import limits, number, numbers
 from windtunnel.records.run_times import RUN_TIMES
@@ -78,6 +77,8 @@ class VerdictSummaryVisualiser(_FormalVisualiser, title="Verdicts"):
         return bars(rows, f"share of {n} samples, 95 % intervals", alt, width=HALF)
 
     def _run_times(self, seconds: Tensor) -> Scene:
+        from windtunnel.core.statistics import median
+
         powers = seconds[seconds > 0].double().log10()
         low, high = float(powers.min().floor()), float(powers.max().floor()) + 1
         counts = powers.histc(bins=self.runtime_bins, min=low, max=high).tolist()
