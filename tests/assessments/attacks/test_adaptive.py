@@ -126,6 +126,20 @@ class _Alternating(nn.Module):
         return self.inner(x if self.calls % 2 else x.flip(-1))
 
 
+class _MovingAverage(nn.Module):
+    """Subtracts a moving average of what it was asked before."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.register_buffer("average", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.average.mul_(0.7).add_(0.3 * x.mean())
+        return self.inner(x - self.average)
+
+
 class _Descending(nn.Module):
     """Moves a copy of its input by `backward`, and reads its `grad`."""
 
@@ -212,6 +226,7 @@ OBSTACLES: list[tuple[Make, ObstacleKind, str]] = [
     (_in_front(_hooked_tensor), ObstacleKind.GRADIENT_HOOK, "registers a hook"),
     (_in_front(_StuckNorm(1)), ObstacleKind.BATCH, "layer before (_StuckNorm) is in training mode"),
     (_Alternating, ObstacleKind.STATE, "answers change after 1 call"),
+    (_MovingAverage, ObstacleKind.STATE, "answers change after 1 call"),
     (_hooked, ObstacleKind.GRADIENT_HOOK, "layer 0 (Identity) has a hook"),
     (_largest_alone, ObstacleKind.SELECTION, "keeps the k largest"),
     (_HookedNode, ObstacleKind.GRADIENT_HOOK, "registers a hook that may change a gradient"),

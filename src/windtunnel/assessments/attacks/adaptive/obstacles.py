@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -338,7 +339,9 @@ class _Diagnosing:
         answers = [self._logits(few, used) for _ in range(CALLS)]
         is_new = [all(differs(answer, earlier, CHANGED) for earlier in answers[:i]) for i, answer in enumerate(answers)]
         changed = next((i for i, answer in enumerate(answers) if differs(answer, answers[0], CHANGED)), None)
-        if all(is_new):
+        moves = [float((later - answer).abs().max()) for answer, later in pairwise(answers)]
+        settles = all(later < move for move, later in pairwise(moves))  # as with a moving average of what was asked
+        if all(is_new) and not settles:
             yield Obstacle(ObstacleKind.RANDOM, "")  # by a generator of its own, which copies repeat
             return
         if changed is None and differs(self._logits(other, fresh), self._logits(other, used), CHANGED):
