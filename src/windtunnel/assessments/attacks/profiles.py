@@ -29,13 +29,15 @@ class Member:
 def _standard(steps: int, queries: int, restarts: int = 1, *, stop_early: bool = False) -> tuple[Member, ...]:
     """AutoAttack's four members, with the iterations of its authors (Croce, Hein 2020, arXiv 2003.01690).
 
-    stop_early: APGD and Square leave hopeless samples; FAB finds its own distance and does not.
+    stop_early: each member leaves hopeless samples.
     """
     early = {STOP_EARLY: True} if stop_early else {}
     return (
         Member("torchattacks", "APGD", {"steps": steps, "n_restarts": restarts, "loss": "ce", **early}, "APGD-CE"),
         Member("torchattacks", "APGDT", {"steps": steps, "n_restarts": restarts, **early}, "APGD-T"),
-        Member("torchattacks", "FAB", {"steps": steps, "multi_targeted": True, "n_restarts": restarts}, "FAB-T"),
+        Member(
+            "torchattacks", "FAB", {"steps": steps, "multi_targeted": True, "n_restarts": restarts, **early}, "FAB-T"
+        ),
         Member("torchattacks", "Square", {"n_queries": queries, "n_restarts": 1, **early}, "Square"),
     )
 

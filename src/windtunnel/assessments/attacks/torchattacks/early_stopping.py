@@ -1,4 +1,4 @@
-"""APGD and Square that leave a sample once it is broken, or once its margin falls too slowly to reach zero in time."""
+"""APGD, FAB and Square that leave a sample once it is broken, or once its margin falls too slowly to reach zero in time."""
 
 import math
 from collections.abc import Callable
@@ -7,10 +7,17 @@ import torch
 import torchattacks
 from torch import Tensor
 
-# (shares of the work after which a sample may be left, factor of safety): APGD begins with steps too long to gain by, Square with
-# its largest squares.
-OF_APGD = (1 / 3, 1 / 2, 2 / 3), 5.0
+from windtunnel.assessments.attacks.torchattacks.fab import NearestFAB
+from windtunnel.core.contracts import Norm
+from windtunnel.core.distances import distance
+
+# (shares of the work after which a sample may be left, factor of safety): APGD gains nothing before its steps were halved twice, Square
+# begins with its largest squares.
+OF_APGD = (1 / 2, 2 / 3), 5.0
+OF_FAB = (0.2, 0.4), 5.0
 OF_SQUARE = (0.1, 0.2, 0.4), 2.0
+STEPS_TO_MOVE, STILL = 3, 1e-6  # steps after which a point that has not moved by more is left
+_FAR = 1e9  # a distance for points that are no adversarial example
 CERTAIN = 0.01  # of the spread of the logits: a break this clear does not depend on the batch that it is evaluated in
 
 
@@ -48,17 +55,26 @@ class Watched:
         self._total, self._looks = total, {max(2, round(share * total)) for share in shares}
         self._halves = {look // 2 for look in self._looks}
         self._before, self._done = self.lowest, 0
+        self._first: Tensor | None = None
+        self._moved = torch.zeros(count, dtype=torch.bool, device=device)
 
-    def update(self, margins: Tensor, ended: Tensor) -> Tensor:
+    def update(self, margins: Tensor, ended: Tensor, points: Tensor | None = None) -> Tensor:
         """Take the margins of `rows`, float (m,), after one more step; leave those that `ended` and those without hope.
+
+        Given the points of a search by gradients, (m, C, H, W), those that do not move are without hope: the gradient is zero.
 
         Returns:
             Whether each of `rows` is left without hope, bool (m,).
         """
         self.lowest[self.rows] = torch.minimum(self.lowest[self.rows], margins)
         lowest, hopeless = self.lowest[self.rows], torch.zeros_like(ended)
+        if points is not None and self._done <= STEPS_TO_MOVE:
+            self._first = points.clone() if self._first is None else self._first
+            self._moved[self.rows] |= (points - self._first[self.rows]).abs().flatten(1).amax(1) > STILL
+            if self._done == STEPS_TO_MOVE:
+                hopeless = ~self._moved[self.rows]
         if self._done in self._looks:
-            hopeless = is_hopeless(lowest, self._before[self.rows], self._done, self._total, self._safety)
+            hopeless = hopeless | is_hopeless(lowest, self._before[self.rows], self._done, self._total, self._safety)
         if self._done in self._halves:
             self._before = self.lowest.clone()
         self._done += 1
@@ -137,7 +153,7 @@ class _SearchOfRest:
         surer = confidence > self._confidence[rows]
         self._confidence[rows[surer]], self._examples[rows[surer]] = confidence[surer], inputs[rows[surer]]
         towards = others if self._aims is None else logits.gather(1, self._aims[rows, None])[:, 0]
-        watched.update(of_label - towards, confidence > CERTAIN * spread)
+        watched.update(of_label - towards, confidence > CERTAIN * spread, inputs[rows])
 
 
 class EarlyAPGD(_SearchOfRest, torchattacks.APGD):  # type: ignore[misc]  # torchattacks has no types
@@ -146,6 +162,79 @@ class EarlyAPGD(_SearchOfRest, torchattacks.APGD):  # type: ignore[misc]  # torc
 
 class EarlyAPGDT(_SearchOfRest, torchattacks.APGDT):  # type: ignore[misc]
     """Targeted APGD on the samples that it may still break; its progress is the margin to the class that it aims at."""
+
+
+class EarlyFAB(NearestFAB):
+    """FAB on the samples of which it may still find an example within epsilon; its progress is the distance beyond epsilon."""
+
+    _watched: Watched | None = None
+    _is_row_by_row: bool | None = None
+    _slopes: tuple[Tensor, ...] | None = None  # differences of logits and their gradients, of each last step
+
+    def attack_single_run(self, x: Tensor, y: Tensor, use_rand_start: bool = False) -> Tensor:
+        """Return the nearest examples (n, C, H, W) of inputs that are classified correctly."""
+        return self._run(super().attack_single_run, x, y, use_rand_start)
+
+    def attack_single_run_targeted(self, x: Tensor, y: Tensor, use_rand_start: bool = False) -> Tensor:
+        """Return the nearest examples (n, C, H, W) towards the class of rank `target_class`."""
+        return self._run(super().attack_single_run_targeted, x, y, use_rand_start)
+
+    def _run(self, run: Callable[..., Tensor], x: Tensor, y: Tensor, use_rand_start: bool) -> Tensor:
+        if self._is_row_by_row is None:
+            with torch.no_grad():
+                self._is_row_by_row = answers_row_by_row(self.get_logits, x, self.get_logits(x))
+        if not self._is_row_by_row:
+            return run(x, y, use_rand_start=use_rand_start)
+        self._starts, self._labels, self._nearest, self._slopes = x, y, x.clone(), None
+        self._watched = Watched(len(x), self.steps, OF_FAB, x.device)
+        try:
+            run(x, y, use_rand_start=use_rand_start)
+        except _Ended:
+            pass
+        finally:
+            self._watched = None
+        return self._nearest
+
+    def get_diff_logits_grads_batch(self, imgs: Tensor, la: Tensor) -> tuple[Tensor, ...]:
+        """Return differences of logits (n, K) and their gradients, of samples that are left those of their last step."""
+        return self._of_rest(super().get_diff_logits_grads_batch, imgs, la)
+
+    def get_diff_logits_grads_batch_targeted(self, imgs: Tensor, la: Tensor, la_target: Tensor) -> tuple[Tensor, ...]:
+        """Return the difference of two logits (n, 1) and its gradient, of samples that are left those of their last step."""
+        return self._of_rest(super().get_diff_logits_grads_batch_targeted, imgs, la, la_target)
+
+    def _of_rest(self, ask: Callable[..., tuple[Tensor, ...]], *batch: Tensor) -> tuple[Tensor, ...]:
+        if self._watched is None:
+            return ask(*batch)
+        if not len(rows := self._watched.rows):
+            raise _Ended
+        answer = ask(*(part[rows] for part in batch))
+        if self._slopes is None:
+            self._slopes = tuple(part.clone() for part in answer)
+        for earlier, new in zip(self._slopes, answer, strict=True):
+            earlier[rows] = new
+        return self._slopes
+
+    def _get_predicted_label(self, x: Tensor) -> Tensor:
+        """Return the classes (n,); of samples that are left, and before the first step, their labels."""
+        watched = self._watched
+        if watched is None:
+            predicted: Tensor = super()._get_predicted_label(x)
+            return predicted
+        classes = self._labels.clone()
+        if self._slopes is None:
+            return classes
+        rows, points = watched.rows, x[watched.rows].detach()
+        with torch.no_grad():
+            logits = self.get_logits(points)
+        labels, classes[rows] = self._labels[rows], logits.argmax(1)
+        is_broken = classes[rows] != labels
+        beyond = (distance(Norm(self.norm), points, self._starts[rows]) - self.eps).masked_fill(~is_broken, _FAR)
+        nearer = is_broken & (beyond < watched.lowest[rows])
+        self._nearest[rows[nearer]] = points[nearer]
+        confidence, spread = logits.amax(1) - logits.gather(1, labels[:, None])[:, 0], logits.amax(1) - logits.amin(1)
+        watched.update(beyond, (beyond <= 0) & (confidence > CERTAIN * spread), points)
+        return classes
 
 
 class EarlySquare(torchattacks.Square):  # type: ignore[misc]

@@ -80,6 +80,7 @@ ROWS: tuple[AttackRow, ...] = (
         classes="n_classes",
         minimum_norm=True,
         invoker=Invoker.ANY_DISTANCE,
+        defaults=_EARLY,
     ),
     _row("FFGSM", LINF, STEP, GLOBAL, epsilon="eps", step="alpha"),
     _row(
