@@ -1,6 +1,6 @@
 """Measure the adaptive attack on the models of the gallery, beside `standard` and an attack written by hand for each of them.
 
-    python benchmarks/adaptive.py [--n 30] [--only WORD] [--honest] [--unseen | --published | --defences | --tricks | --hooks] [--alone]
+    python -m benchmarks.adaptive [--n 30] [--only WORD] [--honest] [--unseen | --published | --defences | --tricks | --hooks] [--alone]
 
 Each row is a model (of gallery/unseen.py, published.py, defences.py, tricks.py, hooks_and_votes.py): the percent that standard, adaptive
 (--alone: without standard) and the attack by hand leave, the mean over 15 fresh copies with draws of their own; the share of the passes

@@ -1,6 +1,6 @@
 """Attacks: what the accounting costs, what attacking only survivors saves, and how memory grows. Ratios of one run.
 
-    python benchmarks/attacks.py [--peer PYTHON] [--peer-script raitap_peer.py] [--n 200] [--quick]
+    python -m benchmarks.attacks [--peer PYTHON] [--peer-script raitap_peer.py] [--n 200] [--quick]
 
 1. Per attack: wall time of `assess` over that of the library called directly on the same correctly classified samples in
    one batch, the fastest of alternating repeats. Wanted: at most 1.05 at equal work.

@@ -1,7 +1,7 @@
 """Measure the adaptive attack on the binarised traffic-sign network, beside Square, HopSkipJump and an attack by hand.
 
     python examples/run.py gtsrb-binarised    (makes examples/runs/gtsrb-binarised, with the network and the pictures)
-    python benchmarks/binarised.py [--n 20] [--epsilon 1/255] [--queries 2000] [--passes 4000]
+    python -m benchmarks.binarised [--n 20] [--epsilon 1/255] [--queries 2000] [--passes 4000]
 
 Each row is an attack on the same pictures: how many of those that the network gets right it breaks, of how many that any of them
 breaks, its forward and backward passes, and processor time.

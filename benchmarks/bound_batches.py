@@ -1,6 +1,6 @@
 """How many samples are quickest together when auto-LiRPA bounds them: seconds a sample by the size of the batch.
 
-    python benchmarks/bound_batches.py [--method crown] [--samples 1 2 4 8 20 40] [--threads 1]
+    python -m benchmarks.bound_batches [--method crown] [--samples 1 2 4 8 20 40] [--threads 1]
 
 The networks are untrained and the images are noise: at this epsilon about as many units are unstable as in trained ones. The
 quickest of three runs counts. `together` is what `samples_that_suit` says.
@@ -13,8 +13,8 @@ import time
 
 import torch
 from torch import nn
-from verification_models import ResidualCNN, dense, untrained
 
+from benchmarks.verification_models import ResidualCNN, dense, untrained
 from windtunnel.assessments.verification.bound_propagation.lirpa import bound_batch
 from windtunnel.assessments.verification.bound_propagation.memory import samples_that_suit
 from windtunnel.assessments.verification.canonical.subject import canonical_subject

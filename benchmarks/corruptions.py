@@ -1,6 +1,6 @@
 """Corruptions: a suite against the closest peer's loop, and glass_blur against the library's. Ratios of one run.
 
-    python benchmarks/corruptions.py [--n 200] [--sides 32 224] [--workers 2]
+    python -m benchmarks.corruptions [--n 200] [--sides 32 224] [--workers 2]
                                      [--peer-python PYTHON --peer-script raitap_peer.py]
 
 The peer's loop is imagecorruptions as it is, image by image in one process, on the corruptions that it can run on current

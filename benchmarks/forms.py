@@ -1,6 +1,6 @@
 """Forms in which known classifiers are deployed: what a run makes of each as it is, and with the right `model.preprocess`.
 
-    python benchmarks/forms.py --resnet20 resnet20-12fca82f.th [--cifar10 test.npz] [--efficientnet] [--survivors]
+    python -m benchmarks.forms --resnet20 resnet20-12fca82f.th [--cifar10 test.npz] [--efficientnet] [--survivors]
 
 ResNet-20 of github.com/akamaster/pytorch_resnet_cifar10 on foolbox's 20 CIFAR-10 pictures, or on those of an .npz; with
 --efficientnet also EfficientNet-Lite0 on foolbox's 20 ImageNet pictures (the packages that benchmarks/imagenet.py needs). A form is a

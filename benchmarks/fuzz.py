@@ -1,6 +1,6 @@
 """Fuzz the readers of what comes from outside: how many inputs were tried, and which ended otherwise than by one line.
 
-    python benchmarks/fuzz.py [text|arrays|files|models|vnnlib|results ...] [--minutes 1] [--seed 0]
+    python -m benchmarks.fuzz [text|arrays|files|models|vnnlib|results ...] [--minutes 1] [--seed 0]
 
 Hypothesis makes the inputs, or sound files are damaged. They are read in rounds, each in a process of its own of at most 2 GiB.
 An input passes, or is refused by a UserError whose lines have at most 1,000 characters: a traceback, a longer line, more than

@@ -1,6 +1,6 @@
 """Fuzz the readers of texts, arrays and VNN-LIB with coverage as the guide; needs atheris (pip install atheris).
 
-    python benchmarks/fuzz_coverage.py text|arrays|vnnlib [--minutes 10] [--seed 0]
+    python -m benchmarks.fuzz_coverage text|arrays|vnnlib [--minutes 10] [--seed 0]
 
 libFuzzer changes seeds and keeps what reaches new branches of the instrumented readers. An input passes or is refused by a
 UserError of short lines; whatever else it does is printed once for each place in the code. Wanted: no finding.

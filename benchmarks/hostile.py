@@ -1,6 +1,6 @@
 """How long all rows of the hostile tables take on two cores, and which of them fail.
 
-    python benchmarks/hostile.py [--workers 2]
+    python -m benchmarks.hostile [--workers 2]
 
 A test run takes a tenth of them (`tests/hostile/selection.py`). Wanted: at least 900 rows, none fails, at most 360 s.
 """

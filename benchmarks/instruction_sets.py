@@ -1,6 +1,6 @@
 """What it costs to compute with the instructions that all processors have: ratios of one run, on one machine.
 
-    python benchmarks/instruction_sets.py [--repeats 7]
+    python -m benchmarks.instruction_sets [--repeats 7]
 
 Processor time of a gradient step on three networks, one thread, in a process for each of the settings of docs/what-runs.md; the
 settings take turns, and the shortest step of each counts.

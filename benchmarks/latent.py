@@ -1,6 +1,6 @@
 """Latent minimum search: all images and restarts at once, against one image and one restart at a time. One run, one machine.
 
-    python benchmarks/latent.py [--images 100] [--loop-images 100]
+    python -m benchmarks.latent [--images 100] [--loop-images 100]
 
 Wanted: at least 30 times faster on 2 cores, at an equal mean norm within 2 %. `--loop-images` runs the loop on fewer images
 and scales its time up, for a quick look.

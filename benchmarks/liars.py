@@ -1,6 +1,6 @@
 """Do the sanity checks catch every faulty model and run, and leave every honest one alone? The tables, and what they cost.
 
-    python benchmarks/liars.py [--honest | --honest-runs] [--profiles standard full] [--models 14] [--budgets 3] [--write docs/liars.md]
+    python -m benchmarks.liars [--honest | --honest-runs] [--profiles standard full] [--models 14] [--budgets 3] [--write docs/liars.md]
 
 Faulty models are assessed with FGSM and PGD alone, as by a hurried user, and faulty runs as they say; `caught` is any HARD or WARN
 finding but those that flag every such run (F2: few samples, D11: the same, C20: no black-box attack). Honest models are assessed
@@ -101,7 +101,7 @@ HEAD = {
 
 After this page you know which faulty models and runs the default profile catches.
 
-Written by `python benchmarks/liars.py --write docs/benchmarks/liars.md`: models, data, attacks and verifiers that give a number which
+Written by `python -m benchmarks.liars --write docs/benchmarks/liars.md`: models, data, attacks and verifiers that give a number which
 is not true, assessed on 60 digits with FGSM and PGD alone at Linf 0.1, or as their name says, and which checks of the default profile
 flagged them. *Seems* is the robust accuracy that the run states (where there are no attacks, the certified accuracy; `-` where every
 entry refused the model, so that the run states nothing). *True* is what a
@@ -112,14 +112,14 @@ HARD is expected where the run states more than 10 points above the truth.
 
 After this page you know which checks flag honest runs off the beaten path.
 
-Written by `python benchmarks/liars.py --honest-runs --write docs/benchmarks/honest-runs.md`: honest runs off the beaten path (soft votes,
+Written by `python -m benchmarks.liars --honest-runs --write docs/benchmarks/honest-runs.md`: honest runs off the beaten path (soft votes,
 L2 and L1, attacks of one's own, certificates alone, few samples, tables), and which checks of the default profile flagged them.
 """,
     "honest": """# Honest models
 
 After this page you know which checks flag honest models.
 
-Written by `python benchmarks/liars.py --honest --profiles stored standard --samples 30 --models 5 --write docs/benchmarks/honest.md`:
+Written by `python -m benchmarks.liars --honest --profiles stored standard --samples 30 --models 5 --write docs/benchmarks/honest.md`:
 honest models at three budgets under FGSM, PGD, Square, CW, FAB, the profile standard and a cascade of verifiers, each entry alone and all
 together. Entries alone are counted and shown only where a check flagged them. HARD and WARN leave out what flags in every such run.
 """,

@@ -1,6 +1,6 @@
 """Local optimality of our minimum-norm attacks and of `standard`, beside those of AttackBench's own library.
 
-    python benchmarks/local_optimality.py [--shared ../shared] [--models lenet5,robust-lenet5,resnet20] [--norms Linf,L2,L1,L0] [--n 30]
+    python -m benchmarks.local_optimality [--shared ../shared] [--models lenet5,robust-lenet5,resnet20] [--norms Linf,L2,L1,L0] [--n 30]
 
 Needs `pip install attackbenchlib` (2.0.2), which brings wandb and torchvision; nothing is uploaded or downloaded. Local optimality
 is computed by that library (Cina et al. 2024, arXiv 2404.19460, eq. 5): (r e0 - A(attack)) / (r e0 - A(envelope)), A the area under

@@ -1,7 +1,7 @@
 """Query-counted attacks beside RobustCheck 1.1.0: the same statistics, and how much faster.
 
     pip install --no-deps robustcheck==1.1.0        # into a copy of the environment
-    python benchmarks/queries.py --data DIR [--seeds 5] [--images 30] [--throughput 1000] [--clock wall] [--threads 2]
+    python -m benchmarks.queries --data DIR [--seeds 5] [--images 30] [--throughput 1000] [--clock wall] [--threads 2]
 
 DIR holds MNIST's four idx files. A CNN of 166,406 parameters is trained (two epochs) and kept in --cache, and so are the
 peer's runs, which take minutes. Both attack the same first correctly classified images with the same parameters. Printed

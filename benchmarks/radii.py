@@ -1,6 +1,6 @@
 """Certified radii by branch and bound beside those of CROWN, and with nothing shared between the epsilons of one search.
 
-    python benchmarks/radii.py [--mnist FOLDER] [--samples N] [--seconds S] [--weights FOLDER] [network ...]
+    python -m benchmarks.radii [--mnist FOLDER] [--samples N] [--seconds S] [--weights FOLDER] [network ...]
 
 A line for each sample that is classified correctly: the radius that CROWN certifies, the one of branch and bound, the nearest
 counter-example, and seconds of processor time, where bounds inside of larger balls serve in smaller ones and where they do not.
@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 
 import torch
-from verification import SHARED, mnist
-from verification_methods import classifier
 
+from benchmarks.verification import SHARED, mnist
+from benchmarks.verification_methods import classifier
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.branch_and_bound import session as search_session
 from windtunnel.core.contracts import Norm

@@ -1,6 +1,6 @@
 """Attacks through raitap's own assessors, in its environment: what benchmarks/attacks.py compares with.
 
-    python benchmarks/raitap_attacks.py FOLDER raitap_peer.py EPSILON
+    python -m benchmarks.raitap_attacks FOLDER raitap_peer.py EPSILON
 
 FOLDER holds `model.pt` (a pickled module), `data.npz` (`x` float32 (N, C, H, W), `y` int64 (N,)) and `attacks.json`, rows of
 [library, algorithm, parameters]. Each attack runs on every sample, as it does there. Prints a line of

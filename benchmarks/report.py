@@ -1,6 +1,6 @@
 """The report of a large run: 5,000 samples x 12 assessments of 32 x 32 colour images.
 
-    python benchmarks/report.py [--samples 5000] [--assessments 12] [--keep FOLDER]
+    python -m benchmarks.report [--samples 5000] [--assessments 12] [--keep FOLDER]
 
 Wanted: PDF and HTML in at most 60 s and 2 GiB, HTML of at most 20 MB. The artifacts are random, in the form of the
 contract; the report is built in a process of its own, whose peak of resident memory is measured.

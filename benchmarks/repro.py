@@ -1,6 +1,6 @@
 """`windtunnel repro` beside `dvc repro`: a cold run, and a run in which nothing changed. Ratios of one run.
 
-    python benchmarks/repro.py [--mnist] [--repeats 3]
+    python -m benchmarks.repro [--mnist] [--repeats 3]
 
 1. A cold run of the default project: `windtunnel repro`, whose stages run side by side, over `dvc repro` with every entry in
    one process (WINDTUNNEL_EXECUTOR=here). Wanted: at most 0.55 on two processors. With --mnist also three attacks and two

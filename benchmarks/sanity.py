@@ -1,6 +1,6 @@
 """What the sanity checks cost on the last run, by tier, and how the cost grows with the samples.
 
-    dvc repro && python benchmarks/sanity.py [--full]
+    dvc repro && python -m benchmarks.sanity [--full]
 
 Wanted: T0 in at most 15 s and T0 + T1 in at most 60 s on 2 cores for the default run, a cost that grows no faster
 than the samples, and checks for masked gradients within a fifth of what the run's other stages took. Seconds of wall time, imports

@@ -1,7 +1,7 @@
 """Executors: work in this process and over workers, on as many processors. Ratios of one run, equal bytes or none.
 
-    python benchmarks/scale.py [--kinds processes ray] [--only PGD] [--workers 2 1] [--repeats 1] [--share 1]
-    python benchmarks/scale.py --time | --memory | --images    # of every stage against the number of samples: see scale_memory
+    python -m benchmarks.scale [--kinds processes ray] [--only PGD] [--workers 2 1] [--repeats 1] [--share 1]
+    python -m benchmarks.scale --time | --memory | --images    # of every stage against the number of samples: see scale_memory
 
 The same command goes on where it was stopped: what is measured is kept in `--folder`.
 

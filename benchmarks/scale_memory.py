@@ -1,8 +1,8 @@
 """How time and memory grow with the number of samples: every stage of a run, each in its own process, as DVC starts it.
 
-    python benchmarks/scale.py --time [--sizes 1000 10000 100000] [--network lenet5]
-    python benchmarks/scale.py --memory [--sizes 100000]
-    python benchmarks/scale.py --images [--large 2000]
+    python -m benchmarks.scale --time [--sizes 1000 10000 100000] [--network lenet5]
+    python -m benchmarks.scale --memory [--sizes 100000]
+    python -m benchmarks.scale --images [--large 2000]
 
 MNIST-sized samples (the real ones where ../shared is, each repetition with noise of its own): `--time` through clean, FGSM, PGD-10 and
 CROWN-IBP, `--memory` through sanity, summary, report, track besides; `--images`: 3x224x224 through FGSM, three corruptions. A line per

@@ -1,6 +1,6 @@
 """Sequential decisions: coverage of the confidence sequence, and how many samples a decision takes.
 
-    python benchmarks/sequential.py [--streams 10000] [--n 1000]
+    python -m benchmarks.sequential [--streams 10000] [--n 1000]
 
 1. Share of streams whose true rate lies inside at every n, for rates 0.05 to 0.95. Wanted: at least 0.95.
 2. Mean number of samples until a rate that is 10 points from its threshold is decided, over n. Wanted: at most a third.

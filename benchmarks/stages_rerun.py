@@ -1,6 +1,6 @@
 """How many stages of the default project old commits would run again with today's cache keys.
 
-    python benchmarks/stages_rerun.py [--end 6ab45d1] [--commits 240]
+    python -m benchmarks.stages_rerun [--end 6ab45d1] [--commits 240]
 
 Each of the commits before `--end` that touch `src` is mapped to the modules of today: its files are followed through all later
 renames (a file that was deleted goes to the file of the deleting commit that shares most lines with it). A stage runs again

@@ -1,6 +1,6 @@
 """`standard` beside AutoAttack: robust accuracy, passes of the model and processor time, in one run.
 
-    python benchmarks/standard.py [--n 200] [--only WORD]
+    python -m benchmarks.standard [--n 200] [--only WORD]
 
 Three ways for each model, on the same samples, under Linf: AutoAttack as torchattacks' MultiAttack of its four members with
 the iterations of AutoAttack's authors (torchattacks' own AutoAttack takes ten steps), called directly; `standard` with
@@ -20,10 +20,10 @@ from collections.abc import Iterator
 
 import torch
 import torchattacks
-from attacks import SHARED, budget, of_module, subjects
 from torch import nn
 from torch.nn.functional import conv2d, cross_entropy, linear, one_hot
 
+from benchmarks.attacks import SHARED, budget, of_module, subjects
 from windtunnel.assessments.attacks.adapters import CountedModel
 from windtunnel.assessments.attacks.assess import assess
 from windtunnel.boundary.data.load import load_dataset

@@ -1,6 +1,6 @@
 """FGSM over a epsilon grid against the passes it cannot do without. Ratios of one run, on one machine.
 
-    python benchmarks/sweeps.py [--n 10000] [--repeats 5]
+    python -m benchmarks.sweeps [--n 10000] [--repeats 5]
 
 The sweep (`assess`: one gradient a sample for the whole epsilon grid, predictions, critical epsilons, every metric and the model's
 digest before and after) over one forward and backward pass plus E forward passes of the same batches, in alternating

@@ -1,6 +1,6 @@
 """How far verification overruns its `time_budget`, on networks that would take minutes. Wall time over the budget.
 
-    python benchmarks/time_budget.py [--seconds 5 20]
+    python -m benchmarks.time_budget [--seconds 5 20]
 
 The networks are untrained (what they cost does not depend on their weights) and the images are noise. Wanted: at most
 1.10. Run it on a machine that does nothing else: what other processes take from this one counts as an overrun.
@@ -11,8 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from verification_models import ResidualCNN, dense, untrained
-
+from benchmarks.verification_models import ResidualCNN, dense, untrained
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.core.contracts import Norm
 from windtunnel.params.entry import Budget

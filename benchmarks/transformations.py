@@ -1,9 +1,9 @@
 """Soundness, strength and cost of the certificates of transformations.
 
-    python benchmarks/transformations.py --networks 200          # random networks against dense grids of parameters
-    python benchmarks/transformations.py --strength --samples 20  # attacked against certified on three networks, and the seconds
-    python benchmarks/transformations.py --angles --samples 20    # what 10,000 angles break of what the attack left
-    python benchmarks/transformations.py --patches --samples 100  # the seconds of an attack by patches of 5x5 on CIFAR-10
+    python -m benchmarks.transformations --networks 200          # random networks against dense grids of parameters
+    python -m benchmarks.transformations --strength --samples 20  # attacked against certified on three networks, and the seconds
+    python -m benchmarks.transformations --angles --samples 20    # what 10,000 angles break of what the attack left
+    python -m benchmarks.transformations --patches --samples 100  # the seconds of an attack by patches of 5x5 on CIFAR-10
 
 Soundness: of each region, random networks of random architectures and images certify two samples each; then a grid of `--points`
 parameters, half of it drawn at random, must not break what is certified, nor leave the verified part of a range. Of a patch as many

@@ -1,6 +1,6 @@
 """What attacks through the float twin break of MLPerf Tiny's int8 ResNet-8, beside Square with ten times their queries.
 
-    python benchmarks/twin.py [--n 100] [--epsilons 1,2,4,8] (of 255) [--quantised twin | both]
+    python -m benchmarks.twin [--n 100] [--epsilons 1,2,4,8] (of 255) [--quantised twin | both]
 
 Needs ../shared and ai-edge-litert. A query is a sample that goes through the int8 file; the twin's backward passes are counted
 apart. The files and the twin are those of examples/resnet8-int8. With --quantised the twin is the float network as onnxruntime

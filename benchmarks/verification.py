@@ -1,6 +1,6 @@
 """Verification beside the closest peer, and the cascade beside CROWN alone. Ratios of one run, on one machine.
 
-    python benchmarks/verification.py --peer PYTHON --peer-script raitap_peer.py [--mnist FOLDER] [--epsilon E] [--quick]
+    python -m benchmarks.verification --peer PYTHON --peer-script raitap_peer.py [--mnist FOLDER] [--epsilon E] [--quick]
 
 1. `crown` on an MNIST CNN of 166,406 parameters and 200 samples, at an epsilon where the peer verifies 30 to 40 %. Wanted:
    at least 2.0 times the peer's verified rate, and 4 times its verified samples per second. PYTHON is the interpreter of
@@ -28,8 +28,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
-from verification_methods import INSTANCES, METHODS, Asked, methods_side_by_side
 
+from benchmarks.verification_methods import INSTANCES, METHODS, Asked, methods_side_by_side
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.boundary.data.load import load_dataset
 from windtunnel.boundary.models.training import train_classifier

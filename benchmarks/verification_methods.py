@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from verification_models import network
 
+from benchmarks.verification_models import network
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm, Verdict

@@ -1,6 +1,6 @@
 """The sample browser on a large run: 100,000 samples x 4 assessments of 8 x 8 images, in headless Chromium.
 
-    python benchmarks/view.py [--samples 100000] [--assessments 4]
+    python -m benchmarks.view [--samples 100000] [--assessments 4]
 
 Wanted: first view within 1 s of opening the page, a filter within 200 ms. Opened from disk, as a bundle is.
 """

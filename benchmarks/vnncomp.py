@@ -1,6 +1,6 @@
 """Our verifier and installed peers on a benchmark folder of VNN-COMP: decided, contradictions and seconds, on the same cores.
 
-    python benchmarks/vnncomp.py FOLDER [--timeout 60] [--every 2] [--threads 1] [--peer vibecheck] [--peer NAME='COMMAND'] [--write FILE]
+    python -m benchmarks.vnncomp FOLDER [--timeout 60] [--every 2] [--threads 1] [--peer vibecheck] [--peer NAME='COMMAND'] [--write FILE]
 
 FOLDER holds instances.csv (onnx, vnnlib, seconds), as the competition and `windtunnel vnnlib export` write it. Each instance is
 decided by one process of each tool, one after the other, start-up included; `--timeout` replaces the seconds of the file.

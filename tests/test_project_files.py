@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import re
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,3 +44,18 @@ def test_what_benchmarks_and_examples_import_of_the_package_is_there():
                 if not hasattr(module, alias.name) and not find_spec(f"{node.module}.{alias.name}")
             ]
     assert missing == []
+
+
+def test_the_commands_of_benchmarks_run_from_the_root():
+    """`python benchmarks/x.py` would not find the modules beside it."""
+    scripts = sorted((ROOT / "benchmarks").glob("*.py"))
+    texts = {path: path.read_text() for path in [*(ROOT / "docs").rglob("*.md"), *scripts]}
+    named = {(path.name, name) for path, text in texts.items() for name in re.findall(r"-m benchmarks\.(\w+)", text)}
+    modules = {path.stem for path in scripts}
+    assert named
+    assert {name for _, name in named} <= modules
+    assert [path.name for path, text in texts.items() if "python benchmarks/" in text] == []
+    imports = [
+        (path.name, module) for path in scripts for module in re.findall(r"^(?:from|import) (\w+)", texts[path], re.M)
+    ]
+    assert [row for row in imports if row[1] in modules] == []

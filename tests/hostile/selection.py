@@ -1,6 +1,6 @@
 """Which rows of the hostile tables a test run takes: a tenth of each kind, or all with WINDTUNNEL_HOSTILE=all.
 
-WINDTUNNEL_HOSTILE=N takes another tenth for each number N. `python benchmarks/hostile.py` runs all rows and measures them.
+WINDTUNNEL_HOSTILE=N takes another tenth for each number N. `python -m benchmarks.hostile` runs all rows and measures them.
 """
 
 from __future__ import annotations
