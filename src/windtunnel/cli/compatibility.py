@@ -148,7 +148,7 @@ def check_model(
 
     A Python `predict` is asked about as many samples as `queries` allow, and how many queries that is, is said before.
     """
-    module = classifier.module
+    module, n = classifier.module, len(assessed)
     if isinstance(module, PredictFunction):
         assessed = affordable(assessed, queries)
         most = queries_before_any_assessment(len(assessed))
@@ -163,7 +163,7 @@ def check_model(
         if not len(assessed):
             return [], None
     subject = subject_of(classifier, assessed, params.seed)
-    findings = before_any_assessment(params, subject)
+    findings = before_any_assessment(params, subject, is_part=len(assessed) < n)
     if isinstance(module, PredictFunction):
         repeated = f", {module.queries_repeated} queries more in calls that failed" if module.queries_repeated else ""
         console.print(f"{OK} model: got {module.queries_asked} queries in {module.calls_made} calls{repeated}")

@@ -81,8 +81,11 @@ def affordable(dataset: Dataset, queries: int | None) -> Dataset:
     return dataset.subset(select(len(dataset), n, "stratified", 0, dataset.targets))
 
 
-def before_any_assessment(params: Params, subject: Subject) -> list[FindingRecord]:
-    """Return the checks of group A that need no assessment, for `windtunnel check`; an untrained model is included."""
+def before_any_assessment(params: Params, subject: Subject, *, is_part: bool = False) -> list[FindingRecord]:
+    """Return the checks of group A that need no assessment, for `windtunnel check`; an untrained model is included.
+
+    A part of the samples (`is_part`) does not tell which classes are assessed, so A25 is left out.
+    """
     if (bad := subject.clean_logits.isnan().any(1)).any():  # what a predict function, too, was asked
         first = subject.dataset.ids[int(bad.nonzero()[0])]
         raise IncompatibleError(
@@ -90,7 +93,9 @@ def before_any_assessment(params: Params, subject: Subject) -> list[FindingRecor
             f"cannot be assessed"
         )
     is_trained, is_expected = params.model.source != "train", params.sanity.expected_clean_accuracy is not None
-    check_ids = [*BEFORE_ANY_ASSESSMENT, *(["A8"] if is_trained and is_expected else [])]
+    check_ids = {*BEFORE_ANY_ASSESSMENT, *(["A8"] if is_trained and is_expected else [])} - (
+        {"A25"} if is_part else set()
+    )
     no_result = AssessmentResult("clean", Semantics(IDENTITY, PerturbationDistribution("identity", 0)), {}, {})
     empty = Artifacts("clean", Path(), {}, metadata_of(no_result, subject))
     return run_checks(Evidence(subject, empty, params, ()), params.sanity, check_ids)
