@@ -22,7 +22,7 @@ from windtunnel.assessments.attacks.torchattacks.early_stopping import (
     Watched,
     is_hopeless,
 )
-from windtunnel.assessments.attacks.torchattacks.fab import NearestFAB
+from windtunnel.assessments.attacks.torchattacks.nearest_fab import NearestFAB
 from windtunnel.core.contracts import Norm
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry

@@ -18,7 +18,7 @@ from windtunnel.assessments.attacks.adapters import Request
 from windtunnel.assessments.attacks.calls import LibraryCall
 from windtunnel.assessments.attacks.rows import STOP_EARLY, AttackRow, Invoker, Targeting
 from windtunnel.assessments.attacks.torchattacks.early_stopping import EarlyAPGD, EarlyAPGDT, EarlyFAB, EarlySquare
-from windtunnel.assessments.attacks.torchattacks.fab import NearestFAB
+from windtunnel.assessments.attacks.torchattacks.nearest_fab import NearestFAB
 
 SURROGATE_BATCH = 32
 _EARLY = {"APGD": EarlyAPGD, "APGDT": EarlyAPGDT, "FAB": EarlyFAB, "Square": EarlySquare}

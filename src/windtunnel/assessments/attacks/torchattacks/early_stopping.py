@@ -7,7 +7,7 @@ import torch
 import torchattacks
 from torch import Tensor
 
-from windtunnel.assessments.attacks.torchattacks.fab import NearestFAB
+from windtunnel.assessments.attacks.torchattacks.nearest_fab import NearestFAB
 from windtunnel.core.contracts import Norm
 from windtunnel.core.distances import distance
 
