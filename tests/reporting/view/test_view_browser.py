@@ -60,6 +60,17 @@ def test_it_filters_opens_and_steps_by_keyboard_without_a_word_on_the_console(tm
         assert all(url.startswith("file:") for url in asked)
 
 
+def test_without_pictures_the_samples_are_a_table(tmp_path, monkeypatch):
+    monkeypatch.setattr("windtunnel.reporting.view.site.picture_mode", lambda: "none")
+    page = write_page(write_run(tmp_path / "run", 30, 1), tmp_path / "page")
+    with chromium(1280, 900) as driver:
+        driver.get(page.as_uri())
+        driver.find_element("tag name", "body").send_keys("t")
+        assert driver.find_element("id", "heads").text.split()[:2] == ["sample", "class"]
+        assert len(driver.find_elements("css selector", "#show option")) == 1
+        assert driver.get_log("browser") == []
+
+
 def test_the_served_page_keeps_its_selection_in_the_fragment_and_the_token_out_of_the_address(tmp_path):
     import threading
 

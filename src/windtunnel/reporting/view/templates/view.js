@@ -134,6 +134,7 @@ function start() {
   byId("verdicts").hidden = core.sources.every((s) => s.name === core.nearest);
   byId("picture-label").hidden = !core.tile || !core.sources.some((s) => s.images);
   byId("panel").open = innerWidth > 900;
+  if (!core.tile) byId("show").replaceChildren(byId("show").lastElementChild);  // a table is all there is without pictures
   readFragment();
   apply();
 }
@@ -450,7 +451,7 @@ addEventListener("keydown", (event) => {
   else if (event.key === "Enter" && position >= 0 && opened < 0) { event.preventDefault(); open(position); }
   else if (event.key === "Home" || event.key === "End") { event.preventDefault(); go(event.key === "Home" ? 0 : shown.length - 1); }
   else if (event.key === "/") { event.preventDefault(); byId("panel").open = true; byId("find").focus(); }
-  else if (event.key === "t") { byId("show").value = value("show") === "table" ? "" : "table"; apply(); }
+  else if (event.key === "t" && core.tile) { byId("show").value = value("show") === "table" ? "" : "table"; apply(); }
 });
 addEventListener("hashchange", () => { if (core) { readFragment(); apply(); } });
 if ("served" in document.documentElement.dataset) read("core");
