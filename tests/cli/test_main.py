@@ -4,7 +4,7 @@ import sys
 import click
 import pytest
 
-from windtunnel.cli.main import COMMANDS, MODULES, LazyGroup
+from windtunnel.cli.main import COMMANDS, MODULES, LazyGroup, cli
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -33,3 +33,14 @@ def test_a_question_that_nobody_answers_ends_in_a_line_that_names_the_option(tmp
     )  # fmt: skip
     assert ended.returncode == 1
     assert ended.stderr.splitlines()[-1] == "windtunnel: nobody answered the question; --yes answers it"
+
+
+@pytest.mark.parametrize("command", [("compare",), ("view", "--no-open")])
+def test_view_and_compare_refuse_an_unknown_run_alike(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text(
+        "data: {source: digits}\nmodel: {source: train}\nbudget: {norm: Linf, epsilon: 0.1}\n"
+    )
+    with pytest.raises(SystemExit):
+        cli.main([*command, "nosuch"], standalone_mode=False)
+    assert capsys.readouterr().err.startswith("windtunnel: 'nosuch' is no directory of results")

@@ -110,7 +110,7 @@ def resolve(name: str, scratch: Path) -> Run:
     near = nearest(name, known_names())
     hint = f" Did you mean '{near}'?" if near else ""
     raise UserError(
-        f"compare: {shown(name)} is no directory of results, git revision, DVC experiment or MLflow run.{hint} "
+        f"{shown(name)} is no directory of results, git revision, DVC experiment or MLflow run.{hint} "
         f"See dvc exp list, git branch, windtunnel ui"
     )
 

@@ -42,7 +42,7 @@ def run_at(name: str, scratch: Path) -> Run | None:
     for file in ("params.yaml", str(LOCK)):
         content = git_output("show", f"{commit}:./{file}")
         if content is None:
-            raise UserError(f"compare: {name}: there is no {file} at commit {commit[:8]}, so it has no results")
+            raise UserError(f"{name}: there is no {file} at commit {commit[:8]}, so it has no results")
         (scratch / file).write_text(content, encoding="utf-8", errors="surrogateescape")
     return run_of_lock(scratch, name, f"{'DVC experiment' if commit == experiment else 'git revision'} {commit[:8]}")
 
@@ -78,14 +78,14 @@ def run_of_lock(folder: Path, label: str, origin: str) -> Run:
     ]
     missing = [path for path in outputs if path not in outs]
     if "reports/robustness/clean" in missing:
-        raise UserError(f"compare: {label}: its dvc.lock tells of no results; run dvc repro and commit dvc.lock")
+        raise UserError(f"{label}: its dvc.lock tells of no results; run dvc repro and commit dvc.lock")
     try:
         with Repo() as repo:
             for path in outputs:
                 if path in outs and not (folder / path).exists():
                     _link(repo, outs[path], folder / path, label)
     except NotDvcRepoError as error:
-        raise UserError(f"compare: {label}: its results are in DVC's cache, and here is no DVC repository") from error
+        raise UserError(f"{label}: its results are in DVC's cache, and here is no DVC repository") from error
     notes = [f"no results of {', '.join(missing)}"] if missing else []
     if stale := sorted(set(other_params(folder / LOCK, raw))):
         notes.append(f"computed with other params than its params.yaml says: {', '.join(stale)}")
@@ -117,17 +117,15 @@ def _cached(repo: Repo, md5: str, label: str) -> Path:
     from dvc_data.hashfile.hash_info import HashInfo
 
     if not re.fullmatch(r"[0-9a-f]{32}(\.dir)?", md5):  # it comes from a file, and becomes the name of one
-        raise UserError(f"compare: {label}: its dvc.lock holds {shown(md5)}, which is no md5")
+        raise UserError(f"{label}: its dvc.lock holds {shown(md5)}, which is no md5")
     path = Path(repo.cache.local.oid_to_path(md5))
     if not path.is_file():
         try:
             repo.cloud.pull([HashInfo("md5", md5)])
         except DvcException as error:
-            raise UserError(
-                f"compare: {label}: its results are not in DVC's cache ({error}); dvc repro there"
-            ) from error
+            raise UserError(f"{label}: its results are not in DVC's cache ({error}); dvc repro there") from error
     if not path.is_file():
-        raise UserError(f"compare: {label}: its results are neither in DVC's cache nor on the remote; dvc repro there")
+        raise UserError(f"{label}: its results are neither in DVC's cache nor on the remote; dvc repro there")
     return path.resolve()
 
 

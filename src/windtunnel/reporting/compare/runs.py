@@ -98,7 +98,7 @@ def run_in(directory: Path, label: str, origin: str = "directory", notes: tuple[
         notes = (*notes, "no params.yaml beside the results, so its parameters are not compared")
     run = Run(label, origin, params, metrics, reports, notes)
     if not run.assessments():
-        raise UserError(f"compare: {directory} is no directory of results (no robustness/*/{METADATA_FILE})")
+        raise UserError(f"{directory} is no directory of results (no robustness/*/{METADATA_FILE})")
     return run
 
 
