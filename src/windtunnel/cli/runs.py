@@ -73,7 +73,7 @@ def show_comparison(comparison: Comparison, *, as_markdown: bool, html: Path | N
         _print(heading, sections)
     if html is not None:
         render_comparison(comparison, html)
-        click.echo(f"with pictures: {html}", err=as_markdown)
+        click.echo(f"as HTML: {html}", err=as_markdown)
 
 
 def _print(heading: str, sections: list[Section]) -> None:
