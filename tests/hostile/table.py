@@ -469,7 +469,8 @@ def models() -> Iterator[Row]:
         ("half the samples", f"return {logits}[:1]", "model"), ("sys.exit", "import sys; sys.exit(0)", "sys.exit(0)"), ("os._exit", "import os; os._exit(0)", "exit code 0"), ("no_grad under a white-box attack", f"\n        with torch.no_grad(): return {logits}", "cuts off the gradient"),
         ("detach under a white-box attack", f"return {logits}.detach()", "cuts off the gradient"), ("boolean", f"return {logits} > 0", "torch.bool"), ("recursion", "return self(x)", "recursion"), ("infinite memory", "return torch.zeros(10**13)", "memory"),
     ]:  # fmt: skip
-        yield Row(f"model: {name}", module(net.format(body), model=own), (words,))
+        limit = 1 if "sleep" in body else 30  # the others answer at once, but for a machine that is busy
+        yield Row(f"model: {name}", module(net.format(body), model={**own, "time_limit": limit}), (words,))
     for name, body, words in [
         ("a word", "return 'net'", "returned a str"), ("a class", "return nn.Linear", "returned a type"), ("raises", "raise OSError('gone')", "mine.py, line 4: gone"), ("sleeps", "import time; time.sleep(60)", "has not answered"), ("another net", "return nn.Linear(3, 3)", "does not fit"), ("None", "return None", "NoneType"),
     ]:  # fmt: skip
