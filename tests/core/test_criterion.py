@@ -115,7 +115,7 @@ def violations(source, name="a.py"):
 
 # Code that sees the logits of an attack's own view of the model, whose argmax is what the criterion says (`OneLabel`), or that asks
 # whether two outputs of one model order the classes alike.
-ATTACKS_VIEW = {"nearest_fab.py", "adapter.py", "operations.py", "surrogates.py"}
+ATTACKS_VIEW = {"nearest_fab.py", "operations.py", "surrogates.py"}
 
 
 def test_nothing_but_the_criterion_compares_an_argmax_with_labels():
