@@ -12,7 +12,7 @@ from windtunnel.records.gate import Condition, Decision, GateResult
 from windtunnel.records.layout import Layout
 from windtunnel.reporting.ci_reports import write_sarif
 
-SCHEMA = json.loads((Path(__file__).parent / "sarif-2.1.0-subset.json").read_text())
+SCHEMA = json.loads((Path(__file__).parent / "sarif" / "sarif-2.1.0.json").read_text())
 PARAMS = """\
 budget: {norm: Linf, epsilon: 0.1}
 attacks:
@@ -69,17 +69,20 @@ def written(tmp_path):
     layout.summary.mkdir(parents=True)
     write_json(content(name="summary", metrics=metrics), layout.summary / "metadata.json")
 
-    def write(head: str = "") -> dict:
+    def write(head: str = "", gate: GateResult = GATE, checks: tuple[FindingRecord, ...] = CHECKS) -> dict:
         layout.params.write_text(head + PARAMS)
-        write_sarif(GATE, CHECKS, layout, tmp_path / "out.sarif")
+        write_sarif(gate, checks, layout, tmp_path / "out.sarif")
         return json.loads((tmp_path / "out.sarif").read_text())
 
     return write
 
 
-def test_the_log_fits_the_schema(written):
-    validator = pytest.importorskip("jsonschema").Draft7Validator(SCHEMA)
-    log = written()
+@pytest.mark.parametrize("decision", Decision)
+def test_the_log_fits_the_schema(written, decision):
+    validator = pytest.importorskip("jsonschema").validators.validator_for(SCHEMA)(SCHEMA)
+    is_failed, is_unsound = decision is Decision.FAILED, decision is Decision.UNSOUND
+    gate = GateResult(decision, GATE.conditions if is_failed else (), ("A1 Logits: not finite",) if is_unsound else ())
+    log = written(gate=gate, checks=CHECKS if is_unsound else CHECKS[:1])
     validator.validate(log)
     (run,) = log["runs"]
     assert {rule["id"] for rule in run["tool"]["driver"]["rules"]} == {row["ruleId"] for row in run["results"]}
