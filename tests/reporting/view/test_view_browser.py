@@ -1,6 +1,7 @@
 """The sample browser in headless Chromium, from disk: quick, silent, by keyboard, and nothing of a run is executed."""
 
 import itertools
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,7 @@ def test_it_filters_opens_and_steps_by_keyboard_without_a_word_on_the_console(tm
         wait.until(lambda d: len(d.find_elements("css selector", "#detail-rows tr")) >= 2)
         fits = "return [...document.querySelectorAll('html, #detail, #detail .scroll')].every((e) => e.scrollWidth <= e.clientWidth)"
         assert driver.execute_script(fits), "the detail of a sample is wider than its place"
+        assert re.search(r"\bconfidence [\d.]+\s%", driver.find_element("id", "detail-rows").text)
         first = driver.find_element("id", "detail-name").text
         driver.find_element("tag name", "body").send_keys("j")
         wait.until(lambda d: d.find_element("id", "detail-name").text != first)

@@ -46,7 +46,7 @@ SMALL_SIDE = 64  # pixels of a picture among others, at most
 STATUSES = ("", *(state.words for state in SampleState))  # the first: no summary knows the sample
 NEAREST = "nearest example"  # of all assessments: the summary, shown as one more assessment
 CONFIDENCE = "confidence"  # in the answer under the perturbation, computed from the logits
-# Numbers of a sample beside the verdict, in the words of the page.
+# Numbers of a sample beside the verdict, in the words of the page: the name, and the unit after a comma.
 NUMBERS = {
     "perturbation_distance": "distance",
     CONFIDENCE: "confidence, %",
@@ -56,7 +56,7 @@ NUMBERS = {
     "queries": "queries",
     "critical_epsilon": "critical epsilon",
     "minimal_severity": "mildest severity that breaks",
-    "runtime_per_sample": "seconds",
+    "runtime_per_sample": "run time, s",
     "forward_passes": "forward passes",
 }
 

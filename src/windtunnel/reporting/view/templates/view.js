@@ -128,7 +128,7 @@ function start() {
     byId("statuses").append(select(`status-${r}`, core.runs.length > 1 ? `Status in ${run.label}` : "Status", present));
     byId("runs").append(runLine(run, r, present));
   });
-  const sorts = [...core.runs.map((run, r) => [`status-${r}`, core.runs.length > 1 ? `status in ${run.label}` : "status"]), ["verdict", "verdict"], ["answer", "prediction under it"], ...numberWords().map((words) => [numberId(words), words])];
+  const sorts = [...core.runs.map((run, r) => [`status-${r}`, core.runs.length > 1 ? `status in ${run.label}` : "status"]), ["verdict", "verdict"], ["answer", "prediction under it"], ...numberWords().map((words) => [numberId(words), nameOf(words)])];
   for (const [key, text] of sorts) addOption(byId("sort"), key, text);
   byId("flip-label").hidden = core.runs.length < 2;
   byId("verdicts").hidden = core.sources.every((s) => s.name === core.nearest);
@@ -256,6 +256,9 @@ function pictureName() {
 }
 
 const formatted = (number) => (Number.isFinite(number) ? String(Number(number.toPrecision(3))) : "");
+// `confidence, %`: the name and the unit of a number.
+const nameOf = (words) => words.split(", ")[0];
+const withUnit = (words, number) => [formatted(number), Number.isFinite(number) && words.split(", ")[1]].filter(Boolean).join("\u00a0");
 const answerOf = (column, i) => (column?.answer && column.answer[i] !== NONE ? className(column.answer[i]) : "");
 const verdictOf = (column, i) => core.verdicts[column?.verdict[i]] ?? "";
 const cleanOf = (i) => (core.clean[i] === NONE ? "" : className(core.clean[i]));
@@ -284,7 +287,7 @@ function tableColumns() {
     }
     if (core.sources[s].name !== core.nearest) list.push({ head: words, sort: "verdict", cell: (i) => verdictOf(column, i), isWide: true, width: "minmax(7rem, 1.2fr)" });
     list.push({ head: "prediction", sort: "answer", cell: (i) => answerOf(column, i), isWide: true });
-    for (const number of numbers.slice(0, 3)) list.push({ head: number, sort: numberId(number), cell: (i) => formatted(column.numbers[number][i]), isWide: true });
+    for (const number of numbers.slice(0, 3)) list.push({ head: nameOf(number), sort: numberId(number), cell: (i) => withUnit(number, column.numbers[number][i]), isWide: true });
   });
   return list;
 }
@@ -419,7 +422,7 @@ function detailTable(i) {
       const column = columns.get(s);
       if (s < 0 || !column.verdict[i]) { row.append(...words.map(() => cell())); continue; }
       const answer = answerOf(column, i), hasImages = core.sources[s].images && answer, distance = formatted(column.numbers.distance?.[i]);
-      const more = Object.entries(column.numbers).filter(([w, values]) => w !== "distance" && Number.isFinite(values[i])).map(([w, values]) => element("small", `${w} ${formatted(values[i])}`));
+      const more = Object.entries(column.numbers).filter(([w, values]) => w !== "distance" && Number.isFinite(values[i])).map(([w, values]) => element("small", `${nameOf(w)} ${withUnit(w, values[i])}`));
       const pictures = hasImages ? [cell(tile(String(s), i, isPair ? 48 : 64)), cell(tile(`${s}-change`, i, isPair ? 48 : 64))] : [cell(), cell()];
       row.append(...pictures, cell(verdictOf(column, i)), cell(answer), ...(isPair ? [cell(distance, ...more)] : [cell(distance), cell(...more)]));
     }
