@@ -202,8 +202,9 @@ def read_source(
                 _drop_methods(node, retained, without)
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     imports = sorted(set(_imports(tree, package)))
-    resources = any(isinstance(node, ast.Name) and node.id in {"__file__", "PackageLoader"} for node in ast.walk(tree))
-    digest = hashlib.sha256("".join(_shape(tree)).encode()).hexdigest()
+    shape = _shape(tree)
+    resources = any(_shape(ast.Name(name)) in shape for name in ("__file__", "PackageLoader"))
+    digest = hashlib.sha256(shape.encode()).hexdigest()
     return ModuleSource(digest=digest, imports=imports, resources=resources)
 
 
@@ -224,50 +225,46 @@ _BY_FAMILY = {
 }
 
 
-def _imports(node: ast.AST, package: str) -> Iterator[str]:
-    match node:
-        case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
-            for statement in node.orelse:
-                yield from _imports(statement, package)
-            return
-        case ast.Import():
-            yield from (alias.name for alias in node.names)
-        case ast.ImportFrom():
-            parts = package.split(".")
-            base = parts[: len(parts) + 1 - node.level] if node.level else []
-            module = ".".join([*base, *([node.module] if node.module else [])])
-            if module != "__future__":
-                yield from (module, *(f"{module}.{alias.name}" for alias in node.names))
-        case ast.Call(
-            func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"),
-            args=[ast.Constant(value=str(module)), *_],
-        ):
-            yield module
-        case ast.Call(func=ast.Name(id=asks), args=[*_, ast.Constant(value=str(family))]) if asks in _BY_FAMILY:
-            if package.startswith(PACKAGE):  # another function of the same name
-                yield f"{PACKAGE}.assessments.{family}.{_BY_FAMILY[asks]}"
-    for child in ast.iter_child_nodes(node):
-        yield from _imports(child, package)
+def _imports(tree: ast.AST, package: str) -> Iterator[str]:
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        match node:
+            case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
+                todo += node.orelse
+                continue
+            case ast.Import():
+                yield from (alias.name for alias in node.names)
+            case ast.ImportFrom():
+                parts = package.split(".")
+                base = parts[: len(parts) + 1 - node.level] if node.level else []
+                module = ".".join([*base, *([node.module] if node.module else [])])
+                if module != "__future__":
+                    yield from (module, *(f"{module}.{alias.name}" for alias in node.names))
+            case ast.Call(
+                func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(module)), *_],
+            ):
+                yield module
+            case ast.Call(func=ast.Name(id=asks), args=[*_, ast.Constant(value=str(family))]) if asks in _BY_FAMILY:
+                if package.startswith(PACKAGE):  # another function of the same name
+                    yield f"{PACKAGE}.assessments.{family}.{_BY_FAMILY[asks]}"
+        todo += ast.iter_child_nodes(node)
 
 
-def _shape(node: object) -> Iterator[str]:
-    """Yield the tree without places, comments and docstrings; what is empty is left out, so that Python's versions agree."""
+def _shape(node: object) -> str:
+    """Return the tree without places, comments and docstrings; what is empty is left out, so that Python's versions agree."""
     if isinstance(node, list):
-        yield "["
-        for item in node:
-            yield from _shape(item)
-        yield "]"
-    elif isinstance(node, ast.AST):
-        yield f"({type(node).__name__}"
-        for name, value in ast.iter_fields(node):
-            if name == "body" and _has_docstring(node):
-                value = value[1:]
-            if value is not None and value != [] and name not in {"type_comment", "kind", "ctx"}:
-                yield f" {name}="
-                yield from _shape(value)
-        yield ")"
-    else:
-        yield f"{type(node).__name__}:{node!r}"
+        return f"[{''.join(map(_shape, node))}]"
+    if not isinstance(node, ast.AST):
+        return f"{type(node).__name__}:{node!r}"
+    parts = [f"({type(node).__name__}"]
+    for name, value in ast.iter_fields(node):
+        if name == "body" and _has_docstring(node):
+            value = value[1:]
+        if value is not None and value != [] and name not in {"type_comment", "kind", "ctx"}:
+            parts.append(f" {name}={_shape(value)}")
+    return f"{''.join(parts)})"
 
 
 def _has_docstring(node: ast.AST) -> bool:
