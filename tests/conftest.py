@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject, subject_of
+from windtunnel.operations.resolve import closure
 from windtunnel.params.data import Data
 from windtunnel.params.model import Recipe
 
@@ -26,6 +28,16 @@ settings.load_profile("any machine")
 # A Ray of its own for each process: without an address Ray joins whatever cluster another test has on this machine.
 os.environ["RAY_ADDRESS"] = "local"
 ALL = frozenset(Capability)
+_read_source = closure.read_source
+
+
+@cache
+def _read_text(path: Path, content: bytes, *how: object) -> closure.ModuleSource:
+    return _read_source(path, *how)
+
+
+# Parsing the package takes 3 s, which is needed once for each process and not for each project that a test makes.
+closure.read_source = lambda path, *how: _read_text(path, path.read_bytes(), *how)
 
 
 # What takes longest first: a file that is begun last would leave the other testers idle. xdist keeps this order by file where

@@ -30,11 +30,15 @@ import windtunnel.boundary.data.load
 import windtunnel.boundary.models.load
 import windtunnel.evaluation.sanity.run
 from windtunnel.cli.main import main
+from windtunnel.evaluation.validate import validate
+from windtunnel.operations.resolve.build import Resolver
+from windtunnel.operations.resolve.closure import Memory
 
 SECONDS, MEMORY = 20.0, 2 * 2**30
 # What commands import when they are called; a fork that does it alone pays up to two seconds of processor time.
 IMPORTED_LATE = (
-    "scipy.stats", "torch.export._trace", "windtunnel.assessments.verification.branch_and_bound.session",
+    "PIL.JpegImagePlugin", "scipy.stats", "sklearn.metrics", "torch.export._trace", "torchattacks",
+    "windtunnel.assessments.verification.branch_and_bound.session",
     "windtunnel.assessments.verification.cascade.search_step", "windtunnel.boundary.data.slices", "windtunnel.cli.compatibility",
     "windtunnel.cli.project", "windtunnel.cli.verify", "windtunnel.reporting.answers",
 )  # fmt: skip
@@ -42,9 +46,11 @@ IMPORTED_LATE = (
 
 @cache
 def import_late_modules() -> None:
-    """Import, once a process and before its first fork, what would be imported in every fork."""
+    """Import and parse, once a process and before its first fork, what would be imported and parsed in every fork."""
     for name in IMPORTED_LATE:
         import_module(name)
+    with tempfile.TemporaryDirectory() as folder:
+        list(Resolver(validate(BASE), Memory(Path(folder) / "memory.json")).stages())
 
 
 def busy() -> float:
