@@ -25,9 +25,10 @@ from tests.made import content
 from windtunnel.cli.report import evidence
 from windtunnel.core.errors import UserError
 from windtunnel.operations.evidence import verify
-from windtunnel.operations.evidence.pack import write_evidence
+from windtunnel.operations.evidence.pack import clauses_text, write_evidence
 from windtunnel.records.files import file_digest, write_json
 from windtunnel.records.gate import Decision, GateResult, gate_json
+from windtunnel.records.metadata import read_metadata
 
 PARAMS = """
 data: {}
@@ -180,6 +181,18 @@ def test_every_sentence_has_its_file_and_digest_and_what_is_not_covered_is_said(
     for path in pack.rglob("*"):
         if path.suffix in {".md", ".py"}:
             assert "complian" not in path.read_text().lower()
+
+
+def test_a_summary_of_an_older_version_gives_no_counts_of_states(pack):
+    older = [{key: value for key, value in SANDWICH[0].items() if key != "states"}]
+    path = Path("reports/summary/metadata.json")
+    write_json(content("empirical_attack", name="summary", metrics={**CLEAN, "sandwich": older}), path)
+    run = {name: read_metadata(Path("reports") / name) for name in ("summary", "robustness/clean")}
+    files = ("reports/summary", "reports/robustness/clean")
+    text = clauses_text(
+        {name.split("/")[-1]: row for name, row in run.items()}, {f"{f}/metadata.json": "0" for f in files}
+    )
+    assert "Worst-case accuracy is 30.0% [20.0%, 40.0%] (Linf 0.1, n 20). `reports" in text
 
 
 def test_the_model_card_is_of_hugging_faces_format(pack):

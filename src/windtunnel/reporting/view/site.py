@@ -101,13 +101,10 @@ class PageAssessment:
         """Return `key` of NUMBERS as a value per sample of the page, NaN where it is not known; None without."""
         if key != CONFIDENCE:
             return self.spread(key, np.nan)
-        logits = self.data.get("perturbed_logits")
-        if isinstance(logits, Tensor) and logits.ndim == 2:
-            percent = self._spread(logits.softmax(1).amax(1).double() * 100, np.nan)
-        else:  # of the clean input where that is all there is
-            clean = self.spread("clean_confidence", np.nan)
-            percent = None if clean is None else clean * 100
-        return percent
+        if isinstance(logits := self.data.get("perturbed_logits"), Tensor) and logits.ndim == 2:
+            return self._spread(logits.softmax(1).amax(1).double() * 100, np.nan)
+        clean = self.spread("clean_confidence", np.nan)  # of the clean input where that is all there is
+        return None if clean is None else clean * 100
 
 
 @dataclass(frozen=True)
