@@ -1,5 +1,7 @@
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -33,6 +35,16 @@ def test_a_question_that_nobody_answers_ends_in_a_line_that_names_the_option(tmp
     )  # fmt: skip
     assert ended.returncode == 1
     assert ended.stderr.splitlines()[-1] == "windtunnel: nobody answered the question; --yes answers it"
+
+
+def test_called_by_its_path_the_command_runs_stages_by_its_own_python():
+    """Run it with a PATH without its virtual environment, as cron has it, and with one where that comes last."""
+    code = "import shutil\nfrom windtunnel.cli.main import main\ntry: main(['--version'])\nfinally: print(shutil.which('python'))"
+    for path in ("/usr/bin:/bin", f"/usr/bin:{Path(sys.executable).parent}"):
+        done = subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PATH": path}, capture_output=True, text=True, check=True
+        )
+        assert Path(done.stdout.splitlines()[-1]).parent == Path(sys.executable).parent
 
 
 @pytest.mark.parametrize("command", [("compare",), ("view", "--no-open")])

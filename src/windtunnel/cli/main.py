@@ -141,6 +141,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):  # names of files may be in any encoding
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    programs, path = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
+    if programs not in path.split(
+        os.pathsep
+    ):  # called by its path, as by cron: stages run `python` of this environment
+        os.environ["PATH"] = f"{programs}{os.pathsep}{path}"
     sys.path.append(str(Path.cwd()))  # pipeline/ belongs to the project in the current directory, as stages/ do
     try:
         code = cli(list(arguments) if arguments is not None else None, "windtunnel", standalone_mode=False)
