@@ -17,25 +17,25 @@ copied: `tests/assessments/attacks/test_catalogue.py` runs every algorithm under
 randomness, budget and threat model with what is said here.
 
 - **norms**: those the budget may be in; `transformations` searches regions such as `{rotation: 10}` ([transformations](transformations.md))
-  and is measured by tests of its own. **budget**: `held` attacks are given the epsilon, and are projected onto it should
-  they exceed it; `own distance` attacks look for their own, and succeed only where that is within the budget
-  (`success_rate_any_distance` tells the rest); `none` has no norm at all.
+  and is measured by tests of its own. **budget**: `held` attacks get the epsilon, and are projected onto it if they
+  exceed it; `own distance` attacks look for their own, and succeed only where that is within the budget
+  (`success_rate_any_distance` counts the others); `none` has no norm at all.
 - **targets**: whether `target_classes` may be set.
 - **random**: whether two seeds give two results; `own seed` where the library takes one, which windtunnel passes.
 
-What is worth knowing of single ones:
+Notes on single attacks:
 
 - torchattacks APGDT is an untargeted attack that aims at every other class in turn; FAB, APGDT, AutoAttack and JSMA assume ten
-  classes unless told: they are told.
+  classes by default; windtunnel passes the number of classes.
 - torchattacks GN and the additive noise of foolbox never look at the scores of the model: they are decision-based here.
 - foolbox's fast gradient attacks, DeepFool, NewtonFool and VirtualAdversarial cannot aim; GenAttack can do nothing else.
-- TIFGSM, PIFGSM and PIFGSMPP have kernels for three channels: a grey image is given to them three times.
+- TIFGSM, PIFGSM and PIFGSMPP have kernels for three channels: a grey image is repeated to three channels.
 - HopSkipJump, Boundary, Pointwise and Brendel-Bethge attacks walk from a misclassified point: blended or salt-and-pepper
   noise, else the nearest assessed sample of a wrong class. A sample without one is a failure, not an error.
 - LGV trains copies of the model on the assessed samples; DatasetAttack answers with other assessed samples.
 
 Where both libraries have an attack (FGSM, BIM, PGD, MIFGSM, EAD), `tests/assessments/attacks/test_two_libraries.py` finds their
-adversarial accuracies within two points at equal settings on 200 samples. Two pairs differ, and the test holds them to it:
+adversarial accuracies within two points at equal settings on 200 samples. Two pairs differ, and the test checks that they do:
 
 - DeepFool. torchattacks stops at the first wrong answer for the image alone, its overshoot is of the last step only, and
   the last step is tiny: on a digits CNN 68 of 193 examples lay within 2e-6 of the boundary in logits, where the answer
@@ -44,8 +44,9 @@ adversarial accuracies within two points at equal settings on 200 samples. Two p
 - CW. torchattacks has one constant `c` and no search for the best: mean distance .74 to .86 for c 1 to 10, against .57
   for foolbox with five binary search steps.
 
-Defaults differ more than algorithms do: torchattacks steps by 2/255 whatever the epsilon, so ten steps of BIM move at
-most .078; foolbox steps by a share of epsilon. Set `budget.step_size` and `budget.steps` to compare.
+The defaults of the libraries differ more than their algorithms: torchattacks steps by 2/255 whatever the epsilon, so
+ten steps of BIM move at most 0.078; foolbox steps by a share of epsilon. Set `budget.step_size` and `budget.steps` to
+compare.
 """
 
 

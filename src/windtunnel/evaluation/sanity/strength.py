@@ -280,7 +280,7 @@ def implementations_agree(evidence: Evidence, limit: float) -> Iterator[CheckRes
 
 @our_check("D10", none="no minimum-norm attack was tried on any sample")
 def search_finished(evidence: Evidence, limit: float) -> Iterator[CheckResult]:
-    """A minimum-norm attack can reach any sample; where it reached none it failed, and the sample is not thereby robust.
+    """A minimum-norm attack can reach any sample; where it reached none it failed, which proves nothing of the sample.
 
     The share of attacked samples for which no example was found at any distance; flags where its lower 95 % bound is above
     the threshold.
