@@ -417,7 +417,7 @@ def test_a_damaged_zip_and_a_missing_pack_are_a_line_each(pack, tmp_path):
 PASSWORDS = st.text(string.printable, min_size=4, max_size=20).map(lambda text: f"Qz{text}zQ")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     PASSWORDS,
     st.sampled_from(

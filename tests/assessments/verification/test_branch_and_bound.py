@@ -15,8 +15,8 @@ SEARCH = entry("branch-and-bound")
 DECIDED = {int(Verdict.VERIFIED), int(Verdict.FALSIFIED)}
 
 
-def test_it_decides_every_sample_of_a_small_network_and_its_examples_are_misclassified(digits_subject):
-    subject = first(digits_subject, 12)
+def test_it_decides_every_sample_of_a_small_network_and_its_examples_are_misclassified(mlp_subject):
+    subject = first(mlp_subject, 12)
     result = assess("v", SEARCH, budget(0.06), subject)
     verdicts = result.data["verdicts"]
     assert set(verdicts.tolist()) == DECIDED
@@ -37,8 +37,8 @@ def test_it_contradicts_neither_crown_nor_the_attack_and_proves_what_crown_prove
     assert (verdicts == Verdict.VERIFIED).sum() > crown.sum()
 
 
-def test_its_limit_is_of_work_so_that_two_runs_agree_and_it_is_said(digits_subject):
-    subject = first(digits_subject, 8)
+def test_its_limit_is_of_work_so_that_two_runs_agree_and_it_is_said(mlp_subject):
+    subject = first(mlp_subject, 6)
     given = entry("branch-and-bound", params={"domains": 2})
     one, two = (assess("v", given, budget(0.12), subject) for _ in range(2))
     for key in ("verdicts", "lower_margins", "subdomains", "decided_by"):
@@ -50,8 +50,8 @@ def test_its_limit_is_of_work_so_that_two_runs_agree_and_it_is_said(digits_subje
     assert len(said.samples) == left.sum()
 
 
-def test_a_time_out_is_kept_and_said_where_it_is_asked_for(digits_subject):
-    subject = first(digits_subject, 4)
+def test_a_time_out_is_kept_and_said_where_it_is_asked_for(mlp_subject):
+    subject = first(mlp_subject, 4)
     result = assess("v", entry("branch-and-bound", timeout=1e-9), budget(0.09), subject)
     left = result.data["verdicts"] == Verdict.UNKNOWN
     assert torch.equal(result.data["timed_out"], left)
@@ -59,8 +59,8 @@ def test_a_time_out_is_kept_and_said_where_it_is_asked_for(digits_subject):
 
 
 @pytest.mark.parametrize(("norm", "epsilon"), [(Norm.L2, 0.3), (Norm.L1, 1.0)])
-def test_l2_and_l1_balls_are_searched_too(digits_subject, norm, epsilon):
-    subject = first(digits_subject, 6)
+def test_l2_and_l1_balls_are_searched_too(mlp_subject, norm, epsilon):
+    subject = first(mlp_subject, 6)
     name = f"-{norm.value.lower()}"
     found = assess("v", entry(f"branch-and-bound{name}", params={"domains": 100}), budget(epsilon, norm), subject)
     crown = assess("v", entry(f"crown{name}"), budget(epsilon, norm), subject)

@@ -84,9 +84,9 @@ def test_a_sample_does_not_depend_on_the_others(norm: Norm, gradients: bool) -> 
         samples(),
     )
     together = searched(target, inputs)
-    alone = [searched(target, inputs[i : i + 1], seeds=range(i, i + 1)) for i in range(N)]
-    assert torch.equal(together.broken, torch.cat([one.broken for one in alone]))
-    torch.testing.assert_close(together.examples, torch.cat([one.examples for one in alone]))
+    alone = [searched(target, inputs[i : i + 1], seeds=range(i, i + 1)) for i in range(0, N, 4)]
+    assert torch.equal(together.broken[::4], torch.cat([one.broken for one in alone]))
+    torch.testing.assert_close(together.examples[::4], torch.cat([one.examples for one in alone]))
 
 
 class _Double(nn.Module):

@@ -229,10 +229,10 @@ def test_every_place_of_an_occlusion_is_tried() -> None:
         assert (proof.data["verdicts"][i] == Verdict.VERIFIED) == holds
 
 
-def _halved_parts(image: Tensor, side: int) -> PatchParts:
-    """Two parts of each place of a patch, after a split in a value of its own."""
+def _halved_parts(image: Tensor, side: int, every: int = 1) -> PatchParts:
+    """Two parts of each place of a patch, or of one place in `every`, after a split in a value of its own."""
     height, width = image.shape[1:]
-    corners = torch.cartesian_prod(torch.arange(height - side + 1), torch.arange(width - side + 1))
+    corners = torch.cartesian_prod(torch.arange(height - side + 1), torch.arange(width - side + 1))[::every]
     parts = PatchParts.whole(nn.functional.pad(corners, (1, 0), value=side), len(image))
     return parts.halves(torch.rand(parts.low.shape, dtype=torch.float64))
 
@@ -254,7 +254,7 @@ def test_a_window_has_the_bounds_of_the_whole_image(seed: int) -> None:
     it = random_subject(seed, 2, 1, size=(11, 12))
     image = it.dataset.inputs[0].double()
     network = FormNetwork(canonical_subject(it).subject.classifier.module, "it")
-    parts = _halved_parts(image, 2)
+    parts = _halved_parts(image, 2, every=3)
     form, window = parts.form(image)
     for threshold in (-torch.inf, torch.inf):  # forwards alone, and backwards too
         bounds, _ = network.margins(form, 1, threshold, window)
@@ -276,7 +276,7 @@ def test_the_joint_bounds_of_convex_layers_hold_and_are_tighter(
         torch.fx.symbolic_trace(nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(216, 3))), "it"
     )
     image = torch.rand(2, 12, 12, dtype=torch.float64)
-    parts = _halved_parts(image, 2)
+    parts = _halved_parts(image, 2, every=5)
     form, window = parts.form(image)
     whole = form.cropped(window, window.whole, 0.0)
     if not is_windowed:
