@@ -40,15 +40,24 @@ def _read_text(path: Path, content: bytes, *how: object) -> closure.ModuleSource
 closure.read_source = lambda path, *how: _read_text(path, path.read_bytes(), *how)
 
 
-# What takes longest first: a file that is begun last would leave the other testers idle. xdist keeps this order by file where
-# it is told not to order by numbers of tests (Makefile).
-FIRST = ("integration", "hostile", "operations", "runtime", "reporting")
+# Minutes each: a file that is begun last would leave the other testers idle. xdist keeps this order by file where it is told
+# not to order by numbers of tests (Makefile).
+LONGEST = (
+    "integration/test_walk.py", "runtime/executors/test_executors.py", "integration/test_pipeline.py",
+    "integration/test_own_repository.py", "hostile/test_random_kills.py", "integration/test_experiments.py",
+    "runtime/executors/test_families.py", "hostile/test_worker_kills.py", "integration/test_failed_entries.py",
+    "evaluation/sanity/test_gallery.py", "evaluation/sanity/test_liars.py", "assessments/attacks/test_catalogue.py",
+)  # fmt: skip
+FIRST = ("integration", "hostile", "operations", "runtime", "reporting")  # then these folders
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def rank(item: pytest.Item) -> int:
-        folder = item.nodeid.split("/")[1]
-        return FIRST.index(folder) if folder in FIRST else len(FIRST)
+        file = item.nodeid.partition("::")[0].removeprefix("tests/")
+        if file in LONGEST:
+            return LONGEST.index(file)
+        folder = file.partition("/")[0]
+        return len(LONGEST) + (FIRST.index(folder) if folder in FIRST else len(FIRST))
 
     items.sort(key=rank)
 

@@ -1,18 +1,31 @@
 """A clone of this repository, where tests run the real pipeline on params of their own."""
 
+import atexit
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 
 from tests.integration.preloaded import preloaded_commands
+from windtunnel.boundary.mlflow_server import whole_store
 
 ROOT = Path(__file__).parents[2]
 EMPTY = (
     "budgets", "clean", "attacks", "queries", "sweeps", "verification", "corruptions", "generators", "latent", "sanity", "report",
 )  # fmt: skip
+
+
+@cache
+def empty_store() -> Path:
+    """Return MLflow's store with nothing in it, made once a process: its migrations take seconds."""
+    folder = Path(tempfile.mkdtemp(prefix="store-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    whole_store(folder / "mlflow.db")
+    return folder / "mlflow.db"
 
 
 class Clone:
@@ -26,6 +39,7 @@ class Clone:
             if (ROOT / name).is_file() and not name.startswith(("tests/", "docs/", "dvc.lock")):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(ROOT / name, folder / name)
+        shutil.copyfile(empty_store(), folder / "mlflow.db")
         subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
         self.commit("start")
 

@@ -33,6 +33,12 @@ _MODULES = (
     "reportlab.platypus", "jinja2", "pydantic", "ruamel.yaml", "rich.live", "rich.progress", "click", "psutil", "networkx",
     "statsmodels.stats.proportion", "mlflow", "mlflow.pyfunc", "mlflow.store.tracking.sqlalchemy_store", "dvc.cli",
     "dvc.commands.repro", "dvc.repo.reproduce", "dvc.repo.experiments.queue.tempdir", "dvc.repo.experiments.executor.local",
+    # What stages import only where they first train, export or verify: one to three seconds of each stage that does.
+    "torch._dynamo", "torch.ao.quantization.quantize_fx", "torch.onnx.utils", "torch.export._trace", "torch._inductor.codecache",
+    "torch.export.pt2_archive._package", "torch.utils.cpp_extension", "sympy.tensor.tensor", "onnxruntime", "onnx.inliner",
+    "skimage.util", "cv2", "PIL.JpegImagePlugin", "PIL.ImageFont", "xml.sax.saxutils", "reportlab.graphics.shapes",
+    "statsmodels.stats.multitest", "pydantic.dataclasses", "dvc.cli.parser", "alembic.command", "sqlalchemy.dialects.sqlite",
+    "mlflow.tracing.processor.otel", "mlflow.store.tracking.sqlalchemy_workspace_store", "filelock",
 )  # fmt: skip
 # Runs without site-packages; `-m` of another module, a script and `-c` are the real Python's.
 _CLIENT = """#!{python} -IS
@@ -59,18 +65,22 @@ sys.exit(code)
 
 
 @cache
-def preloaded_commands() -> Path:
-    """Start the server, once a process and until its end; return the folder of the commands, to be put before PATH."""
+def preloaded_commands(python: str = sys.executable) -> Path:
+    """Start the server, once a process and until its end; return the folder of the commands, to be put before PATH.
+
+    Args:
+        python: of the environment whose commands they are.
+    """
     folder = Path(tempfile.mkdtemp(prefix="preloaded-"))
     address = str(folder / "socket")
     for name in ("python", "dvc", "windtunnel"):
-        (folder / name).write_text(_CLIENT.format(python=sys.executable, address=address))
+        (folder / name).write_text(_CLIENT.format(python=python, address=address))
         (folder / name).chmod(0o755)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for name in ("PYTHONPATH", "MLFLOW_TRACKING_URI"):
         environment.pop(name, None)
     started = subprocess.Popen(
-        [sys.executable, __file__, address], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [python, __file__, address], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(started.kill)
