@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,7 @@ from windtunnel.assessments.attacks.profiles import Member
 from windtunnel.boundary.data.load import load_dataset
 from windtunnel.boundary.models.load import preview_classifier
 from windtunnel.boundary.models.training import train_classifier
+from windtunnel.boundary.params import load_params
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.dataset import Dataset
@@ -84,6 +86,15 @@ def subjects(n: int) -> list[tuple[str, Subject, tuple[float, ...]]]:
         )
         found.append((name, subject_of(preview_classifier(source, assessed, None, "cpu"), assessed), epsilons))
     return found
+
+
+def of_project(folder: Path, n: int) -> Subject:
+    """Return the model and `n` samples of the project in `folder`, of each class as many."""
+    with chdir(folder):
+        params = load_params()
+        samples = params.data.samples.model_copy(update={"n": n})
+        data, train = load_dataset(params.data.model_copy(update={"samples": samples}), 0)
+        return subject_of(preview_classifier(params.model, data, train, "cpu"), data)
 
 
 def of_module(module: nn.Module, data: Dataset) -> Subject:

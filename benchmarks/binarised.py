@@ -12,7 +12,6 @@ cross-entropy), 100 steps, of which any iterate may break the picture.
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from fractions import Fraction
 from pathlib import Path
@@ -20,12 +19,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from benchmarks.attacks import of_project
 from windtunnel.assessments.attacks.assess import assess
-from windtunnel.boundary.data.load import load_dataset
-from windtunnel.boundary.models.load import preview_classifier
-from windtunnel.boundary.params import load_params
 from windtunnel.core.contracts import Norm, Verdict
-from windtunnel.core.subject import Subject, subject_of
+from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
 
@@ -73,11 +70,8 @@ def main() -> None:
     )
     parser.add_argument("--passes", type=int, default=4000, help="of the adaptive attack for each picture")
     options = parser.parse_args()
-    os.chdir(FOLDER)
-    params = load_params()
-    samples = params.data.samples.model_copy(update={"n": options.n})
-    data, train = load_dataset(params.data.model_copy(update={"samples": samples}), 0)
-    subject = subject_of(preview_classifier(params.model, data, train, "cpu"), data)
+    subject = of_project(FOLDER, options.n)
+    data = subject.dataset
     budget = Budget(norm=Norm.LINF, epsilon=options.epsilon)
     entries = {
         "adaptive": AttackEntry(library="windtunnel", algorithm="adaptive", params={"passes": options.passes}),

@@ -9,7 +9,8 @@ once its margin falls too slowly to reach zero in time. A pass is a sample that 
 model, or a gradient that comes back. Wanted: at most half of AutoAttack's passes, and of 500 samples at most 0.5 points more left.
 
 Digits (scikit-learn) and three small networks trained here: plainly, on PGD examples, on interval bounds. With ../shared
-(WINDTUNNEL_SHARED) the two LeNet5 on MNIST as well.
+(WINDTUNNEL_SHARED) the two LeNet5 on MNIST as well; after `python examples/run.py cifar10-cnn` the adversarially trained
+network of that example.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 import torchattacks
 from torch import nn
 from torch.nn.functional import conv2d, cross_entropy, linear, one_hot
 
-from benchmarks.attacks import SHARED, budget, of_module, subjects
+from benchmarks.attacks import SHARED, budget, of_module, of_project, subjects
 from windtunnel.assessments.attacks.adapters import CountedModel
 from windtunnel.assessments.attacks.assess import assess
 from windtunnel.boundary.data.load import load_dataset
@@ -32,6 +34,7 @@ from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.data import Data
 
 EPOCHS, BATCH = 60, 100
+CIFAR = Path(__file__).parents[1] / "examples" / "runs" / "cifar10-cnn" / "adversarial"
 
 
 def network() -> nn.Sequential:
@@ -94,6 +97,8 @@ def models(n: int) -> Iterator[tuple[str, Subject, float]]:
     if (SHARED / "data").is_dir():
         for name, subject, epsilons in subjects(n):
             yield name, subject, epsilons[-1]
+    if (CIFAR / "params.yaml").is_file():
+        yield "CNN on CIFAR-10, adversarially trained", of_project(CIFAR, n), 4 / 255
     assessed, train = load_dataset(Data(samples={"n": n, "selection": "stratified"}), 0)
     assert train is not None
     for name, trained_at, on_bounds, epsilon in (

@@ -27,8 +27,10 @@ def names() -> list[str]:
 
 
 def projects_of(folder: Path) -> list[Path]:
-    """Return the folders of an example that hold a params.yaml: one, or several that are compared."""
-    return sorted(path.parent for path in folder.glob("*/params.yaml"))
+    """Return the folders of an example that hold a params.yaml: one, or several that are compared with the first."""
+    projects = sorted(path.parent for path in folder.glob("*/params.yaml"))
+    # The network of standard training is what others are compared with.
+    return sorted(projects, key=lambda project: project.name != "standard")
 
 
 def call(command: Sequence[str], folder: Path, *, quiet: bool = False) -> None:
@@ -78,10 +80,9 @@ def assess(folder: Path, stages: Sequence[str] = ()) -> list[Path]:
         for project in projects:
             call([*WINDTUNNEL, "init", "--yes", "--folder", project.name], project.parent, quiet=True)
             call([*WINDTUNNEL, "repro", *stages], project)
-    reports = [project / "reports" for project in projects]
-    if len(reports) > 1:
-        call([*WINDTUNNEL, "compare", *map(str, reports), "--html", "compare.html"], folder)
-    return reports
+    if len(projects) > 1:
+        call([*WINDTUNNEL, "compare", *(project.name for project in projects), "--html", "compare.html"], folder)
+    return [project / "reports" for project in projects]
 
 
 def main() -> None:
