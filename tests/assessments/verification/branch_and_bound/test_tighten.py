@@ -97,10 +97,10 @@ def test_rounds_follow_while_bounds_gain_and_the_search_may_be_long(
     monkeypatch.setattr(deciding, "tighten", lambda *given, **more: (rounds.append(given[2]), tighten(*given, **more)))
     monkeypatch.setattr(deciding._MarginBounds, "_search", lambda *_: None)
     torch.manual_seed(0)
-    sizes = [1, 6, 6, 6]
+    sizes = [1, 3, 3, 3]
     inner = [nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.ReLU()) for a, b in zip(sizes, sizes[1:], strict=False)]
-    net = Network(nn.Sequential(*inner, nn.Flatten(), nn.Linear(6 * 36, 3)), (1, 6, 6), CPU)
-    x = torch.full((1, 1, 6, 6), 0.5)
+    net = Network(nn.Sequential(*inner, nn.Flatten(), nn.Linear(3 * 16, 3)), (1, 4, 4), CPU)
+    x = torch.full((1, 1, 4, 4), 0.5)
     target = net.logits(x).argmin(1)  # this class holds nowhere, so nothing is ever verified
     never = lambda points, sample: torch.zeros(len(points), dtype=torch.bool)  # noqa: E731
     region = BallRegions.around(x, Norm.LINF, 0.3, CPU)
