@@ -10,7 +10,7 @@ from windtunnel.records.files import write_json
 from windtunnel.records.findings import FindingRecord, Severity, Status
 from windtunnel.records.gate import Condition, Decision, GateResult
 from windtunnel.records.layout import Layout
-from windtunnel.reporting.ci_reports import write_sarif
+from windtunnel.reporting.ci_reports import cases_of_gate, write_junit, write_sarif
 
 SCHEMA = json.loads((Path(__file__).parent / "sarif" / "sarif-2.1.0.json").read_text())
 PARAMS = """\
@@ -88,6 +88,13 @@ def test_the_log_fits_the_schema(written, decision):
     assert {rule["id"] for rule in run["tool"]["driver"]["rules"]} == {row["ruleId"] for row in run["results"]}
     run["results"][0]["level"] = "fatal"
     assert not validator.is_valid(log)
+
+
+def test_reports_for_ci_make_the_folder_they_are_written_to(written, tmp_path):
+    written()  # params.yaml and a summary
+    write_sarif(GATE, CHECKS, Layout(tmp_path), tmp_path / "new" / "sarif" / "out.sarif")
+    write_junit("gate", cases_of_gate(GATE), tmp_path / "new" / "junit" / "out.xml")
+    assert {path.suffix for path in (tmp_path / "new").rglob("*.*")} == {".sarif", ".xml"}
 
 
 def test_each_finding_stands_at_its_line_of_params(written):

@@ -151,9 +151,9 @@ def check_model(
     module, n = classifier.module, len(assessed)
     if isinstance(module, PredictFunction):
         assessed = affordable(assessed, queries)
-        most = queries_before_any_assessment(len(assessed))
+        most, of = queries_before_any_assessment(len(assessed)), f"sample{'s' if len(assessed) > 1 else ''}"
         console.print(
-            f"{OK} model: will receive at most {most} queries ({len(assessed)} samples); --queries sets another limit"
+            f"{OK} model: will receive at most {most} queries ({len(assessed)} {of}); --queries sets another limit"
         )
         if params.sanity.profile != "stored":
             console.print(
@@ -384,7 +384,7 @@ def show_what_it_sees(
     )  # 3 of 3 are no guess, though their interval is wide
     console.print(
         f"{WARN if is_guess else OK} clean accuracy {accuracy.value:.1%} \\[{accuracy.low:.1%}, {accuracy.high:.1%}] on "
-        f"{len(few)} samples{f', as by guessing among {data.num_classes} classes' if is_guess else ''}; "
+        f"{len(few)} sample{'s' if len(few) > 1 else ''}{f', as by guessing among {data.num_classes} classes' if is_guess else ''}; "
         f"inputs span {low:.3g} to {high:.3g}"
     )
     of_size = _size_suspicion(subject, reload) if reload else None

@@ -142,8 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     programs, path = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
-    # Called by its path, as by cron: stages run `python` of this environment.
-    if programs not in path.split(os.pathsep):
+    if programs not in path.split(os.pathsep):  # as where cron calls the command: stages run its `python`
         os.environ["PATH"] = f"{programs}{os.pathsep}{path}"
     sys.path.append(str(Path.cwd()))  # pipeline/ belongs to the project in the current directory, as stages/ do
     try:

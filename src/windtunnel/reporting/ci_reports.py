@@ -101,6 +101,7 @@ def write_junit(name: str, cases: Iterable[JUnitCase], path: Path) -> None:
 
 
 _LEVELS = {Severity.HARD: "error", Severity.WARN: "warning", Severity.INFO: "note"}
+_HELP: Json = {"text": "docs/sanity.md, docs/gate.md"}
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
@@ -126,13 +127,7 @@ def write_sarif(gate: GateResult, checks: Sequence[FindingRecord], layout: Layou
     results = [_result(finding, uri.as_posix(), line_of) for finding in findings]
     titles = {finding.rule: {"text": finding.title} for finding in findings}
     rules: list[Json] = [
-        {
-            "id": rule,
-            "shortDescription": text,
-            "fullDescription": text,
-            "help": {"text": "docs/sanity.md, docs/gate.md"},
-        }
-        for rule, text in titles.items()
+        {"id": rule, "shortDescription": text, "fullDescription": text, "help": _HELP} for rule, text in titles.items()
     ]
     driver: Json = {"name": "windtunnel", "version": package_version("windtunnel") or "", "rules": rules}
     log: Json = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}

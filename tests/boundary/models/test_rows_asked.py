@@ -116,7 +116,7 @@ def test_every_stage_asks_what_its_artifacts_say(project: Path) -> None:
     assert calls_of(lambda: run_stage("summary")) == []
 
 
-@pytest.mark.parametrize("limit", [0, 60, 200, 100_000])
+@pytest.mark.parametrize("limit", [0, 20, 60, 200, 100_000])
 def test_check_says_beforehand_how_many_rows_it_asks(
     project: Path, limit: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,6 +124,7 @@ def test_check_says_beforehand_how_many_rows_it_asks(
     text = " ".join(capfd.readouterr().out.split())
     assert "every assessment fits" in text
     assert "classes have no sample" not in text
+    assert not re.search(r"\b1 samples", text)
     assert sum(calls) == int(re.search(r"at most (\d+) queries", text)[1]) <= limit
     if calls:
         assert f"got {sum(calls)} queries in {len(calls)} calls" in text

@@ -67,12 +67,9 @@ def _evasion(run: Run) -> Statements:
     yield from _each(AssessmentKind.EMPIRICAL_ATTACK, "adversarial_accuracy", _attack)(run)
     for layer in layers_in(run["summary"].metrics)[:1]:
         states = ", ".join(f"{SampleState(state).words} {count}" for state, count in layer.states.items())
-        rate = layer.worst_case and stated(layer.worst_case, Basis.of_layer(layer))
-        worst = (
-            f"Worst-case accuracy is {rate}."
-            if rate
-            else f"No attack ran at {layer.budget}, so there is no worst-case accuracy."
-        )
+        worst = f"No attack ran at {layer.budget}, so there is no worst-case accuracy."
+        if layer.worst_case:
+            worst = f"Worst-case accuracy is {stated(layer.worst_case, Basis.of_layer(layer))}."
         of_all = f" Of all {layer.n} samples: {states}." if states else ""  # an older version recorded no states
         yield f"{worst}{of_all}", f"{SUMMARY}/{METADATA_FILE}"
 
