@@ -19,6 +19,7 @@ from windtunnel.core.subject import Subject, subject_of
 from windtunnel.operations.resolve import closure
 from windtunnel.params.data import Data
 from windtunnel.params.model import Recipe
+from windtunnel.runtime import executors
 
 torch.set_num_threads(1)  # xdist runs a worker per core
 # How long one example takes is the machine's business: under load the 200 ms of the default are no failure of ours.
@@ -27,6 +28,8 @@ settings.register_profile("any machine", deadline=None, phases=[phase for phase 
 settings.load_profile("any machine")
 # A Ray of its own for each process: without an address Ray joins whatever cluster another test has on this machine.
 os.environ["RAY_ADDRESS"] = "local"
+# Tests run side by side: long work of one starts no processes of its own unless the test is about that.
+executors.WORTH_WORKERS = float("inf")
 ALL = frozenset(Capability)
 _read_source = closure.read_source
 
