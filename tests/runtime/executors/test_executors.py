@@ -28,7 +28,7 @@ from windtunnel.records.files import write_json
 from windtunnel.runtime import executors
 from windtunnel.runtime import placement as placement_module
 from windtunnel.runtime.batch_runner import Checkpoint, each_batch, run_batches
-from windtunnel.runtime.executors import Executor, executor
+from windtunnel.runtime.executors import Executor, dispatcher, executor
 from windtunnel.runtime.executors.dispatcher import DEATHS
 from windtunnel.runtime.executors.payload import require_equal, versions
 from windtunnel.runtime.placement import (
@@ -249,11 +249,15 @@ def dies(batch):
 @pytest.mark.parametrize("asked", EVERYWHERE)
 def test_a_batch_that_kills_every_worker_is_named_and_the_rest_is_done_and_kept(monkeypatch, tmp_path, asked):
     needs(asked)
+    deaths = DEATHS
+    if asked.startswith("ray"):  # a new actor imports for seconds; processes show how often a batch is tried
+        deaths = 2
+        monkeypatch.setattr(dispatcher, "DEATHS", deaths)
     monkeypatch.setenv(VARIABLE, asked)
     checkpoint, seen = Checkpoint("it", "resolved", [], tmp_path), []
     found_of_each = each_batch(batches_of(torch.arange(40), 4, 3, "it"), dies, name="it", checkpoint=checkpoint)
     with pytest.raises(
-        UserError, match=rf"it: 4 samples have no result: its worker died .*, {DEATHS} times; .*kept"
+        UserError, match=rf"it: 4 samples have no result: its worker died .*, {deaths} times; .*kept"
     ) as found:
         seen.extend(batch.number for batch, _ in found_of_each)
     assert "\n" not in str(found.value)
@@ -444,18 +448,19 @@ def test_a_ray_that_starts_too_slowly_is_started_again_and_another_failure_is_a_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("key", "there"), [("device", "NVIDIA A100"), ("torch", "1.0")])
-def test_a_worker_of_a_cluster_that_differs_is_refused_in_one_line(monkeypatch, key, there):
-    """The driver is made to differ, so that real actors are what is compared with it."""
+def test_a_worker_of_a_cluster_that_differs_is_refused_in_one_line(monkeypatch):
+    """The driver is made to differ, so that a real actor is what is compared with it."""
     pytest.importorskip("ray")
     from windtunnel.runtime.executors import ray_cluster
 
     end_pool(ray_cluster)
-    real = versions()
-    monkeypatch.setattr(ray_cluster, "versions", lambda: {**real, key: there})
+    real, differs = versions(), {"device": "NVIDIA A100", "torch": "1.0"}
+    monkeypatch.setattr(ray_cluster, "versions", lambda: {**real, **differs})
     monkeypatch.setenv(VARIABLE, "ray:1")
-    with pytest.raises(UserError, match=rf"a worker of the Ray cluster has {key} .* \(here {there}\)") as found:
+    with pytest.raises(UserError, match="a worker of the Ray cluster has ") as found:
         run_batches(batches_of(torch.arange(4), 2, 3, "it"), drawn, name="it")
+    for key, there in differs.items():
+        assert f"{key} {real[key]} (here {there})" in str(found.value)
     assert "\n" not in str(found.value)
     end_pool(ray_cluster)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from windtunnel.params.entry import Budget
 from windtunnel.params.sweeps import SweepEntry
 from windtunnel.params.verification import VerificationEntry
 from windtunnel.runtime import executors
+from windtunnel.runtime.executors import dispatcher
 from windtunnel.runtime.placement import VARIABLE
 
 BUDGET = Budget(norm="Linf", epsilon=0.06)
@@ -99,6 +101,19 @@ def run(name, subject):
     return result, below
 
 
+@pytest.fixture(scope="module")
+def run_here(mlp_subject):
+    """Return the results of an entry in this process, computed once for all tests."""
+
+    @cache
+    def results(name):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv(VARIABLE, "here")
+            return run(name, mlp_subject)
+
+    return results
+
+
 def require_same(one, other):
     """Equal bytes, but for what was measured."""
     (one, below), (other, below_other) = one, other
@@ -115,10 +130,8 @@ def require_same(one, other):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["PGD", "cascade", "corruptions"])
-def test_an_entry_that_goes_on_in_other_processes_has_equal_bytes(name, mlp_subject, monkeypatch):
-    monkeypatch.setenv(VARIABLE, "here")
-    here = run(name, mlp_subject)
-    monkeypatch.delenv(VARIABLE)
+def test_an_entry_that_goes_on_in_other_processes_has_equal_bytes(name, mlp_subject, run_here, monkeypatch):
+    here = run_here(name)
     monkeypatch.setattr(executors, "WORTH_WORKERS", 0.0)
     monkeypatch.setattr(executors, "share_of_processors", lambda: 2)
     monkeypatch.setattr(executors, "free_memory", lambda: 2**40)
@@ -130,15 +143,12 @@ def test_an_entry_that_goes_on_in_other_processes_has_equal_bytes(name, mlp_subj
 
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", ["processes:2", "ray:2"])
-def test_every_family_is_equal_bytes_everywhere(mlp_subject, monkeypatch, asked):
+def test_every_family_is_equal_bytes_everywhere(mlp_subject, run_here, monkeypatch, asked):
     if asked.startswith("ray"):
         pytest.importorskip("ray")
+    monkeypatch.setenv(VARIABLE, asked)
     for name in ENTRIES:
-        here = run(name, mlp_subject)
-        with monkeypatch.context() as patched:
-            patched.setenv(VARIABLE, asked)
-            there = run(name, mlp_subject)
-        require_same(here, there)
+        require_same(run_here(name), run(name, mlp_subject))
 
 
 class DiesFor(torch.nn.Module):
@@ -156,8 +166,11 @@ class DiesFor(torch.nn.Module):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["FGSM", "Square", "FGSM sweep", "corruptions"])
-def test_a_batch_that_ends_its_workers_is_an_error_and_the_rest_is_as_ever(mlp_subject, monkeypatch, name):
-    whole, below = run(name, mlp_subject)
+def test_a_batch_that_ends_its_workers_is_an_error_and_the_rest_is_as_ever(mlp_subject, run_here, monkeypatch, name):
+    monkeypatch.setattr(
+        dispatcher, "DEATHS", 2
+    )  # a new worker imports for seconds; test_executors shows how many there are
+    whole, below = run_here(name)
     sample = (below[0] if below else mlp_subject.dataset.inputs)[9]  # under a corruption the model sees nothing else
     module = DiesFor(mlp_subject.classifier.module, sample, os.getpid())
     broken = replace(mlp_subject, classifier=replace(mlp_subject.classifier, module=module))
