@@ -31,7 +31,8 @@ def clone(tmp_path_factory):
 
 
 def test_of_two_retrainings_at_once_one_runs_and_one_says_why_not(clone):
-    both = [clone.start("windtunnel", "retrain", "--summary", "reports/retrain.md") for _ in range(2)]
+    retrain = ("windtunnel", "retrain", "--summary", "reports/retrain.md")
+    both = [clone.start(*retrain, preloaded=True) for _ in range(2)]
     with ThreadPoolExecutor() as pool:
         said = list(pool.map(lambda process: "".join(process.communicate()), both))
     (promoted, first), (refused, second) = sorted(zip((p.returncode for p in both), said, strict=True))
