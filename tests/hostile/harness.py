@@ -41,6 +41,13 @@ IMPORTED_LATE = (
     "windtunnel.assessments.verification.branch_and_bound.session",
     "windtunnel.assessments.verification.cascade.search_step", "windtunnel.boundary.data.slices", "windtunnel.cli.compatibility",
     "windtunnel.cli.project", "windtunnel.cli.verify", "windtunnel.reporting.answers",
+    "torch._dynamo", "torch.ao.quantization.quantize_fx", "onnxruntime", "onnx.inliner", "sympy", "xml.sax.saxutils",
+    "reportlab.graphics.shapes", "mlflow.pyfunc", "mlflow.store.tracking.sqlalchemy_store", "mlflow.tracing.processor.otel",
+    "mlflow.store.tracking.sqlalchemy_workspace_store", "sqlalchemy.dialects.sqlite",
+    "windtunnel.operations.tracking.store", "windtunnel.reporting.report.build",
+    *(f"windtunnel.operations.stages.{name}" for name in (
+        "clean", "entry", "gate", "prepare", "report", "resolve", "sanity", "summary", "track", "train",
+    )),
 )  # fmt: skip
 
 
