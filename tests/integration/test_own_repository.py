@@ -1,4 +1,7 @@
-"""Somebody else's repository and the wheel alone: no checkout, no module of this folder, five commands at most."""
+"""Somebody else's repository and the wheel alone: no checkout, no module of this folder, five commands at most.
+
+The first commands are processes as their owner starts them; stages are forks of one that has imported the libraries, not windtunnel.
+"""
 
 import hashlib
 import json
@@ -13,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration import strangers
+from tests.integration.preloaded import preloaded_commands
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 ROOT = Path(__file__).parents[2]
@@ -65,6 +69,13 @@ class Stranger:
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder, self._environment = folder, environment
 
+    def preload(self) -> None:
+        """Run all further commands, and what they start, in processes forked from one that has imported the libraries."""
+        python = shutil.which("python", path=self._environment["PATH"])
+        assert python is not None
+        path = f"{preloaded_commands(python)}{os.pathsep}{self._environment['PATH']}"
+        self._environment = {**self._environment, "PATH": path}
+
     def run(self, command: str, code: int = 0, below: str = ".") -> str:
         done = subprocess.run(
             command.replace("dvc ", "python -m dvc ", 1) if command.startswith("dvc ") else command, shell=True,
@@ -92,6 +103,7 @@ def test_a_stranger_has_a_report_after_three_commands_and_no_edit(tmp_path, envi
 
     mine.run("git init -q")
     said = mine.run("windtunnel init --yes")
+    mine.preload()
     ran = mine.run("dvc repro robustness/dvc.yaml")
 
     assert "factory: nets:Net, which weights.pt fits" in said
@@ -148,6 +160,7 @@ def test_init_leaves_a_repository_as_it_is_and_upstream_changes_assess_again(tra
     assert trained.digests("robustness") == before
     assert trained.run("git status --short") == "?? robustness/\n"
 
+    trained.preload()
     made = trained.digests()
     assert "robustness is up to date" in trained.run("windtunnel init --yes")
     assert trained.digests() == made
