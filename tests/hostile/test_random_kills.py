@@ -6,7 +6,7 @@ import pytest
 
 from tests.hostile.random_kills import random_kills
 
-KILLS = int(os.environ.get("WINDTUNNEL_KILLS", "4"))
+KILLS = int(os.environ.get("WINDTUNNEL_KILLS", "3"))
 
 
 @pytest.mark.integration

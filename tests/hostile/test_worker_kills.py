@@ -10,7 +10,7 @@ import sys
 import psutil
 import pytest
 
-KILLS = os.environ.get("WINDTUNNEL_WORKER_KILLS", "2 1")
+KILLS = os.environ.get("WINDTUNNEL_WORKER_KILLS", "1 1")
 BYSTANDER = """
 import os, sys, ray
 ray.init(address="local", num_cpus=1, object_store_memory=80 * 2**20, include_dashboard=False, log_to_driver=False)
