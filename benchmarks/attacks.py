@@ -89,7 +89,7 @@ def subjects(n: int) -> list[tuple[str, Subject, tuple[float, ...]]]:
 
 
 def of_project(folder: Path, n: int) -> Subject:
-    """Return the model and `n` samples of the project in `folder`, of each class as many."""
+    """Return the model of the project in `folder` and `n` of its samples, selected as its params.yaml says."""
     with chdir(folder):
         params = load_params()
         samples = params.data.samples.model_copy(update={"n": n})

@@ -21,7 +21,7 @@ from windtunnel.boundary.models.load import UNTRAINED, named_classifier, preview
 from windtunnel.boundary.models.of_libraries import RANDOM_WEIGHTS
 from windtunnel.boundary.models.preprocess import as_yaml, joined
 from windtunnel.boundary.models.views import view_of
-from windtunnel.cli.output import OK, WARN, headings, print_table
+from windtunnel.cli.output import OK, WARN, counted, headings, print_table
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset, too_many
 from windtunnel.core.errors import UserError
@@ -151,9 +151,9 @@ def check_model(
     module, n = classifier.module, len(assessed)
     if isinstance(module, PredictFunction):
         assessed = affordable(assessed, queries)
-        most, of = queries_before_any_assessment(len(assessed)), f"sample{'s' if len(assessed) > 1 else ''}"
+        most = queries_before_any_assessment(len(assessed))
         console.print(
-            f"{OK} model: will receive at most {most} queries ({len(assessed)} {of}); --queries sets another limit"
+            f"{OK} model: will receive at most {most} queries ({counted(len(assessed), 'sample')}); --queries sets another limit"
         )
         if params.sanity.profile != "stored":
             console.print(
@@ -277,8 +277,8 @@ def print_estimate(
     seconds = sum(row.seconds for row in estimated) + (checks.seconds if checks else 0.0)
     total = ("all of them", "", "", _time(seconds), gigabytes(memory), gigabytes(needs.disk_bytes), "")
     rows = [_row(row) for row in estimated]
-    workers = f"{needs.workers} worker{'s' if needs.workers > 1 else ''}"
-    print_table(console, _COLUMNS, [("", [*rows, total])], title=f"from one batch of each, on {workers}")
+    title = f"from one batch of each, on {counted(needs.workers, 'worker')}"
+    print_table(console, _COLUMNS, [("", [*rows, total])], title=title)
     if checks:
         console.print(f"of that the sanity checks: {checks}", soft_wrap=True)
     for row in estimated:
@@ -384,7 +384,7 @@ def show_what_it_sees(
     )  # 3 of 3 are no guess, though their interval is wide
     console.print(
         f"{WARN if is_guess else OK} clean accuracy {accuracy.value:.1%} \\[{accuracy.low:.1%}, {accuracy.high:.1%}] on "
-        f"{len(few)} sample{'s' if len(few) > 1 else ''}{f', as by guessing among {data.num_classes} classes' if is_guess else ''}; "
+        f"{counted(len(few), 'sample')}{f', as by guessing among {data.num_classes} classes' if is_guess else ''}; "
         f"inputs span {low:.3g} to {high:.3g}"
     )
     of_size = _size_suspicion(subject, reload) if reload else None

@@ -66,6 +66,11 @@ class TableColumn:
         return f"[{style}]{escape(text)}[/]" if style else escape(text)
 
 
+def counted(n: int, noun: str) -> str:
+    """Return `1 sample`, `0 samples`, `2 samples`."""
+    return f"{n} {noun}{'' if n == 1 else 's'}"
+
+
 def headings(*names: str, typed: Collection[str] = (), right: Collection[str] = ()) -> tuple[TableColumn, ...]:
     """Return a column for each name; `typed` and `right` tell which of them are `TableColumn.typed` and `right`."""
     return tuple(TableColumn(name, name in typed, name in right) for name in names)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from windtunnel.boundary.params import load_params
-from windtunnel.cli.output import headings, print_table, table_console
+from windtunnel.cli.output import counted, headings, print_table, table_console
 from windtunnel.core.machine import usable_processors
 from windtunnel.operations.dvc_files import drop_stale_stages, require_whole_files
 from windtunnel.operations.dvc_files import repair as repair_files
@@ -72,13 +72,13 @@ def _time(stage: Pending) -> str:
 
 
 def _estimate(pending: list[Pending]) -> str:
-    count = f"{len(pending)} stage{'s' if len(pending) > 1 else ''}"
+    count = counted(len(pending), "stage")
     computed = [stage for stage in pending if not stage.redraws]
     seconds = [stage.seconds for stage in computed if stage.seconds is not None]
     unknown = len(computed) - len(seconds)
     if unknown and not seconds:
         return f"{count}; the time they take is not known on this machine yet."
-    rest = f", and {unknown} stage{'s' if unknown > 1 else ''} without a time yet" if unknown else ""
+    rest = f", and {counted(unknown, 'stage')} without a time yet" if unknown else ""
     return f"{count}; about {sum(seconds):.0f} s by their last runs{rest}."
 
 

@@ -55,7 +55,7 @@ def report(
     \b
     Examples:
       windtunnel report --open
-      windtunnel report --only attacks.pgd --only cascade --output /tmp/pgd
+      windtunnel report --only attacks.pgd --only cascade --output pgd-report
       windtunnel report --full --scope per_assessor
       windtunnel report --reports ../other-run/reports
     """  # noqa: D301

@@ -167,9 +167,8 @@ class DiesFor(torch.nn.Module):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["FGSM", "Square", "FGSM sweep", "corruptions"])
 def test_a_batch_that_ends_its_workers_is_an_error_and_the_rest_is_as_ever(mlp_subject, run_here, monkeypatch, name):
-    monkeypatch.setattr(
-        dispatcher, "DEATHS", 2
-    )  # a new worker imports for seconds; test_executors shows how many there are
+    # A new worker imports for seconds; test_executors shows how many deaths a batch may cause.
+    monkeypatch.setattr(dispatcher, "DEATHS", 2)
     whole, below = run_here(name)
     sample = (below[0] if below else mlp_subject.dataset.inputs)[9]  # under a corruption the model sees nothing else
     module = DiesFor(mlp_subject.classifier.module, sample, os.getpid())
