@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _OURS = re.compile(r"python3? -m (?P<module>stages\.\w+|windtunnel) ?(?P<arguments>[\w.\- ]*)")
 _WITHOUT_TORCH = frozenset({"resolve", "gate", "track"})
-_PRELOADED = ("torch", "windtunnel.operations.stages.entry", "windtunnel.assessments.figures.base")
+_PRELOADED = ("torch", "windtunnel.operations.stages.entry", "windtunnel.assessments.figures.paint", "scipy.stats")
 _POLL = 0.05  # seconds
 _TELL_EVERY = 60.0  # seconds between lines where there is no terminal
 _MEMORY_OF_A_STAGE = 2**30  # bytes, until a stage has shown what it takes

@@ -434,11 +434,6 @@ def load_tensors(path: Path, *, whole: bool = True) -> Tensors:
     return loaded
 
 
-def is_whole(path: Path) -> bool:
-    """Return True if the end of a tensor file is there, which torch needs; gigabytes are not read."""
-    return zipfile.is_zipfile(path)
-
-
 def _check_sums(path: Path) -> None:
     """Raise BadZipFile where a value is not the one that was written: torch does not look where it maps a file."""
     with zipfile.ZipFile(path) as archive:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -108,6 +109,11 @@ def file_digest(path: Path, algorithm: str = "sha256") -> str:
     """Digest of a file's bytes. Raises OSError."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
+
+
+def is_whole(path: Path) -> bool:
+    """Return True if the end of a tensor file is there, which torch needs; gigabytes are not read."""
+    return zipfile.is_zipfile(path)
 
 
 def is_tensor_summary(value: Json) -> bool:

@@ -8,7 +8,7 @@ import time
 from math import inf
 
 import torch
-from scipy.stats import norm
+from scipy.special import ndtr, ndtri
 from torch import Tensor
 
 from windtunnel.assessments.verification.cascade.radius import curve_metrics
@@ -63,7 +63,7 @@ def looks_of(smoothing: Smoothing) -> dict[int, float]:
 def radius_of(successes: int, n: int, smoothing: Smoothing) -> float:
     """Return sigma * Phi^-1(p), p the lower confidence bound after n copies, one of the looks; negative where p is below a half."""
     alpha = looks_of(smoothing).get(n, smoothing.alpha)
-    return smoothing.sigma * float(norm.ppf(lower_confidence_bound(successes, n, alpha)))
+    return smoothing.sigma * float(ndtri(lower_confidence_bound(successes, n, alpha)))
 
 
 def certify(
@@ -76,7 +76,7 @@ def certify(
     generator = torch.Generator().manual_seed(seed)
     chosen = int(noisy_counts(classifier, x, smoothing.n0, smoothing.sigma, generator).argmax())
     count = copies = 0
-    needed = float(norm.cdf(epsilon / smoothing.sigma))
+    needed = float(ndtr(epsilon / smoothing.sigma))
     for n, alpha in looks_of(smoothing).items():
         count += int(noisy_counts(classifier, x, n - copies, smoothing.sigma, generator)[chosen])
         copies = n

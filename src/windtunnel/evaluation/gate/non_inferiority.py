@@ -7,15 +7,14 @@ Of a mean over samples, each a number in [-1, 1], such as a corrupted accuracy: 
 drawn at random is the sample. Two models are paired by the difference of the shares of its images that they classify rightly.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from windtunnel.core.statistics import binomial_interval
 
@@ -58,14 +57,14 @@ def tango_interval(table: Paired, alpha: float) -> tuple[float, float]:
 
     Source: Tango 1998, doi:10.1002/(SICI)1097-0258(19980430)17:8<891::AID-SIM780>3.0.CO;2-B.
     """
-    z, edge = float(norm.ppf(1 - alpha)), 1 - 1e-12
+    z, edge = float(ndtri(1 - alpha)), 1 - 1e-12
     # The statistic falls from + to - as the supposed difference grows, and is 0 at the observed one.
     observed = table.difference
 
     def end(level: float, outer: float) -> float:
         if abs(observed - outer) < 1e-9 or (_score(table, outer) - level) * (_score(table, observed) - level) > 0:
             return outer
-        return float(brentq(lambda delta: _score(table, delta) - level, min(observed, outer), max(observed, outer)))
+        return _root(lambda delta: _score(table, delta) - level, min(observed, outer), max(observed, outer))
 
     return end(z, -edge), end(-z, edge)
 
@@ -116,7 +115,7 @@ INTERVAL = {"tango": tango_interval, "newcombe": newcombe_interval}
 
 def samples_needed(margin: float, alpha: float) -> int:
     """Return the number of pairs that the score test needs to show non-inferiority of a model that holds on just the same samples."""
-    z = float(norm.ppf(1 - alpha))
+    z = float(ndtri(1 - alpha))
     return ceil(z * z * (1 - margin) / margin)
 
 
@@ -133,7 +132,7 @@ def mean_interval(differences: Sequence[float], alpha: float) -> tuple[float, fl
     if not len(differences):
         raise ValueError("no paired samples")
     values, counts = np.unique(np.asarray(differences, float), return_counts=True)
-    z = float(norm.ppf(1 - alpha))
+    z = float(ndtri(1 - alpha))
     return _lower(values, counts, z), -_lower(-values[::-1], counts[::-1], z)
 
 
@@ -147,7 +146,14 @@ def _lower(values: NDArray[np.float64], counts: NDArray[np.int64], z: float) -> 
 
     # Just below the mean: at it both terms are 0 where all outcomes are equal.
     low, high = -1 + _NEAR, mean - _NEAR
-    return -1.0 if high <= low or excess(low) <= 0 else float(brentq(excess, low, high))
+    return -1.0 if high <= low or excess(low) <= 0 else _root(excess, low, high)
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Return the root of `function` between two ends at which its signs differ."""
+    from scipy.optimize import brentq  # half a second to import, which a gate without a champion need not spend
+
+    return float(brentq(function, low, high))
 
 
 def _deviation(values: NDArray[np.float64], weights: NDArray[np.float64], mean: float) -> float:
@@ -161,7 +167,7 @@ def _deviation(values: NDArray[np.float64], weights: NDArray[np.float64], mean: 
         return float(np.sum(weights * distance / (1 + t * distance)))
 
     if values[0] < -1 + _NEAR or excess(last) < 0:  # -1 was observed, or need not be supposed
-        last = float(brentq(excess, 0, last * (1 - 1e-12)))
+        last = _root(excess, 0, last * (1 - 1e-12))
     tilted = weights / (1 + last * distance)
     variance = float(tilted @ distance**2) + (1 - float(tilted.sum())) * (1 + mean) ** 2
     return sqrt(max(0.0, variance))

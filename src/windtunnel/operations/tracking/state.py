@@ -20,9 +20,16 @@ from windtunnel.operations.dvc_files import LockedStage, git_output, read_lock
 from windtunnel.operations.tracking.describe import describe
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
-from windtunnel.records.artifacts import is_whole
 from windtunnel.records.basis import leading_metric
-from windtunnel.records.files import DATA_FILE, METADATA_FILE, file_digest, is_tensor_summary, read_block, read_own
+from windtunnel.records.files import (
+    DATA_FILE,
+    METADATA_FILE,
+    file_digest,
+    is_tensor_summary,
+    is_whole,
+    read_block,
+    read_own,
+)
 from windtunnel.records.findings import FindingRecord, counts, overall, read_findings
 from windtunnel.records.gate import OUTCOMES_FILE, read_gate
 from windtunnel.records.layout import HERE, Layout
