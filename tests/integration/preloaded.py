@@ -7,9 +7,11 @@ imported before the fork: each process imports the source that its PYTHONPATH na
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import importlib
 import json
+import multiprocessing.util
 import os
 import runpy
 import select
@@ -162,6 +164,8 @@ def _run(task: tuple[str, list[str], str, dict[str, str], int], streams: list[in
         sys.modules.pop("sitecustomize", None)
         with suppress(ImportError):
             importlib.import_module("sitecustomize")
+        if "windtunnel" in (name, *words[1:2]):
+            _fork_server_from_here()
         if name == "python":
             sys.argv = ["-m", *words[2:]]
             runpy.run_module(words[1], run_name="__main__", alter_sys=True)
@@ -183,6 +187,40 @@ def _run(task: tuple[str, list[str], str, dict[str, str], int], streams: list[in
             with suppress(BaseException):
                 output.flush()
         os._exit(code)
+
+
+def _fork_server_from_here() -> None:
+    """Make multiprocessing's fork server a fork of this process too, taken now that it has one thread, and not a new Python."""
+    ours, theirs = socket.socketpair()
+    waiting = os.fork()
+    if waiting == 0:
+        ours.close()
+        head, numbers, _, _ = socket.recv_fds(theirs, 2**16, 2)
+        code = 0
+        if head:
+            command, wanted = json.loads(head)
+            with suppress(OSError):
+                theirs.close()
+            spare = [fcntl.fcntl(number, fcntl.F_DUPFD, 100) for number in numbers]
+            for number, target in zip(spare, wanted, strict=True):
+                os.dup2(number, target)
+            code = 1
+            with suppress(SystemExit):
+                exec(command, {})
+                code = 0
+        os._exit(code)
+    theirs.close()
+    start = multiprocessing.util.spawnv_passfds
+
+    def start_or_wake(path: str, arguments: list[str], descriptors: list[int]) -> int:
+        command = os.fsdecode(arguments[-1])
+        if "multiprocessing.forkserver" not in command or ours.fileno() < 0:
+            return start(path, arguments, descriptors)
+        socket.send_fds(ours, [json.dumps([command, descriptors]).encode()], descriptors)
+        ours.close()
+        return waiting
+
+    multiprocessing.util.spawnv_passfds = start_or_wake
 
 
 if __name__ == "__main__":
