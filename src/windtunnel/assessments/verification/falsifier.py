@@ -31,9 +31,8 @@ ROUNDING = 1e-5
 _AT_ONCE = 512  # points
 # Says which of the points (m, ...) break samples of the labels (m,), as (m,) bool.
 Accept = Callable[[Classifier, Tensor, Tensor], Tensor]
-# Of the steps under Linf: the last one as a part of the first, which is epsilon, and how much of a direction is kept for the next.
-# Measured on an adversarially trained CNN, a dense and a residual network: steps that begin at a tenth of epsilon, without memory, end
-# 4 to 12 times as far above the least margin known, and leave 2 of 10 samples unbroken that these break.
+# Of the steps under Linf: the last one as a part of the first, which is epsilon, and how much of a direction is kept for the next
+# ("The attack of the cascade" in docs/benchmarks/verification.md).
 _LAST_STEP, _MOMENTUM = 0.05, 0.75
 
 

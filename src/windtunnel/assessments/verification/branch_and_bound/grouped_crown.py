@@ -142,8 +142,7 @@ def _coloured(meet: Tensor) -> Tensor:
 
 
 _NUMBERS = 2**22  # coefficients of the input, of units apart, at a time
-# Numbers of a float64 tensor on a processor. One of more than 32 MiB is mapped and cleared each time that it is made: the pairs of
-# windows of a LeNet's second pooling take 13 s with tensors of 43 MB, and 7.5 s with 13 MB.
+# Numbers of a float64 tensor on a processor: one of more than 32 MiB is mapped and cleared each time that it is made.
 _LARGEST = 3 * 2**19
 
 

@@ -233,8 +233,7 @@ def _exact(bounded: Bounded, j: int, ends: Tensor) -> None:
             ends[1, i, part] = region.minimum(-a, at)[0] - constant
 
 
-# Of the slopes: of each unit, and of each half of a split one. All bounds of a residual network with 8 splits, 1 and 2 steps of the
-# halves: a margin of -2.45 becomes -0.28 and -0.24 in 31 and 38 s; with 4 splits and 5 steps -0.65 in 46 s. On a CNN 1 step loses a third.
+# Of the slopes: of each unit, and of each half of a split one; see docs/benchmarks/verification.md.
 _STEPS, _HALF_STEPS = 5, 2
 # With planes: steps of the slopes, then of the planes; columns of each layer that get one; units at a time.
 _SLOPES, _PLANES, _COLUMNS, _TOGETHER = 20, 40, 48, 64

@@ -6,9 +6,8 @@ For weights w >= 0 that sum to 1, and bounds d[i, j] >= x_i - x_j,
 
 whose best w are those of a matrix game, and its value the best offset; of two numbers that is the chord. Of four numbers that
 differ by d at most the offset is 3/4 d, where a knockout loses d / 2 in its first round and d / 2 to 3/4 d in its second.
-Measured on a LeNet-5 trained normally (epsilon 0.01): margins of -0.76 and -1.51 become -0.09 and -0.85; 5,000 tighter bounds inside gain
-0.07 there. A ReLU after the window, or ReLUs before it, make 0 a fifth number: margins of -0.80 and -0.63 become -0.65 and -0.39. The
-network stays written with three kinks, or four, which are what is split: only their lines from above change.
+A ReLU after the window, or ReLUs before it, make 0 a fifth number. The network stays written with three kinks, or four, which are what
+is split: only their lines from above change. What this gains is in docs/benchmarks/verification.md.
 """
 
 from __future__ import annotations

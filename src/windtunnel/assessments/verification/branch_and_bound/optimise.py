@@ -14,9 +14,7 @@ Of ReLUs that see the input alone: let z = w x + b with x in a box and z in [l, 
 
 the first of the two where z <= 0 (relu(z) = 0 and mu z <= max(mu l, 0) there, for both signs of mu), the second where z >= 0. The
 chord is g = s w, mu = s, nu = 1 - s with s = u / (u - l). So all planes are valid, and the best are found by ascent from the
-chord, for each linear function that is bounded: what a chord loses at a corner of the box, a plane need not. Deeper ReLUs could have
-planes too, over the outputs of activations, with which MLPs of 4 and 6 layers of 256 are bounded worse; or over the input, from lines
-that bound z there, with which a margin of -2.08 becomes -2.02 in twice the time.
+chord, for each linear function that is bounded: what a chord loses at a corner of the box, a plane need not.
 Sources: Anderson et al. 2020 (arXiv 1811.01988), Tjandraatmadja et al. 2020 (arXiv 2006.14076), whose inequalities these contain.
 
 Of the ReLU of the largest number of a window of max pooling, where the numbers see a small part of the input: of numbers w_k x + b_k,
@@ -25,8 +23,8 @@ of which 0 is one with w = 0 and b = 0, the largest is for any g at most
     g x + max over k of (b_k + max over the box of (w_k - g) x).
 
 The line of a window (`maxpool_bounds.py`) is g x with the mean of the w_k by its weights for g, and from there ascent goes on as above.
-On a LeNet-5 trained normally (epsilon 0.01) margins of -0.24 and -0.33 become -0.14 and -0.26 in 2 s; the inner bounds that they stand
-on gain more, a fifth of the offsets of the windows of the second pooling.
+
+The rates below were chosen by the measurements in docs/benchmarks/verification.md.
 """
 
 from __future__ import annotations
@@ -41,8 +39,7 @@ from windtunnel.assessments.verification.branch_and_bound.propagation import Bou
 
 _NARROW = 1e-3  # of the mean side of a box: the least that is counted
 _BLUR = 0.005  # of a unit's range: offsets so near to each other count as equal in the gradient, which would jump between them
-# Measured by the prototype: 238 of 256 subdomains verified in 20 steps, 162 with the usual decay rates of 0.9 and 0.999.
-_MOMENTUM, _SQUARES = 0.5, 0.9
+_MOMENTUM, _SQUARES = 0.5, 0.9  # Adam's decay rates: lower than usual, because few steps must do
 
 
 @dataclass(slots=True)
@@ -100,9 +97,7 @@ def widened_box(middle: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
     return middle, radius.maximum(_NARROW * radius.mean(1, keepdim=True))
 
 
-# Measured on an MLP of 4 layers of 256 (epsilon 0.05): 40 steps for each of its inner bounds bring a margin from -10.3 to -1.6, 50 steps of
-# 0.05 and 0.96 to -2.0, 30 of 0.2 and 0.90 to -3.8; without the normalisation by Adam, steps of one size bring a third less.
-_RELU_RATES = (0.1, 0.95)
+_RELU_RATES = (0.1, 0.95)  # rate and decay of planes above ReLUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +177,7 @@ class OfReLUs(_FittedPlanes):
         )
 
 
-# Of the planes, and of the slopes beside them, where few steps must do: 10 of them for inner bounds of a LeNet bring margins from -0.61 and
-# -0.33 to -0.49 and -0.17, with those of ReLUs to -0.56 and -0.25.
-_WINDOW_RATES, _SLOPE_RATES = (1.0, 0.85), (0.2, 0.9)
+_WINDOW_RATES, _SLOPE_RATES = (1.0, 0.85), (0.2, 0.9)  # of planes above windows, of the slopes beside them
 
 
 class OfLargest(_FittedPlanes):
@@ -288,9 +281,7 @@ def with_planes(bounded: Bounded, rows: LinearSpecs, iterations: int, most: int)
 
 
 _RATE, _DECAY = 0.1, 0.97
-# Of multipliers, in units of the mean coefficient: a split that matters wants one many times as large. Measured on 25 subdomains of an
-# MLP of 4 layers of 256 (epsilon 0.03): 16 of them verified in 12 steps, 6 with the rate of the slopes.
-_BETA_RATE = 2.0
+_BETA_RATE = 2.0  # of multipliers, in units of the mean coefficient: a split that matters needs one many times as large
 
 
 def optimise(bounded: Bounded, rows: LinearSpecs, iterations: int, stop: Tensor | float) -> tuple[Tensor, LinearSpecs]:

@@ -23,9 +23,8 @@ from windtunnel.assessments.verification.branch_and_bound.propagation import (
 )
 from windtunnel.core.contracts import Norm
 
-# Of dense networks and of others: steps of a trial; candidates by each score over all layers, beside the best of every layer. Measured:
-# without steps a dense network's search needs twice the subdomains, a CNN's or a residual network's half the time.
-_DENSE, _OTHERS = (3, 2), (0, 0)
+# Of dense networks and of others: steps of a trial; candidates by each score over all layers, beside the best of every layer.
+_DENSE, _OTHERS = (3, 2), (0, 0)  # compared in docs/benchmarks/verification.md
 
 
 def scores(
