@@ -12,6 +12,7 @@ from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.branch_and_bound import session as search_session
 from windtunnel.assessments.verification.cascade import attack_step, solver_step, steps
 from windtunnel.assessments.verification.deadline import Deadline
+from windtunnel.boundary.models.load import export_onnx
 from windtunnel.core.batches import Batch
 from windtunnel.core.contracts import Norm, Verdict
 from windtunnel.core.errors import OutOfTimeError
@@ -72,12 +73,12 @@ def test_the_solver_does_not_begin_with_less_time_than_a_query_has(digits_subjec
 
 
 def test_an_export_that_is_interrupted_is_no_model_that_cannot_be_exported(digits_subject, monkeypatch, tmp_path):
-    def interrupted(*_):
+    def interrupted(*_, **__):
         raise OutOfTimeError
 
-    monkeypatch.setattr(solver_step, "export_onnx", interrupted)
+    monkeypatch.setattr(torch.onnx, "export", interrupted)
     with pytest.raises(OutOfTimeError):
-        solver_step._exported(digits_subject, tmp_path / "model.onnx")
+        export_onnx(digits_subject.classifier, tmp_path / "model.onnx")
 
 
 def test_imports_are_not_the_budgets(digits_subject, monkeypatch):

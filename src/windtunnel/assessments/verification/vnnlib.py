@@ -317,13 +317,7 @@ def export_instances(
     if classifier.onnx_path:
         shutil.copyfile(classifier.onnx_path, graph)
     else:
-        try:
-            export_onnx(classifier, graph)
-        except Exception as error:  # the exporter raises many kinds for what it cannot trace
-            reason = " ".join(str(error).split())[:200]
-            raise IncompatibleError(
-                f"{where}: {classifier.source} has no ONNX graph ({type(error).__name__}: {reason})"
-            ) from error
+        export_onnx(classifier, graph)
     check_equivalence(classifier, graph, data.inputs)
     written = []
     for inputs, target, sample in zip(data.inputs.flatten(1).double(), data.targets.tolist(), data.ids, strict=True):

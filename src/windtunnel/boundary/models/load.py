@@ -466,12 +466,20 @@ def _required(value: str | None, key: str) -> str:
 def export_onnx(classifier: Classifier, path: Path) -> Path:
     """Write the classifier as ONNX (opset 13, batch of one, the graph that Marabou reads) and return the path.
 
-    The legacy exporter: Marabou 2.0.0 does not read what torch.export's exporter writes.
+    The legacy exporter: Marabou 2.0.0 does not read what torch.export's exporter writes. Raises IncompatibleError for a
+    module that it cannot trace.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     example = torch.zeros(1, *classifier.input_shape)
+    torch._C._jit_set_onnx_log_enabled(False)  # it prints the whole graph at an exception, which is one line here
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the legacy exporter says that it is one
-        torch.onnx.export(classifier.module.cpu(), (example,), str(path), dynamo=False, opset_version=13)
+        try:
+            torch.onnx.export(classifier.module.cpu(), (example,), str(path), dynamo=False, opset_version=13)
+        except OutOfTimeError:
+            raise
+        except Exception as error:  # the exporter raises many kinds for what it cannot trace
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            raise IncompatibleError(f"{classifier.source} cannot be exported as ONNX ({reason})") from error
     classifier.module.to(classifier.device)
     return path

@@ -134,7 +134,7 @@ def graph_for_marabou(canonical: Canonical, classifier: Classifier, folder: Path
         solved = canonical_subject(subject_of(torch_form, canonical.subject.dataset))
     network, inputs = solved.subject.classifier, solved.subject.dataset.inputs
     onnx_graph.check_layers(network.module)
-    onnx = _exported(network, folder / "model.onnx")
+    onnx = export_onnx(network, folder / "model.onnx")
     slack = max(solved.slack, slack_of(check_equivalence(network, onnx, inputs)))
     if solved is not canonical:
         apart = solved.distance(classifier.logits(inputs))
@@ -146,18 +146,6 @@ def graph_for_marabou(canonical: Canonical, classifier: Classifier, folder: Path
     onnx_graph.check_operators(onnx, network.module)
     onnx_graph.check_scale(onnx, inputs[:MEASURED])
     return onnx, slack, solved
-
-
-def _exported(classifier: Classifier, path: Path) -> Path:
-    torch._C._jit_set_onnx_log_enabled(False)  # it prints the whole graph at an exception, which is one line here
-    try:
-        return export_onnx(classifier, path)
-    except OutOfTimeError:
-        raise
-    except Exception as error:  # the exporter raises many kinds for what it cannot trace
-        raise IncompatibleError(
-            f"{classifier.source} cannot be exported as ONNX ({type(error).__name__}: {error})"
-        ) from error
 
 
 def _attempt(step: str, trial: Trial) -> None:

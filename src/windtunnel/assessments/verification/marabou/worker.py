@@ -68,10 +68,7 @@ class Solve:
     deadline: Deadline
 
     def __call__(self, query: Query) -> SolverAnswer:
-        """Return the answer; whatever Marabou raises is this sample's error, with its reason, and no other's.
-
-        Works in a folder of its own: Marabou leaves `failedMarabouQuery.ipq` in the current one.
-        """
+        """Return the answer; whatever Marabou raises is this sample's error, with its reason, and no other's."""
         started, before = time.monotonic(), Path.cwd()
         ends = min(started + min(self.timeout, query.seconds), self.deadline.here())
         if ends <= started:
@@ -80,13 +77,13 @@ class Solve:
         with tempfile.TemporaryDirectory() as folder:
             graph = Path(folder, "model.onnx")
             graph.write_bytes(self.graph)
-            os.chdir(folder)
+            os.chdir(folder)  # Marabou leaves `failedMarabouQuery.ipq` in the current directory
             try:
                 solver = _Solver(str(graph), query, ends)
                 verdict, example, reason = solver.decide()
                 if query.bounds:
                     lower, upper = solver.logit_bounds()
-            except Exception as error:
+            except Exception as error:  # its parser fails with many kinds, AssertionError among them
                 verdict, example, reason = Verdict.ERROR, None, _reason(error)
             finally:
                 os.chdir(before)
