@@ -81,7 +81,7 @@ def assess(
     deadline = time.monotonic() + (entry.time_budget or float("inf")) * (1 - _KEPT_BACK)
     canonical = canonical_subject(subject)
     bounder = Bounder(canonical.subject, region.norm, entry.batch_size, canonical.slack, deadline)
-    ledger = Ledger.of(subject)
+    ledger = Ledger(subject)
     task = VerificationTask(
         name, canonical, region.norm, region.epsilon, entry, deadline, bounder, steps, _probed(steps)
     )

@@ -12,8 +12,9 @@ from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.branch_and_bound import session as search_session
 from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network
 from windtunnel.assessments.verification.branch_and_bound.network import Network
-from windtunnel.assessments.verification.cascade import search_step
+from windtunnel.assessments.verification.cascade import search_step, task
 from windtunnel.assessments.verification.regions import BallRegions
+from windtunnel.core.batches import Batch
 from windtunnel.core.contracts import Norm
 
 CPU = torch.device("cpu")
@@ -115,13 +116,13 @@ def test_a_search_that_memory_does_not_hold_gives_way_to_alpha_crown_and_says_so
 
 def test_a_group_whose_workers_are_lost_keeps_what_was_known_and_is_not_finished(mlp_subject, monkeypatch):
     subject, steps = first(mlp_subject, 3), ["crown", "branch-and-bound"]
-    found = search_step.each_batch
+    each_batch = task.each_batch
 
     def loses_the_first(batches, work, *, without, **more):
         yield batches[0], without(batches[0])
-        yield from found(batches[1:], work, without=without, **more)
+        yield from each_batch(batches[1:], work, without=without, **more)
 
-    monkeypatch.setattr(search_step, "each_batch", loses_the_first)
+    monkeypatch.setattr(task, "each_batch", loses_the_first)
     few = {"steps": steps, "params": {"domains": 5}}
     by_bounds = assess("v", entry("cascade", **few, radius=RADIUS), budget(0.02), subject).data["certified_radius"]
     given = entry("cascade", **few, radius={**RADIUS, "method": "branch-and-bound"})
@@ -147,7 +148,7 @@ def test_samples_that_are_searched_together_have_the_radii_that_they_have_alone(
         return decide(network, region, targets, goals, check, limits, expired, larger)
 
     monkeypatch.setattr(search_session, "decide", watched)
-    monkeypatch.setattr(search_step, "groups", lambda indices, device: (indices,))
+    monkeypatch.setattr(search_step, "groups", lambda indices, device: [Batch(0, indices, 0)])
     together = assess("v", given, budget(0.05), subject).data["certified_radius"]
     assert any(mixed)
     assert (together - alone).abs().max() <= TOLERANCE

@@ -26,7 +26,7 @@ from windtunnel.assessments.verification.branch_and_bound.search import BranchAn
 from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.falsifier import confirmed
 from windtunnel.assessments.verification.regions import BallRegions
-from windtunnel.core.batches import out_of_memory
+from windtunnel.core.batches import Batch, out_of_memory
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm
 from windtunnel.core.errors import OutOfTimeError
@@ -311,9 +311,10 @@ def limits_of(params: BranchAndBound, network: Network) -> Limits:
     return Limits(params.domains, params.iterations, params.batch, memory, max(2, min(most, rows)))
 
 
-def groups(indices: Tensor, device: torch.device) -> tuple[Tensor, ...]:
-    """Parts of `indices` whose samples are searched together."""
-    return tuple(indices.split(1 if device.type == "cpu" else _TOGETHER)) if len(indices) else ()
+def groups(indices: Tensor, device: torch.device) -> list[Batch]:
+    """Return `indices` in batches of samples that are searched together."""
+    parts = indices.split(1 if device.type == "cpu" else _TOGETHER) if len(indices) else ()
+    return [Batch(number, part, 0) for number, part in enumerate(parts)]
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from windtunnel.core.batches import Batch
 from windtunnel.core.contracts import Norm
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
-from windtunnel.runtime.batch_runner import each_batch, run_batches
+from windtunnel.runtime.batch_runner import run_batches
 
 
 class _Round(NamedTuple):
@@ -46,16 +46,7 @@ def attack(step: str, ledger: Ledger, task: VerificationTask) -> None:
         epsilons = torch.full((len(ledger.verdicts),), task.epsilon, dtype=torch.float64)
         work = Falsification(task.subject, task.norm, epsilons, Deadline(task.deadline), attack_round)
         checkpoint = task.checkpoint(step, number, undecided.tolist())
-        name, incidents = f"{task.name} {step}", task.bounder.incidents
-        results = each_batch(
-            _batches(task, step, undecided),
-            work,
-            name=name,
-            checkpoint=checkpoint,
-            without=work.nothing,
-            incidents=incidents,
-        )
-        for batch, result in results:
+        for batch, result in task.results(_batches(task, step, undecided), work, step, checkpoint):
             broken = result["found"]
             ledger.falsify(batch.indices[broken], result["examples"][broken], step)
             ledger.seconds[batch.indices] += result["seconds"]
@@ -95,15 +86,17 @@ class Falsification:
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         """Return which samples are broken, by which examples, and the seconds of each."""
         started, data, indices = time.perf_counter(), self.subject.dataset, batch.indices
-        model, x, y, epsilons = (
+        is_broken, examples = self.round.search(
             self.subject.classifier,
             data.inputs[indices],
             data.targets[indices],
             self.epsilons[indices],
+            batch.seed,
+            self.norm,
+            steps=self.round.steps,
+            restarts=self.round.restarts,
+            deadline=self.deadline.here(),
         )
-        effort: dict[str, Any] = {"steps": self.round.steps, "restarts": self.round.restarts}
-        effort["deadline"] = self.deadline.here()
-        is_broken, examples = self.round.search(model, x, y, epsilons, batch.seed, self.norm, **effort)
         seconds = torch.full((len(indices),), (time.perf_counter() - started) / len(indices))
         return {"found": is_broken, "examples": examples, "seconds": seconds}
 

@@ -32,7 +32,6 @@ from windtunnel.core.distances import distance
 from windtunnel.core.errors import IncompatibleError, OutOfTimeError
 from windtunnel.core.machine import time_limit
 from windtunnel.params.verification import Radius
-from windtunnel.runtime.batch_runner import each_batch
 
 
 def search_radii(step: str, radii: RadiusBounds, ledger: Ledger, task: VerificationTask) -> Tensor:
@@ -57,38 +56,27 @@ def search_radii(step: str, radii: RadiusBounds, ledger: Ledger, task: Verificat
 
 def _search(step: str, radii: RadiusBounds, ledger: Ledger, task: VerificationTask) -> tuple[Tensor, Tensor]:
     """(whose search was not finished, for whom memory was too short), both (N,) bool."""
-    subject, entry, radius = task.subject, task.entry, task.entry.radius
+    subject, radius = task.subject, task.entry.radius
     assert radius is not None
-    params = entry.branch_and_bound
-    seconds = torch.full((len(subject.dataset),), float("inf") if entry.timeout is None else entry.timeout)
-    searcher = Searcher(subject, task.norm, task.lead(ROUNDING), params, seconds, Deadline(task.deadline))
     open_ = subject.clean_correct & radii.unsettled(radius.max, radius.tolerance)
     unfinished, short = torch.zeros_like(open_), torch.zeros_like(open_)
+    seconds = torch.full(open_.shape, torch.inf if task.entry.timeout is None else task.entry.timeout)
     try:
-        with time_limit(task.deadline):
-            device = searcher.network().device
+        work = _Radii(_searcher(task, seconds), radius, radii)
     except OutOfTimeError:
         return open_, short
-    work = _Radii(searcher, radius, radii)
-    parts = groups(open_.nonzero().flatten(), device)
-    for batch, result in each_batch(
-        [Batch(number, part, 0) for number, part in enumerate(parts)],
-        work,
-        name=f"{task.name} radius",
-        checkpoint=task.checkpoint(step, "radius", radii.holds.tolist(), radii.broken.tolist()),
-        without=work.nothing,
-        incidents=task.bounder.incidents,
-    ):
+    batches = groups(open_.nonzero().flatten(), subject.classifier.device)
+    checkpoint = task.checkpoint(step, "radius", radii.holds.tolist(), radii.broken.tolist())
+    for batch, result in task.results(batches, work, "radius", checkpoint):
         members = batch.indices
         radii.holds[members], radii.broken[members] = result["holds"], result["broken"]
         unfinished[members], short[members] = result["unfinished"], result["short"]
-    remaining = (
-        (open_ & radii.unsettled(radius.max, radius.tolerance) & ~unfinished & ~short).nonzero().flatten().tolist()
-    )
+    open_ &= radii.unsettled(radius.max, radius.tolerance) & ~unfinished & ~short
+    remaining = open_.nonzero().flatten().tolist()
     if remaining:
         text = (
             f"{len(remaining)} samples: larger radii may hold: the certified one and the nearest counter-example known, if any, are "
-            f"further apart than the tolerance ({step} was limited to {params.domains} subdomains an epsilon)."
+            f"further apart than the tolerance ({step} was limited to {work.searcher.params.domains} subdomains an epsilon)."
         )
         ledger.caveats.append(Caveat("radius_open", text, tuple(subject.dataset.ids[i] for i in remaining)))
     if short.any():
@@ -153,40 +141,24 @@ class _Probe:
 _FLAGS = ("verified", "exhausted", "late", "undecidable", "short")
 
 
-def search_or_bound(step: str, ledger: Ledger, task: VerificationTask) -> None:
-    """Search; what has no bound for an operator here gives way to the next method down, as among the bound methods."""
-    try:
-        search(step, ledger, task)
-    except IncompatibleError as error:
-        undecided = tuple(task.subject.dataset.ids[i] for i in ledger.undecided.tolist())
-        ledger.caveats.append(Caveat("weaker_method", f"{WEAKER} was used instead of {step}: {error}.", undecided))
-        bound(WEAKER, ledger, task)
-
-
 def search(step: str, ledger: Ledger, task: VerificationTask) -> None:
     """Let branch and bound decide the undecided samples until the task's deadline.
 
-    Raises IncompatibleError for a model that it has no bounds for, OutOfTimeError where none is left to take it apart.
+    What has no bound for an operator here, or too little memory, gives way to the next method down, as among the bound
+    methods. Raises OutOfTimeError where no time is left to take the network apart.
     """
-    data = task.subject.dataset
-    with time_limit(task.deadline):
-        network = network_of(task.subject.classifier)
-    params = task.entry.branch_and_bound
-    indices, seconds_left = ledger.undecided, ledger.seconds_left(ledger.undecided, task.entry.timeout)
-    seconds = torch.full((len(data),), torch.inf)
-    seconds[indices] = seconds_left.to(seconds)
-    searcher = Searcher(task.subject, task.norm, task.lead(ROUNDING), params, seconds, Deadline(task.deadline))
-    work = _Decide(searcher, task.epsilon)
-    parts = groups(indices, network.device)
+    indices, ids = ledger.undecided, task.subject.dataset.ids
+    try:
+        work = _Decide(_searcher(task, ledger.seconds_left(task.entry.timeout)), task.epsilon)
+    except IncompatibleError as error:
+        undecided = tuple(ids[i] for i in indices.tolist())
+        ledger.caveats.append(Caveat("weaker_method", f"{WEAKER} was used instead of {step}: {error}.", undecided))
+        bound(WEAKER, ledger, task)
+        return
+    limit = f"{step} ended at its limit of {work.searcher.params.domains} subdomains for a sample"
+    batches, checkpoint = groups(indices, task.subject.classifier.device), task.checkpoint(step, indices.tolist())
     exhausted, undecidable, short = list[int](), list[int](), list[int]()
-    for batch, result in each_batch(
-        [Batch(number, part, 0) for number, part in enumerate(parts)],
-        work,
-        name=f"{task.name} {step}",
-        checkpoint=task.checkpoint(step, indices.tolist()),
-        without=work.nothing,
-        incidents=task.bounder.incidents,
-    ):
+    for batch, result in task.results(batches, work, step, checkpoint):
         members = batch.indices
         _enter(result, members, step, ledger)
         ledger.timed_out[members[result["late"]]] = True
@@ -196,15 +168,27 @@ def search(step: str, ledger: Ledger, task: VerificationTask) -> None:
         for index in members[result["failed"]].tolist():
             ledger.fail(index, step)
     for code, text, samples in (
-        ("work_limit", f"{step} ended at its limit of {params.domains} subdomains for a sample", exhausted),
+        ("work_limit", limit, exhausted),
         ("undecided", f"{step}: what is left cannot be split further, or a class draws level", undecidable),
     ):
         if samples:
-            ids = tuple(data.ids[i] for i in samples)
-            ledger.caveats.append(Caveat(code, f"{text}: {len(samples)} samples are undecided by it.", ids))
+            undecided = tuple(ids[i] for i in samples)
+            ledger.caveats.append(Caveat(code, f"{text}: {len(samples)} samples are undecided by it.", undecided))
     if short:
         task.bounder.fell_back_to(step, WEAKER, "out of memory on one sample", short)
         bound(WEAKER, ledger, task, torch.tensor(short))
+
+
+def _searcher(task: VerificationTask, seconds: Tensor) -> Searcher:
+    """Return the searcher of a task, its network taken apart; seconds: (N,), of each sample.
+
+    Raises IncompatibleError for a model that it has no bounds for, OutOfTimeError where no time is left to take it apart.
+    """
+    lead, params = task.lead(ROUNDING), task.entry.branch_and_bound
+    searcher = Searcher(task.subject, task.norm, lead, params, seconds, Deadline(task.deadline))
+    with time_limit(task.deadline):
+        searcher.network()
+    return searcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,4 +259,4 @@ def _call(step: str, task: VerificationTask) -> Mapping[str, object]:
 
 
 _OPTIONS = frozenset({"timeout", "batch_size"})  # a batch of bounds where it falls back to them
-SEARCH = Step(search_or_bound, _call, ROUNDING, _attempt, radii=search_radii, options=_OPTIONS)
+SEARCH = Step(search, _call, ROUNDING, _attempt, radii=search_radii, options=_OPTIONS)

@@ -43,8 +43,8 @@ def solve(step: str, ledger: Ledger, task: VerificationTask) -> None:
     OutOfTimeError where no time is left for a query.
     """
     canonical, entry, data = task.canonical, task.entry, task.subject.dataset
-    indices, seconds_left = ledger.undecided, ledger.seconds_left(ledger.undecided, entry.timeout)
-    least = min(_LEAST, entry.solver_timeout)
+    indices, least = ledger.undecided, min(_LEAST, entry.solver_timeout)
+    seconds_left = ledger.seconds_left(entry.timeout)[indices]
     late = seconds_left.clamp(max=task.time_left) < least
     ledger.timed_out[indices[late]] = True
     indices, seconds_left = indices[~late], seconds_left[~late]

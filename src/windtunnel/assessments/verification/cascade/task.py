@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -11,69 +13,51 @@ from torch import Tensor
 from windtunnel.assessments.verification.bound_propagation.bounder import Bounder
 from windtunnel.assessments.verification.canonical.subject import Canonical
 from windtunnel.core import scratch
+from windtunnel.core.batches import Batch
 from windtunnel.core.contracts import Caveat, Norm, Verdict
 from windtunnel.core.scratch import put_samples
 from windtunnel.core.subject import Subject
 from windtunnel.params.verification import VerificationEntry
-from windtunnel.runtime.batch_runner import Checkpoint
+from windtunnel.runtime.batch_runner import Checkpoint, each_batch
 
 UNDECIDED = -1
 
 
-@dataclass(slots=True)
 class Ledger:
     """N samples on their way to a verdict; a step of the cascade writes to the samples it decides.
 
-    subject: with the user's own model, which has the last word on every counter-example.
+    At first only a misclassified sample is decided: its own clean input falsifies it.
 
-    verdicts: int64 (N,), UNKNOWN until decided. decided_by: int64 (N,), index into `names`. lower_margins: float32
-    (N,), best proven lower bound of the smallest margin, NaN where none was computed. examples: float32 (N, ...), NaN
-    rows where there is no counter-example. seconds: float32 (N,). lower, upper: float32 (N, K), NaN where no bound.
-    timed_out: bool (N,), left undecided because time was over. subdomains: int64 (N,), that branch and bound has bounded.
+    Args:
+        subject: The samples with the user's own model, which has the last word on every counter-example.
     """
 
-    subject: Subject
-    verdicts: Tensor
-    decided_by: Tensor
-    lower_margins: Tensor
-    examples: Tensor
-    seconds: Tensor
-    lower: Tensor
-    upper: Tensor
-    timed_out: Tensor
-    subdomains: Tensor
-    names: list[str] = field(default_factory=list)
-    caveats: list[Caveat] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, subject: Subject) -> Ledger:
-        """Return the initial ledger, in which only a misclassified sample is falsified by its own clean input."""
+    def __init__(self, subject: Subject) -> None:
         n, k = len(subject.dataset), subject.classifier.num_classes
-        ledger = cls(
-            subject=subject,
-            verdicts=torch.full((n,), int(Verdict.UNKNOWN)),
-            decided_by=torch.full((n,), UNDECIDED),
-            lower_margins=torch.full((n,), torch.nan),
-            examples=scratch.filled(subject.dataset.inputs.shape, torch.nan),
-            seconds=torch.zeros(n),
-            lower=torch.full((n, k), torch.nan),
-            upper=torch.full((n, k), torch.nan),
-            timed_out=torch.zeros(n, dtype=torch.bool),
-            subdomains=torch.zeros(n, dtype=torch.int64),
-        )
+        self.subject = subject
+        self.verdicts = torch.full((n,), int(Verdict.UNKNOWN))  # int64
+        self.decided_by = torch.full((n,), UNDECIDED)  # int64, index into `names`
+        self.names = list[str]()
+        self.lower_margins = torch.full((n,), torch.nan)  # best proven lower bound of the smallest margin, NaN for none
+        self.lower = torch.full((n, k), torch.nan)  # bounds of the logits, NaN for none
+        self.upper = torch.full((n, k), torch.nan)
+        self.examples = scratch.filled(subject.dataset.inputs.shape, torch.nan)  # NaN rows where there is none
+        self.seconds = torch.zeros(n)
+        self.timed_out = torch.zeros(n, dtype=torch.bool)  # left undecided because time was over
+        self.subdomains = torch.zeros(n, dtype=torch.int64)  # that branch and bound has bounded
+        self.caveats = list[Caveat]()
         wrong = (~subject.clean_correct).nonzero().flatten()
-        put_samples(ledger.examples, wrong, subject.dataset.inputs, wrong)
-        ledger._decide(wrong, Verdict.FALSIFIED, "clean")
-        return ledger
+        put_samples(self.examples, wrong, subject.dataset.inputs, wrong)
+        self._decide(wrong, Verdict.FALSIFIED, "clean")
 
     @property
     def undecided(self) -> Tensor:
         """Indices of the samples without a decision, int64."""
         return (self.decided_by == UNDECIDED).nonzero().flatten()
 
-    def seconds_left(self, indices: Tensor, timeout: float | None) -> Tensor:
-        """Return what earlier steps have left of `timeout` seconds for each sample, (n,); inf without a time-out."""
-        return ((float("inf") if timeout is None else timeout) - self.seconds[indices]).clamp(min=0)
+    def seconds_left(self, timeout: float | None) -> Tensor:
+        """Return what earlier steps have left of `timeout` seconds for each sample, (N,); inf without a time-out."""
+        return ((torch.inf if timeout is None else timeout) - self.seconds).clamp(min=0)
 
     def bound(self, indices: Tensor, margins: Tensor, lower: Tensor, upper: Tensor) -> None:
         """Keep the tighter of these bounds and those known already: all of them hold."""
@@ -107,6 +91,16 @@ class Ledger:
             self.names.append(by)
         self.verdicts[indices] = int(verdict)
         self.decided_by[indices] = self.names.index(by)
+
+
+class BatchWork(Protocol):
+    """Work on a batch in any process."""
+
+    def __call__(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the result of a batch."""
+
+    def nothing(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the result of a batch that no worker finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +143,13 @@ class VerificationTask:
         settings = (self.entry.model_dump(mode="json"), self.epsilon, str(self.norm), self.canonical.slack)
         self.checkpoints.append(Checkpoint.of(f"{self.name}.{step}", self.subject, what, *settings))
         return self.checkpoints[-1]
+
+    def results(
+        self, batches: Iterable[Batch], work: BatchWork, what: str, checkpoint: Checkpoint
+    ) -> Iterator[tuple[Batch, dict[str, Tensor]]]:
+        """Yield each batch with its result, which is `work.nothing` where its workers were lost. what: for the progress bar."""
+        name, incidents = f"{self.name} {what}", self.bounder.incidents
+        return each_batch(batches, work, name=name, checkpoint=checkpoint, without=work.nothing, incidents=incidents)
 
     def lead(self, tolerance: float) -> float:
         """By how much the label must lead every other class, on the canonical network, to lead on the user's own."""
