@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.canonical.subject import unit_of
 from windtunnel.assessments.verification.falsifier import falsify, falsify_targeted
+from windtunnel.assessments.verification.rows import SUFFIXES
 from windtunnel.core.batches import evenly_spaced
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Norm, Verdict
@@ -22,7 +23,6 @@ from windtunnel.records.metadata import names_in
 from windtunnel.records.result import tensor_in
 
 DOMAINS, SECONDS = 500, 10.0  # of the second opinion: subdomains of a search, seconds of the solver, for one sample
-_SUFFIX = {Norm.LINF: "", Norm.L2: "-l2", Norm.L1: "-l1"}
 _OWN = "branch-and-bound"
 
 
@@ -121,12 +121,12 @@ def _second_opinion(first: str, subject: Subject, norm: Norm, epsilon: float) ->
     """Verdicts (n,) of an implementation that shares no bound with the step `first`."""
     options: dict[str, object]
     if first != _OWN:
-        options = {"library": "windtunnel", "algorithm": f"{_OWN}{_SUFFIX[norm]}", "params": {"domains": DOMAINS}}
+        options = {"library": "windtunnel", "algorithm": f"{_OWN}{SUFFIXES[norm]}", "params": {"domains": DOMAINS}}
     elif norm is Norm.LINF:
         steps = ("alpha-crown", "marabou")
         options = {"library": "windtunnel", "algorithm": "cascade", "steps": steps, "timeout": SECONDS}
     else:
-        options = {"library": "auto-LiRPA", "algorithm": f"alpha-crown{_SUFFIX[norm]}"}
+        options = {"library": "auto-LiRPA", "algorithm": f"alpha-crown{SUFFIXES[norm]}"}
     entry = VerificationEntry.model_validate(options)
     result = assess("audit", entry, Budget(norm=norm, epsilon=epsilon), subject)
     return tensor_in(result.data, "verdicts")

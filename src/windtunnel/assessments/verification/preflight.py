@@ -148,7 +148,8 @@ def _try_steps(
         canonical = _canonical_single(classifier, dataset)
     except IncompatibleError as error:
         raise IncompatibleError(f"{where}: {error}") from error
-    bounder = Bounder(canonical.subject, region.norm, 1, canonical.slack, time.monotonic() + TRY_SECONDS)
+    deadline = time.monotonic() + TRY_SECONDS
+    bounder = Bounder(canonical.subject, region.norm, 1, canonical.slack, deadline, logits=False)
     trial = Trial(canonical, classifier, bounder, region.epsilon)
     proving = {step: attempt for step in steps if (attempt := step_of(step).attempt)}
     notes, refused = [], list[IncompatibleError]()

@@ -5,18 +5,16 @@ from torch import Tensor
 from windtunnel.core.contracts import Json, Verdict
 from windtunnel.core.statistics import binomial_rate
 
-_COUNTED = ("verified", Verdict.VERIFIED), ("falsified", Verdict.FALSIFIED), ("unknown", Verdict.UNKNOWN)
-_RATES = {f"{name}_rate": verdict for name, verdict in (*_COUNTED, ("error", Verdict.ERROR))}
+_COUNTED = (Verdict.VERIFIED, Verdict.FALSIFIED, Verdict.UNKNOWN, Verdict.ERROR)
 
 
 def verdict_rates(verdicts: Tensor, certified: Tensor) -> dict[str, Json]:
     """`certified_accuracy`, of `certified` (N,) bool, and the rate of each verdict (N,), with their intervals."""
     n = len(verdicts)
-    metrics: dict[str, Json] = {
-        **binomial_rate(int(certified.sum()), n, method="clopper_pearson").metrics("certified_accuracy")
-    }
-    for key, verdict in _RATES.items():
-        metrics |= binomial_rate(int((verdicts == verdict).sum()), n).metrics(key)
+    certified_rate = binomial_rate(int(certified.sum()), n, method="clopper_pearson")
+    metrics: dict[str, Json] = dict(certified_rate.metrics("certified_accuracy"))
+    for verdict in _COUNTED:
+        metrics |= binomial_rate(int((verdicts == verdict).sum()), n).metrics(f"{verdict.label}_rate")
     return metrics
 
 

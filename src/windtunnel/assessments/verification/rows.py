@@ -43,94 +43,75 @@ class VerifierRow:
         return entry.steps if self.of_entry else self.steps
 
 
-def _row(
-    library: str, name: str, norm: Norm | None, categories: str, requires: set[Capability], summary: str
+def _algorithm(
+    library: str, name: str, norm: Norm | None, categories: str, summary: str, *more: Capability
 ) -> Algorithm:
-    return Algorithm(
-        library,
-        name,
-        AssessmentKind.FORMAL_VERIFICATION,
-        ThreatModel.WHITE_BOX,
-        norm,
-        frozenset(categories.split()),
-        Randomness.DETERMINISTIC,
-        frozenset(requires),
-        summary=summary,
-    )
+    """Return the registry row of a verifier that needs forward passes and `more`."""
+    kind, requires = AssessmentKind.FORMAL_VERIFICATION, frozenset({Capability.FORWARD, *more})
+    families, fixed = frozenset(categories.split()), Randomness.DETERMINISTIC
+    return Algorithm(library, name, kind, ThreatModel.WHITE_BOX, norm, families, fixed, requires, summary=summary)
 
 
-# auto-LiRPA's own name of each bound method, the same in 0.3 and in 0.7.
-LIRPA_METHOD = {
-    "ibp": "IBP",
-    "forward": "Forward",
-    "crown-ibp": "CROWN-IBP",
-    "forward+backward": "Forward+Backward",
-    "crown": "CROWN",
-    "alpha-crown": "CROWN-Optimized",
-}
-_WORDS = {
-    "ibp": "interval bounds (Gowal et al. 2018)",
-    "forward": "linear bounds carried forward (Xu et al. 2020); memory grows with the number of pixels",
-    "crown-ibp": "intervals inside, linear bounds for the margins (Zhang et al. 2020)",
-    "forward+backward": "forward linear bounds inside, back-substituted margins (Xu et al. 2020)",
-    "crown": "linear bounds by back-substitution (Zhang et al. 2018)",
-    "alpha-crown": "linear bounds with optimised slopes (Xu et al. 2021)",
-}
-_GRADIENTS = {Capability.FORWARD, Capability.AUTOGRAD}
+SUFFIXES = {Norm.LINF: "", Norm.L2: "-l2", Norm.L1: "-l1"}  # of the names of algorithms
 _BOUNDS = "bound-propagation incomplete sound"
-
+# auto-LiRPA's own name of each bound method, the same in 0.3 and in 0.7, and what it is.
+LIRPA_METHODS = {
+    "ibp": ("IBP", "interval bounds (Gowal et al. 2018)"),
+    "forward": ("Forward", "linear bounds carried forward (Xu et al. 2020); memory grows with the number of pixels"),
+    "crown-ibp": ("CROWN-IBP", "intervals inside, linear bounds for the margins (Zhang et al. 2020)"),
+    "forward+backward": ("Forward+Backward", "forward linear bounds inside, back-substituted margins (Xu et al. 2020)"),
+    "crown": ("CROWN", "linear bounds by back-substitution (Zhang et al. 2018)"),
+    "alpha-crown": ("CROWN-Optimized", "linear bounds with optimised slopes (Xu et al. 2021)"),
+}
 LIRPA: tuple[VerifierRow, ...] = tuple(
-    VerifierRow(_row("auto-LiRPA", f"{method}{suffix}", norm, _BOUNDS, _GRADIENTS, _WORDS[method]), (method,))
-    for suffix, norm in (("", Norm.LINF), ("-l2", Norm.L2), ("-l1", Norm.L1))
-    for method in LIRPA_METHOD
+    VerifierRow(
+        _algorithm("auto-LiRPA", f"{method}{suffix}", norm, _BOUNDS, summary, Capability.AUTOGRAD), steps=(method,)
+    )
+    for norm, suffix in SUFFIXES.items()
+    for method, (_, summary) in LIRPA_METHODS.items()
 )
-_SOLVER_WORDS = "complete: decides every sample, given time (Wu et al. 2024)"
-_ON_ONNX = {Capability.FORWARD, Capability.ONNX_GRAPH}
+_SOLVER = "complete: decides every sample, given time (Wu et al. 2024)"
 MARABOU = (
-    VerifierRow(_row("Marabou", "linf-box", Norm.LINF, "complete smt sound", _ON_ONNX, _SOLVER_WORDS), ("marabou",)),
+    VerifierRow(
+        _algorithm("Marabou", "linf-box", Norm.LINF, "complete smt sound", _SOLVER, Capability.ONNX_GRAPH),
+        steps=("marabou",),
+    ),
 )
 _SEARCH = "complete branch-and-bound bound-propagation sound"
 _SEARCH_WORDS = "complete on piecewise-linear networks, given work: alpha-beta-CROWN with splits (Wang et al. 2021)"
-_SAMPLING = f"probabilistic sampling {SMOOTHED_MODEL}"
+_CASCADE_WORDS = "per sample the cheapest that decides: attack, ibp, crown, branch and bound, Marabou"
+_CASCADE_NEEDS = Capability.AUTOGRAD, Capability.ONNX_GRAPH
 _SMOOTHING_WORDS = (
     "randomised smoothing: a certificate of the smoothed model, with probability 1 - alpha (Cohen et al. 2019)"
 )
-_SMOOTHED = _row("windtunnel", "smoothing", Norm.L2, _SAMPLING, {Capability.FORWARD}, _SMOOTHING_WORDS)
-SMOOTHING = replace(_SMOOTHED, randomness=Randomness.SELF_SEEDED)
+SMOOTHING = replace(
+    _algorithm("windtunnel", "smoothing", Norm.L2, f"probabilistic sampling {SMOOTHED_MODEL}", _SMOOTHING_WORDS),
+    randomness=Randomness.SELF_SEEDED,
+)
 OWN: tuple[VerifierRow, ...] = (
     *(
         VerifierRow(
-            _row("windtunnel", f"branch-and-bound{suffix}", norm, _SEARCH, _GRADIENTS, _SEARCH_WORDS),
-            ("attack", "branch-and-bound"),
-            BranchAndBound,
+            _algorithm("windtunnel", f"branch-and-bound{suffix}", norm, _SEARCH, _SEARCH_WORDS, Capability.AUTOGRAD),
+            steps=("attack", "branch-and-bound"),
+            params=BranchAndBound,
         )
-        for suffix, norm in (("", Norm.LINF), ("-l2", Norm.L2), ("-l1", Norm.L1))
+        for norm, suffix in SUFFIXES.items()
     ),
     VerifierRow(
-        _row(
-            "windtunnel",
-            "cascade",
-            Norm.LINF,
-            "complete ensemble sound",
-            _GRADIENTS | {Capability.ONNX_GRAPH},
-            "per sample the cheapest that decides: attack, ibp, crown, branch and bound, Marabou",
-        ),
+        _algorithm("windtunnel", "cascade", Norm.LINF, "complete ensemble sound", _CASCADE_WORDS, *_CASCADE_NEEDS),
         params=BranchAndBound,
     ),
     VerifierRow(
         SMOOTHING, params=Smoothing, assess=Lazy("windtunnel.assessments.verification.smoothing:assess_smoothing")
     ),
 )
+_TRANSFORMS = "bound-propagation branch-and-bound sound transformation"
+_TRANSFORMS_WORDS = (
+    "certifies rotation, brightness, patches and others: pixel envelopes, forms affine in the parameters, split further"
+)
 TRANSFORMATIONS: tuple[VerifierRow, ...] = (
     VerifierRow(
-        _row(
-            "transformations",
-            "branch-and-bound",
-            None,
-            "bound-propagation branch-and-bound sound transformation",
-            {Capability.FORWARD, Capability.AUTOGRAD},
-            "certifies rotation, brightness, patches and others: pixel envelopes, forms affine in the parameters, split further",
-        ),
+        _algorithm("transformations", "branch-and-bound", None, _TRANSFORMS, _TRANSFORMS_WORDS, Capability.AUTOGRAD),
         params=ParameterSplits,
         assess=Lazy("windtunnel.assessments.verification.transformations.certify:assess_transformation"),
         transforms=True,

@@ -148,12 +148,11 @@ def decide_instance(
 
 
 def _within(entry: VerificationEntry, seconds: float) -> VerificationEntry:
-    """Return the entry with `left` seconds at most."""
+    """Return the entry with so many seconds at most."""
     if seconds == math.inf:
         return entry
-    return entry.model_copy(
-        update={key: min(seconds, getattr(entry, key) or seconds) for key in ("timeout", "time_budget")}
-    )
+    limits = {key: min(seconds, getattr(entry, key) or seconds) for key in ("timeout", "time_budget")}
+    return entry.model_copy(update=limits)
 
 
 def _check(onnx: Path, network: OnnxNetwork, reference: OnnxModule, specification: Specification) -> Tensor:
@@ -197,8 +196,16 @@ def _decide(
 ) -> InstanceResult:
     """Decide a box. rounding: (m,), by how much each row must be missed, so that the graph misses it as it runs."""
     inner = network.input_shape
+
+    def judged(example: Tensor, otherwise: str = "unknown") -> InstanceResult:
+        """Return `sat` if a point of the unit cube breaks the graph in float32, as the competition's judge runs it."""
+        x = torch.lerp(specification.low, specification.high, example.double().flatten())
+        x = x.clamp(specification.low, specification.high)
+        outputs = reference(x.float().view(1, *inner)).flatten()
+        return InstanceResult("sat", x, outputs) if specification.holds_at(outputs) else InstanceResult(otherwise)
+
     if bool((specification.low == specification.high).all()):
-        return _judged(reference, specification, specification.low, inner, "unsat")
+        return judged(torch.full_like(specification.low, _HALF), "unsat")
     shape = inner if len(inner) == 3 else (1, 1, len(specification.low))  # verifiers take images
     missed = replace(specification, limits=specification.limits + rounding)
     module = _Margins(network, missed, shape, inner).eval().requires_grad_(False)
@@ -207,55 +214,41 @@ def _decide(
     middle = Dataset(torch.full((1, *shape), _HALF), torch.zeros(1, dtype=torch.int64), ("middle",), names)
     subject = subject_of(classifier, middle, seed)
 
-    def judged(example: Tensor) -> InstanceResult:
-        x = torch.lerp(specification.low, specification.high, example.double().flatten())
-        x = x.clamp(specification.low, specification.high)
-        return _judged(reference, specification, x, inner, "unknown")
-
     def accept(classifier: Classifier, points: Tensor, targets: Tensor) -> Tensor:
         """Accept the most likely point if onnxruntime says so: outputs as large as a limit are asked for, too."""
         losses = classifier.criterion.margin_loss(classifier.logits(points), targets)
         is_first = torch.arange(len(points)) == losses.argmax()
         return is_first & (bool(losses.amax() >= -ROUNDING) and judged(points[is_first]).word == "sat")
 
-    started = time.monotonic()
-    word, example = _decide_easy(subject, entry.timeout or math.inf, accept)
+    deadline = time.monotonic() + (entry.timeout or math.inf)
+    word, example = _decide_easy(subject, deadline, accept)
     if word in {"unknown", "unbounded"}:
-        seconds = (entry.timeout or math.inf) - (time.monotonic() - started)
-        if seconds <= 0:
+        now = time.monotonic()
+        if now >= deadline:
             return InstanceResult("timeout")
         done = _ATTACKS if word == "unbounded" else _ATTACKS | _BOUNDS
         # Long attacks are on the graph as it was read: a traced one has no gradient at jumps.
-        word, example = "sat", _attacked(subject, (falsify, falsify_targeted), seconds * _ATTACKED, accept=accept)
+        searches, until = (falsify, falsify_targeted), now + (deadline - now) * _ATTACKED
+        word, example = "sat", _attacked(subject, searches, until, accept=accept)
         if example is None:
-            seconds = (entry.timeout or math.inf) - (time.monotonic() - started)
             steps = tuple(step for step in entry.steps if step not in done) or entry.steps
-            word, example = _decide_hard(subject, _within(entry.model_copy(update={"steps": steps}), seconds))
+            remaining = _within(entry.model_copy(update={"steps": steps}), deadline - time.monotonic())
+            word, example = _decide_hard(subject, remaining)
     return InstanceResult(word) if example is None else judged(example)
 
 
-def _judged(
-    reference: OnnxModule, specification: Specification, x: Tensor, shape: tuple[int, ...], otherwise: str
-) -> InstanceResult:
-    """Return `sat` if x (d,) is a counter-example of the graph in float32, as the competition's judge runs it; else `otherwise`."""
-    outputs = reference(x.float().view(1, *shape)).flatten()
-    return InstanceResult("sat", x, outputs) if specification.holds_at(outputs) else InstanceResult(otherwise)
-
-
-def _decide_easy(subject: Subject, seconds: float, accept: Accept) -> tuple[str, Tensor | None]:
+def _decide_easy(subject: Subject, deadline: float, accept: Accept) -> tuple[str, Tensor | None]:
     """Return the word and the counter-example of a short attack, then of bounds without a split; `unbounded` where there are none.
 
     Nothing that traces a graph or bounds it by another library is imported for them: that takes longer than they do.
     """
-    deadline = time.monotonic() + seconds
-    example = _attacked(subject, (falsify,), seconds, steps=QUICK_STEPS, restarts=QUICK_RESTARTS, accept=accept)
+    example = _attacked(subject, (falsify,), deadline, steps=QUICK_STEPS, restarts=QUICK_RESTARTS, accept=accept)
     if example is not None:
         return "sat", example
     canonical, sample = canonical_subject(subject, traced=False), torch.zeros(1, dtype=torch.int64)
-    lead, root = ROUNDING + 2 * canonical.slack, BranchAndBound(domains=1)
-    session = Searcher(canonical.subject, Norm.LINF, lead, root, torch.tensor([seconds]), Deadline(deadline)).session(
-        sample
-    )
+    lead, root, no_limit = ROUNDING + 2 * canonical.slack, BranchAndBound(domains=1), torch.tensor([torch.inf])
+    searcher = Searcher(canonical.subject, Norm.LINF, lead, root, no_limit, Deadline(deadline))
+    session = searcher.session(sample)
     try:
         decided = session.decide(sample, session.region(sample, _HALF))
     except IncompatibleError:
@@ -265,14 +258,12 @@ def _decide_easy(subject: Subject, seconds: float, accept: Accept) -> tuple[str,
 
 
 def _attacked(
-    subject: Subject, searches: Sequence[Callable[..., tuple[Tensor, Tensor]]], seconds: float, **effort: Any
+    subject: Subject, searches: Sequence[Callable[..., tuple[Tensor, Tensor]]], deadline: float, **effort: Any
 ) -> Tensor | None:
-    """Return the counter-example of the first of the `searches` that ends with one; None where they find none in `seconds`."""
-    data, deadline = subject.dataset, time.monotonic() + seconds
+    """Return the counter-example of the first of the `searches` that ends with one; None where they find none in time."""
+    model, data, seed = subject.classifier, subject.dataset, subject.seed
     for search in searches:
-        is_broken, examples = search(
-            subject.classifier, data.inputs, data.targets, _HALF, subject.seed, deadline=deadline, **effort
-        )
+        is_broken, examples = search(model, data.inputs, data.targets, _HALF, seed, deadline=deadline, **effort)
         if bool(is_broken[0]):
             return examples[0]
     return None

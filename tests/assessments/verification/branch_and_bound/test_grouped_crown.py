@@ -8,6 +8,7 @@ from exact import inputs_of_activations
 from torch import Tensor, nn
 
 from windtunnel.assessments.verification.branch_and_bound import intermediate
+from windtunnel.assessments.verification.branch_and_bound.activations import Kink
 from windtunnel.assessments.verification.branch_and_bound.grouped_crown import bound_together, groups_of, rows_of
 from windtunnel.assessments.verification.branch_and_bound.intermediate import (
     bound_apart,
@@ -82,7 +83,7 @@ def test_each_unit_has_the_bound_that_it_has_alone_or_is_stable_by_intervals(nam
         if groups:
             grouped += 1
             bound_together(bounded, j, groups, together, every, 0)
-            left = (together[0] < 0) & (together[1] < 0) if layer.splits else every[0]
+            left = (together[0] < 0) & (together[1] < 0) if isinstance(layer.activation, Kink) else every[0]
             assert left.any()
             for a, b in zip(alone, together, strict=True):
                 assert (b[left] >= a[left] - 1e-9).all()  # the better of it and the interval's

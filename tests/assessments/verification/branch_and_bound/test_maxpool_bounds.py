@@ -247,8 +247,8 @@ def test_no_point_lies_below_a_bound_with_splits_and_without(name, norm, planes)
         signs = torch.where(chosen, met[:, unit].sign(), 0.0).to(torch.int8)
         alpha = torch.rand(m, columns, generator=generator)
         beta = torch.rand(m, columns, generator=generator) * chosen * 0.3
-        for some in (rows, rows.with_multipliers(alpha, beta)):
-            split = replace(some, signs=signs)
+        for parent in (rows, replace(rows, alpha=alpha, beta=beta)):
+            split = replace(parent, signs=signs)
             assert bool((bounded.value(split) <= value + 1e-9).all()), share
 
 

@@ -38,7 +38,7 @@ class Bounder:
     all bounds are widened. deadline: time.monotonic() at which a bound is interrupted. together: how many samples suit the
     size of the layers, never the memory that is free; a batch that does not fit is halved. halved: the smallest batch to which a
     method came down. fallbacks: for (method, weaker one, reason) the samples it concerns, as keys, in order.
-    incidents: batches that were lost.
+    incidents: batches that were lost. logits: whether the logits are bounded too, beside the margins.
     """
 
     subject: Subject
@@ -51,20 +51,21 @@ class Bounder:
     together: int = field(init=False)
     unsupported: dict[str, str] = field(default_factory=dict)
     incidents: Incidents = field(default_factory=Incidents)
+    logits: bool = True
 
     def __post_init__(self) -> None:
         classifier, inputs = self.subject.classifier, self.subject.dataset.inputs
         sample = inputs[:1].to(classifier.device)
         self.together = min(self.batch_size, samples_that_suit(classifier.module, sample)) if len(sample) else 1
 
-    def bound(self, method: str, indices: Tensor, epsilons: Tensor, *, logits: bool = True) -> Iterator[Part]:
+    def bound(self, method: str, indices: Tensor, epsilons: Tensor) -> Iterator[Part]:
         """Yield (indices, the method that ran, bounds) for parts of `indices` (int64), `epsilons` (n,) one each; in this process.
 
         The bounds are None where even the weakest method runs out of memory on a single sample. Raises IncompatibleError
         where no method has a bound for the model, OutOfTimeError at the deadline.
         """
         for members in self.units(indices, epsilons):
-            yield from self._bound(method, indices[members], epsilons[members], logits=logits)
+            yield from self._bound(method, indices[members], epsilons[members])
 
     def units(self, indices: Tensor, epsilons: Tensor) -> list[Tensor]:
         """Places of `indices` that are bounded together: under L2 and L1 auto-LiRPA takes one epsilon for all."""
@@ -90,37 +91,35 @@ class Bounder:
         ]
         return [*caveats, *self.incidents.caveats(ids)]
 
-    def _bound(self, method: str, indices: Tensor, epsilons: Tensor, *, logits: bool) -> Iterator[Part]:
+    def _bound(self, method: str, indices: Tensor, epsilons: Tensor) -> Iterator[Part]:
         if method in self.unsupported:
-            yield from self._give_way(method, indices, epsilons, self.unsupported[method], logits=logits)
+            yield from self._give_way(method, indices, epsilons, self.unsupported[method])
             return
         try:
-            bounds = self._bounded(method, indices, epsilons, logits=logits)
+            bounds = self._bounded(method, indices, epsilons)
         except IncompatibleError as error:
             if method not in WEAKER:
                 raise
             self.unsupported[method] = str(error)
-            yield from self._bound(method, indices, epsilons, logits=logits)
+            yield from self._bound(method, indices, epsilons)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
             if len(indices) == 1:
-                yield from self._give_way(method, indices, epsilons, "out of memory on one sample", logits=logits)
+                yield from self._give_way(method, indices, epsilons, "out of memory on one sample")
                 return
             half = (len(indices) + 1) // 2
             self.halved[method] = min(self.halved.get(method, half), half)
             for part, radii in zip(indices.split(half), epsilons.split(half), strict=True):
-                yield from self._bound(method, part, radii, logits=logits)
+                yield from self._bound(method, part, radii)
         else:
             yield indices, method, bounds
 
-    def _bounded(self, method: str, indices: Tensor, epsilons: Tensor, *, logits: bool) -> Bounds:
-        data, classifier = self.subject.dataset, self.subject.classifier
-        epsilon = epsilons if self.norm is Norm.LINF else float(epsilons[0])
+    def _bounded(self, method: str, indices: Tensor, epsilons: Tensor) -> Bounds:
+        classifier, epsilon = self.subject.classifier, epsilons if self.norm is Norm.LINF else float(epsilons[0])
+        x, targets = self.subject.dataset.inputs[indices], self.subject.dataset.targets[indices]
         with time_limit(self.deadline), memory_limit(memory_to_use(classifier.device), classifier.device):
-            bounds = bound_batch(
-                classifier, data.inputs[indices], data.targets[indices], self.norm, epsilon, method, logits=logits
-            )
+            bounds = bound_batch(classifier, x, targets, self.norm, epsilon, method, logits=self.logits)
         self._check(method, indices, bounds)
         return bounds.widened(self.slack)
 
@@ -137,13 +136,13 @@ class Bounder:
                 f"auto-LiRPA {method} gives bounds that exclude the clean sample {sample}: they are wrong"
             )
 
-    def _give_way(self, method: str, indices: Tensor, epsilons: Tensor, reason: str, *, logits: bool) -> Iterator[Part]:
+    def _give_way(self, method: str, indices: Tensor, epsilons: Tensor, reason: str) -> Iterator[Part]:
         weaker = WEAKER.get(method)
         if weaker is None:
             yield indices, method, None
             return
         self.fell_back_to(method, weaker, reason, indices.tolist())
-        yield from self._bound(weaker, indices, epsilons, logits=logits)
+        yield from self._bound(weaker, indices, epsilons)
 
 
 _METHODS = tuple(sorted({*WEAKER, *WEAKER.values()}))
@@ -177,8 +176,8 @@ def bound_all(
     batches = [Batch(number, indices[members], 0) for number, members in enumerate(places)]
     is_known = torch.zeros(len(bounder.subject.dataset), dtype=epsilons.dtype)
     is_known[indices] = epsilons
-    alone = replace(bounder, fallbacks={}, halved={}, incidents=Incidents(), deadline=float("inf"))
-    work = _Unit(alone, Deadline(bounder.deadline), method, is_known, logits)
+    alone = replace(bounder, fallbacks={}, halved={}, incidents=Incidents(), deadline=float("inf"), logits=logits)
+    work = _Unit(alone, Deadline(bounder.deadline), method, is_known)
     for batch, result in each_batch(
         batches, work, name=name, checkpoint=checkpoint, without=work.nothing, incidents=bounder.incidents
     ):
@@ -200,16 +199,13 @@ class _Unit:
     deadline: Deadline
     method: str
     epsilons: Tensor
-    logits: bool
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         started = time.perf_counter()
         bounder = replace(self.bounder, fallbacks={}, halved={}, deadline=self.deadline.here())
         results = self.nothing(batch)
         position = {row: i for i, row in enumerate(batch.indices.tolist())}
-        for indices, method, bounds in bounder.bound(
-            self.method, batch.indices, self.epsilons[batch.indices], logits=self.logits
-        ):
+        for indices, method, bounds in bounder.bound(self.method, batch.indices, self.epsilons[batch.indices]):
             at = torch.tensor([position[row] for row in indices.tolist()])
             results["method"][at] = _METHODS.index(method)
             if bounds is not None:

@@ -23,7 +23,7 @@ from torch import Tensor, fx, nn
 from windtunnel.assessments.verification.bound_propagation.convolution import QuickTransposes
 from windtunnel.assessments.verification.canonical.fold import layer_of
 from windtunnel.assessments.verification.falsifier import ROUNDING
-from windtunnel.assessments.verification.rows import LIRPA_METHOD
+from windtunnel.assessments.verification.rows import LIRPA_METHODS
 from windtunnel.core.batches import out_of_memory
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm
@@ -189,37 +189,44 @@ def bound_batch(
     Raises IncompatibleError for an operator without a bound, and for a version that lacks what is called here.
     """
     lirpa = load_lirpa()
-    device, k = classifier.device, classifier.num_classes
-    x = inputs.to(device)
-    margins = margin_matrix(targets, k)
+    k, x, margins = classifier.num_classes, inputs.to(classifier.device), margin_matrix(targets, classifier.num_classes)
     # alpha-CROWN optimises the sum over its rows: only the margins are to profit.
     optimised = method == "alpha-crown"
     rows = margins if optimised or not logits else _with_logits(margins)
     with quiet_library(), _parameters_as_they_were(classifier.module), torch.set_grad_enabled(optimised):
         try:
-            # A fresh module a batch: 0.3 keeps the intermediate bounds of the last batch.
-            module = lirpa.BoundedModule(
-                classifier.module, x[:1], bound_opts=_DENSE if optimised else _SPARSE, device=str(device), verbose=False
-            )
-            _refuse_unsound(module, method, norm)
-            _bound_stable_units_too(module)
-            ball = lirpa.BoundedTensor(x, _region(lirpa, x, norm, epsilon))
-            name = LIRPA_METHOD[method]
-            with QuickTransposes():
-                bounds, _ = module.compute_bounds(x=(ball,), C=rows.to(device), method=name, bound_upper=False)
+            bounds = _lower_bounds(lirpa, classifier.module, x, rows.to(x.device), norm, epsilon, method)
         except (*_UNSUPPORTED, RuntimeError) as error:
             if out_of_memory(error):
                 raise
             raise IncompatibleError(_explained(classifier, x, norm, method, error)) from error
     bounds = bounds.detach().float().cpu()
-    if optimised and logits:
-        own_bounds = bound_batch(classifier, inputs, targets, norm, epsilon, "crown")
-        return Bounds(bounds, own_bounds.lower, own_bounds.upper, classifier.criterion.k)
     if not logits:
-        no_bounds = torch.full((len(x), k), torch.nan)
-        return Bounds(bounds, no_bounds, no_bounds, classifier.criterion.k)
-    margin_bounds, lower, minus_upper = bounds.split((k - 1, k, k), 1)
-    return Bounds(margin_bounds, lower, -minus_upper, classifier.criterion.k)
+        lower = upper = torch.full((len(x), k), torch.nan)
+    elif optimised:
+        by_crown = bound_batch(classifier, inputs, targets, norm, epsilon, "crown")
+        lower, upper = by_crown.lower, by_crown.upper
+    else:
+        bounds, lower, minus_upper = bounds.split((k - 1, k, k), 1)
+        upper = -minus_upper
+    return Bounds(bounds, lower, upper, classifier.criterion.k)
+
+
+def _lower_bounds(
+    lirpa: ModuleType, network: nn.Module, x: Tensor, rows: Tensor, norm: Norm, epsilon: float | Tensor, method: str
+) -> Tensor:
+    """Return auto-LiRPA's lower bounds (n, R) of rows (n, R, K) times the outputs of `network` over the balls around x."""
+    options = _DENSE if method == "alpha-crown" else _SPARSE
+    # A fresh module a batch: 0.3 keeps the intermediate bounds of the last batch.
+    module = lirpa.BoundedModule(network, x[:1], bound_opts=options, device=str(x.device), verbose=False)
+    _refuse_unsound(module, method, norm)
+    _bound_stable_units_too(module)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the dual of L1 is a division by zero, and it means it
+        ball = lirpa.BoundedTensor(x, lirpa.PerturbationLpNorm(**_ball(x, norm, epsilon)))
+    with QuickTransposes():
+        bounds: Tensor = module.compute_bounds(x=(ball,), C=rows, method=LIRPA_METHODS[method][0], bound_upper=False)[0]
+    return bounds
 
 
 @cache
@@ -285,12 +292,6 @@ def _with_logits(margins: Tensor) -> Tensor:
     return torch.cat([margins, eye, -eye], 1)
 
 
-def _region(lirpa: ModuleType, x: Tensor, norm: Norm, epsilon: float | Tensor) -> object:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # the dual of L1 is a division by zero, and it means it
-        return lirpa.PerturbationLpNorm(**_ball(x, norm, epsilon))
-
-
 def _ball(x: Tensor, norm: Norm, epsilon: float | Tensor) -> dict[str, object]:
     if norm is Norm.LINF:
         radius = epsilon.to(x).view(-1, *[1] * (x.ndim - 1)) if isinstance(epsilon, Tensor) else epsilon
@@ -311,7 +312,7 @@ def call_of_bounds(
         **_ball(x, norm, epsilon),
         "eps": epsilon,
         "C": margins if optimised else _with_logits(margins),
-        "method": LIRPA_METHOD[method],
+        "method": LIRPA_METHODS[method][0],
         "bound_upper": False,
         "bound_opts": _DENSE if optimised else _SPARSE,
     }
@@ -333,13 +334,9 @@ def _explained(classifier: Classifier, x: Tensor, norm: Norm, method: str, error
     """One line: which operator has no bound, why, and what can be done."""
 
     def fails(prefix: nn.Module) -> bool:
-        lirpa, name = load_lirpa(), LIRPA_METHOD[method]
         try:
-            module = lirpa.BoundedModule(prefix, x[:1], bound_opts=_DENSE, device=str(classifier.device), verbose=False)
-            _refuse_unsound(module, method, norm)
-            ball = lirpa.BoundedTensor(x[:1], _region(lirpa, x[:1], norm, 1e-3))
             row = torch.ones(1, 1, prefix(x[:1]).shape[1], device=x.device)
-            module.compute_bounds(x=(ball,), C=row, method=name, bound_upper=False)
+            _lower_bounds(load_lirpa(), prefix, x[:1], row, norm, 1e-3, method)
         except (*_UNSUPPORTED, RuntimeError):
             return True
         return False

@@ -21,6 +21,8 @@ from torch import Tensor
 
 from windtunnel.assessments.verification.bound_propagation.convolution import pair
 
+_GRID = 256  # steps of an interval, at which a smooth activation is compared with a line
+
 
 @dataclass(frozen=True, slots=True)
 class Kink:
@@ -52,7 +54,6 @@ class Smooth:
         curvature: An upper bound of the second derivative's size.
         bend: The sum of the sizes of the first derivative's jumps.
         steepest: An upper bound of the first derivative's size; no less than that of GELU by default.
-
     """
 
     name: str
@@ -65,6 +66,27 @@ class Smooth:
         """Return the activation itself."""
         return self.function(z)
 
+    def slopes(self, low: Tensor, up: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return (slopes s, lower bounds of f(z) - s z, upper bounds) for vectors of intervals; (number of slopes, intervals) each."""
+        middle, step = (low + up) / 2, (up - low) / 4
+        chord = (self(up) - self(low)) / (up - low).clamp(min=1e-12)
+        slopes = [torch.where(up - low > 1e-6, chord, self._derivative(middle))]
+        slopes += [self._derivative(at) for at in (low, middle - step, middle, middle + step, up)]
+        grid = low[:, None] + (up - low)[:, None] * (torch.arange(_GRID + 1, device=low.device) / _GRID)
+        values = self(grid)
+        between = (self.curvature * (up - low) / _GRID / 2 + self.bend) * (up - low) / _GRID / 4
+        floors, ceilings = [], []
+        for slope in slopes:
+            least, most = (values - slope[:, None] * grid).aminmax(dim=1)
+            rounding = 1e-12 * (1 + least.abs() + most.abs())
+            floors.append(least - between - rounding)
+            ceilings.append(most + between + rounding)
+        return torch.stack(slopes), torch.stack(floors), torch.stack(ceilings)
+
+    def _derivative(self, z: Tensor) -> Tensor:
+        """By a difference: any slope is valid, a good one is near the derivative."""
+        return (self.function(z + 1e-4) - self.function(z - 1e-4)) / 2e-4
+
 
 @dataclass(frozen=True, slots=True)
 class Convex(Smooth):
@@ -73,11 +95,24 @@ class Convex(Smooth):
     Attributes:
         derivative: Its derivative.
         domain: The least and the largest number that its input can be, whatever the bounds of the input say.
-
     """
 
     derivative: Callable[[Tensor], Tensor]
     domain: tuple[float, float] = (-math.inf, math.inf)
+
+    def slopes(self, low: Tensor, up: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return `Smooth.slopes`: the largest of f(z) - s z is at an end, the least where s touches."""
+        middle, step = (low + up) / 2, (up - low) / 4
+        points = torch.stack([middle, low, middle - step, middle + step, up])
+        tangents, chord = self.derivative(points), (self(up) - self(low)) / (up - low).clamp(min=1e-12)
+        is_wide = up - low > 1e-6
+        slopes = torch.cat([tangents, torch.where(is_wide, chord, tangents[0])[None]])
+        touched = torch.cat([points, middle[None]])
+        rounding = 1e-12 * (1 + self(low).abs() + self(up).abs() + slopes.abs() * (1 + low.abs() + up.abs()))
+        least = self(touched) - slopes * touched - rounding
+        least[-1] = torch.where(is_wide, -math.inf, least[-1])  # the chord touches at a point that is not known
+        most = torch.maximum(self(low) - slopes * low, self(up) - slopes * up) + rounding
+        return slopes, least, most
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +120,22 @@ class Staircase(Smooth):
     """floor(z + offset), bounded and split like a smooth activation, or replaced by a sum of jumps, see `Network.with_jumps`."""
 
     offset: float
+
+    def slopes(self, low: Tensor, up: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return `Smooth.slopes`: extrema are at the first and the last jump, or at the ends."""
+        bottom, top = (low + self.offset).ceil() - 1, (up + self.offset).floor()  # at a jump it may take both values
+        first, last = bottom + 1 - self.offset, top - self.offset
+        chord = (top - bottom) / (up - low).clamp(min=1e-12)
+        to_first, from_last = 1 / (first - low).clamp(min=1e-6), 1 / (up - last).clamp(min=1e-6)
+        zeros = torch.zeros_like(low)
+        slopes = torch.stack([zeros, chord, zeros + 1, to_first, from_last])
+        least, most = top - slopes * up, bottom - slopes * low
+        has_jump = top > bottom
+        for height, jump in ((bottom + 1, first), (top, last)):
+            above = height - slopes * jump
+            least = torch.where(has_jump, torch.minimum(least, above - 1), least)
+            most = torch.where(has_jump, torch.maximum(most, above), most)
+        return slopes, least, most
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +152,7 @@ Apply = Callable[[Activation, Tensor], Tensor]
 
 RELU, STEP = Kink(torch.zeros((), dtype=torch.float64)), Jump()
 # Of windows of four, see `maxpool_bounds`: ReLUs that decide between the winners of their pairs, and the differences across pairs.
-# Where a ReLU
-# of the largest number follows, that ReLU, and the numbers themselves.
+# Where a ReLU of the largest number follows, that ReLU, and the numbers themselves.
 LAST_OF_WINDOW, ACROSS_PAIRS = Kink(torch.zeros((), dtype=torch.float64)), Observed()
 OF_LARGEST, NUMBERS = Kink(torch.zeros((), dtype=torch.float64)), Observed()
 
@@ -278,13 +328,10 @@ def _first(z: Tensor, dim: int, count: int) -> Tensor:
 
 def _adaptive_max_pool2d(apply: Apply, z: Tensor, output_size: object, return_indices: bool = False) -> Tensor:
     sizes = output_size if isinstance(output_size, tuple | list) else (output_size, output_size)
-    sizes_out = [
-        size if requested is None else int(requested) for size, requested in zip(z.shape[-2:], sizes, strict=True)
-    ]
-    if any(size % out for size, out in zip(z.shape[-2:], sizes_out, strict=True)) or return_indices:
+    counts = [size if count is None else int(count) for size, count in zip(z.shape[-2:], sizes, strict=True)]
+    if any(size % count for size, count in zip(z.shape[-2:], counts, strict=True)) or return_indices:
         raise NotImplementedError("adaptive_max_pool2d of windows of unequal size")
-    kernel = tuple(size // out for size, out in zip(z.shape[-2:], sizes_out, strict=True))
-    return _max_pool2d(apply, z, kernel)
+    return _max_pool2d(apply, z, tuple(size // count for size, count in zip(z.shape[-2:], counts, strict=True)))
 
 
 def _smooth(activation: Smooth) -> Callable[..., Tensor]:
@@ -545,7 +592,6 @@ REWRITES: dict[str, Callable[..., Tensor | ValuesAndIndices]] = {
 }
 
 
-_GRID = 256  # steps
 _PART = 4096  # intervals whose grids are computed together
 
 
@@ -630,83 +676,22 @@ def smooth_lines(smooth: Smooth, low: Tensor, up: Tensor, error: Tensor | float 
         up: float64, upper ends.
         error: By how much the input may be off beyond its interval, at least 0; of a shape that fits `low`.
     """
-    kinds = {Staircase: _slopes_of_staircase, Convex: _slopes_of_convex}
-    slopes_of = kinds.get(type(smooth), _slopes_of_curve)
     ends = ((low - error).flatten().split(_PART), (up + error).flatten().split(_PART))
-    parts = [_tightest(least, most, *slopes_of(smooth, least, most)) for least, most in zip(*ends, strict=True)]
+    parts = [_tightest(least, most, *smooth.slopes(least, most)) for least, most in zip(*ends, strict=True)]
     lower_slope, lower, upper_slope, upper = (torch.cat(line).view(low.shape) for line in zip(*parts, strict=True))
     return Lines(lower_slope, lower - lower_slope.abs() * error, upper_slope, upper + upper_slope.abs() * error)
-
-
-def _slopes_of_staircase(stairs: Smooth, low: Tensor, up: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return `_slopes_of_curve` of floor(z + offset): extrema are at the first and the last jump, or at the ends."""
-    assert isinstance(stairs, Staircase)
-    bottom, top = (low + stairs.offset).ceil() - 1, (up + stairs.offset).floor()  # at a jump it may take both values
-    first, last = bottom + 1 - stairs.offset, top - stairs.offset
-    chord = (top - bottom) / (up - low).clamp(min=1e-12)
-    to_first, from_last = 1 / (first - low).clamp(min=1e-6), 1 / (up - last).clamp(min=1e-6)
-    zeros = torch.zeros_like(low)
-    slopes = torch.stack([zeros, chord, zeros + 1, to_first, from_last])
-    least, most = top - slopes * up, bottom - slopes * low
-    has_jump = top > bottom
-    for height, jump in ((bottom + 1, first), (top, last)):
-        above = height - slopes * jump
-        least, most = (
-            torch.where(has_jump, torch.minimum(least, above - 1), least),
-            torch.where(has_jump, torch.maximum(most, above), most),
-        )
-    return slopes, least, most
-
-
-def _slopes_of_convex(smooth: Smooth, low: Tensor, up: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return `_slopes_of_curve` of a convex activation: the largest of f(z) - s z is at an end, the least where s touches."""
-    assert isinstance(smooth, Convex)
-    middle, step = (low + up) / 2, (up - low) / 4
-    points = torch.stack([middle, low, middle - step, middle + step, up])
-    tangents, chord = smooth.derivative(points), (smooth(up) - smooth(low)) / (up - low).clamp(min=1e-12)
-    is_wide = up - low > 1e-6
-    slopes = torch.cat([tangents, torch.where(is_wide, chord, tangents[0])[None]])
-    touched = torch.cat([points, middle[None]])
-    rounding = 1e-12 * (1 + smooth(low).abs() + smooth(up).abs() + slopes.abs() * (1 + low.abs() + up.abs()))
-    least = smooth(touched) - slopes * touched - rounding
-    least[-1] = torch.where(is_wide, -math.inf, least[-1])  # the chord touches at a point that is not known
-    most = torch.maximum(smooth(low) - slopes * low, smooth(up) - slopes * up) + rounding
-    return slopes, least, most
-
-
-def _slopes_of_curve(smooth: Smooth, low: Tensor, up: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (slopes s, lower bounds of f(z) - s z, upper bounds) for vectors of intervals; (number of slopes, intervals) each."""
-    middle, step = (low + up) / 2, (up - low) / 4
-    chord = (smooth(up) - smooth(low)) / (up - low).clamp(min=1e-12)
-    slopes = [torch.where(up - low > 1e-6, chord, _derivative(smooth, middle))]
-    slopes += [_derivative(smooth, at) for at in (low, middle - step, middle, middle + step, up)]
-    grid = low[:, None] + (up - low)[:, None] * (torch.arange(_GRID + 1, device=low.device) / _GRID)
-    values = smooth(grid)
-    between = (smooth.curvature * (up - low) / _GRID / 2 + smooth.bend) * (up - low) / _GRID / 4
-    floors, ceilings = [], []
-    for slope in slopes:
-        least, most = (values - slope[:, None] * grid).aminmax(dim=1)
-        rounding = 1e-12 * (1 + least.abs() + most.abs())
-        floors.append(least - between - rounding)
-        ceilings.append(most + between + rounding)
-    return torch.stack(slopes), torch.stack(floors), torch.stack(ceilings)
 
 
 def _tightest(
     low: Tensor, up: Tensor, slope: Tensor, floor: Tensor, ceiling: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the fields of `Lines` for vectors of intervals, of slopes and extrema as `_slopes_of_curve` returns them."""
+    """Return the fields of `Lines` for vectors of intervals, of slopes and extrema as `Smooth.slopes` returns them."""
     middle = (low + up) / 2
-    below, above = ((slope * middle + floor).argmax(0)[None], (slope * middle + ceiling).argmin(0)[None])
+    below, above = (slope * middle + floor).argmax(0)[None], (slope * middle + ceiling).argmin(0)[None]
     low_slope, low_offset, up_slope, up_offset = (
         of.gather(0, at)[0] for of, at in ((slope, below), (floor, below), (slope, above), (ceiling, above))
     )
     return low_slope, low_offset, up_slope, up_offset
-
-
-def _derivative(smooth: Smooth, z: Tensor) -> Tensor:
-    """By a difference: any slope is valid, a good one is near the derivative."""
-    return (smooth.function(z + 1e-4) - smooth.function(z - 1e-4)) / 2e-4
 
 
 # A split smooth neuron carries the number of its cell: 0 the whole interval, its halves 2 and 3, those of cell k 2 k and 2 k + 1.
@@ -727,7 +712,6 @@ def with_smooth(relaxed: Kinks, layers: Sequence[tuple[slice, Lines, Tensor]]) -
     Args:
         relaxed: The bounds of all columns.
         layers: Of each smooth layer its columns, its lines (m, U) or (1, U), and the cells of its neurons, int8 (m, U).
-
     """
     jumps = relaxed.jumps
     low_offset = torch.zeros_like(relaxed.up) if jumps is None else jumps.low_offset

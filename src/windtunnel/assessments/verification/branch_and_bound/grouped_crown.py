@@ -37,10 +37,6 @@ class Group:
     windows: list[Tensor]
     channels: list[int]
 
-    def part(self, units: Tensor) -> Group:
-        """Return the same positions of some channels."""
-        return replace(self, units=units)
-
     def owners(self) -> list[Tensor]:
         """Return for each leaf, and last of the inputs of the layer, float64 (size, M): 1 where a number is of the window of a position."""
         owner = torch.zeros(self.size, self.units.shape[1], dtype=torch.float64, device=self.units.device)
@@ -84,9 +80,8 @@ def rows_of(network: Network, j: int, rows: int) -> Tensor:
 def _shapes(network: Network, j: int) -> list[tuple[int, int]]:
     """(channels, positions) of each leaf up to layer j."""
     shapes = [network.input_shape, *(layer.shape for layer in network.layers[:j])]
-    return [
-        (shape[0] if len(shape) > 1 else 1, math.prod(shape[1:]) if len(shape) > 1 else shape[0]) for shape in shapes
-    ]
+    images = [shape if len(shape) > 1 else (1, *shape) for shape in shapes]
+    return [(channels, math.prod(sides)) for channels, *sides in images]
 
 
 def _found(network: Network, j: int, rows: int) -> tuple[Tensor, list[Tensor]]:
@@ -152,7 +147,7 @@ def bound_together(bounded: Bounded, j: int, groups: list[Group], ends: Tensor, 
     By CROWN, whose slopes are optimised where there are `iterations`. Without these, intervals over the inputs of the layer come first:
     they cost little, and units that they show to be stable need no more.
     """
-    parts = [group.part(units) for group in groups for units in group.units.split(_at_once(bounded))]
+    parts = [replace(group, units=units) for group in groups for units in group.units.split(_at_once(bounded))]
     for i in range(len(bounded.region)):
         layer = _SampleLayer(bounded, j, i, ends, which)
         if not iterations:

@@ -284,10 +284,8 @@ def _best_first(bounded: Bounded, roots: LinearSpecs, bounds: Tensor, splits: in
     m, device = len(roots), roots.spec.device
     best_bounds = torch.full((m, splits + 1), torch.inf, device=device)
     is_created = torch.zeros_like(best_bounds, dtype=torch.bool)  # not told by `found`: float32 can claim anything
-    stored = [
-        torch.zeros(m, splits + 1, *t.shape[1:], dtype=t.dtype, device=device)
-        for t in (roots.signs, roots.alpha, roots.beta)
-    ]
+    of_roots = roots.signs, roots.alpha, roots.beta
+    stored = [torch.zeros(m, splits + 1, *t.shape[1:], dtype=t.dtype, device=device) for t in of_roots]
 
     def keep(row: Tensor, slot: Tensor, value: Tensor, rows: LinearSpecs) -> None:
         best_bounds[row, slot], is_created[row, slot] = value, True

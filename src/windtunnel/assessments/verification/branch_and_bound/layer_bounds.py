@@ -66,11 +66,12 @@ class LayerBounds:
         parts: list[list[Tensor]] = [[], [], [], []]
         for j, (layer, low, up) in enumerate(zip(self.network.layers, self.low, self.up, strict=False)):
             activation, slope, error = layer.activation, torch.zeros_like(low[0]), torch.full_like(low[0], -1.0)
-            units = ((low < 0) & (up > 0)).any(0).nonzero().flatten() if layer.splits else no_neurons
+            units = no_neurons
             if isinstance(activation, Jump | Smooth):
                 # A stable jump takes 0 or 1, which is no slope, and a smooth one is never linear.
                 units = torch.arange(layer.size, device=low.device)
             if isinstance(activation, Kink):
+                units = ((low < 0) & (up > 0)).any(0).nonzero().flatten()
                 slope = activation.slope.to(low).expand(1, *layer.shape).reshape(-1)
             elif isinstance(activation, Jump):
                 error = self._errors.get(j, error)

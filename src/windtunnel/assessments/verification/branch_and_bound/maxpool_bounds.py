@@ -37,10 +37,7 @@ def of_pairs(network: Network, last: int, units: Tensor) -> tuple[Tensor, Tensor
 
 
 def differences(bounded: LayerBounds, last: int, units: Tensor) -> Tensor:
-    """Return for the windows `units` (U,) of layer `last` d float64 (n, U, 4, 4), d[i, j] >= x_i - x_j.
-
-    First the numbers of the first pair.
-    """
+    """Return for the windows `units` (U,) of layer `last` d float64 (n, U, 4, 4), d[i, j] >= x_i - x_j; the first pair first."""
     bounds = torch.zeros(len(bounded.region), len(units), 4, 4, dtype=torch.float64, device=units.device)
     for i, k, layer, at in _written(bounded.network, last, units):
         bounds[..., k, i], bounds[..., i, k] = bounded.up[layer][:, at], -bounded.low[layer][:, at]
@@ -205,9 +202,7 @@ class Windows:
             (slope, of_chord), relu_chord = chords[3], chords[3]
             combined = torch.cat([weights * slope[..., None], 1 - slope[..., None]], -1), slope * offset + of_chord
             weights, offset = games[1].better(combined, self._outs(out)[1])
-            inside = [
-                (slope_of_kink, torch.zeros_like(offset)) for slope_of_kink, _ in _lines(weights[..., :4], offset)
-            ]
+            inside = [(within, torch.zeros_like(offset)) for within, _ in _lines(weights[..., :4], offset)]
             lines = [_where(joint, joint_line, other) for joint_line, other in zip(inside, lines, strict=True)]
             lines.append(_where(joint, (1 - weights[..., 4], offset), relu_chord))
         return [_where(apart, relu_chord, line) for relu_chord, line in zip(chords, lines, strict=True)]
@@ -264,10 +259,8 @@ def _lines(weights: Tensor, offset: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 def _dominated(sides: list[tuple[Tensor, Tensor]]) -> Tensor:
     """(..., 4) bool: the numbers that others of their window beat; sides: of the three kinks, where each is positive, where negative."""
-    (second, first), (fourth, third), (second_pair_wins, first_pair_wins) = sides
-    return torch.stack(
-        [second | second_pair_wins, first | second_pair_wins, fourth | first_pair_wins, third | first_pair_wins], -1
-    )
+    (second, first), (fourth, third), (later_wins, earlier_wins) = sides
+    return torch.stack([second | later_wins, first | later_wins, fourth | earlier_wins, third | earlier_wins], -1)
 
 
 def _made_of(chords: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -358,10 +351,7 @@ class Pieces:
 
 
 def numbers_of(bounded: LayerBounds, j: int) -> UnstableWindows | None:
-    """Return the numbers of the windows of layer j's columns.
-
-    None where it does not follow windows of numbers that are affine in a small part of the input.
-    """
+    """Return the numbers of the windows of layer j's columns; None unless they are affine in a small part of the input."""
     network, units = bounded.network, bounded.units[j]
     if not network.layers[j].follows_windows or not network.layers[j - 4].direct or not len(units):
         return None
@@ -379,10 +369,3 @@ def numbers_of(bounded: LayerBounds, j: int) -> UnstableWindows | None:
     most = max(inputs.shape[1] for inputs, _, _ in parts)
     inputs, w = (torch.cat([F.pad(part[k], (0, most - part[k].shape[-1])) for part in parts]) for k in (0, 1))
     return UnstableWindows(units, inputs, F.pad(w, (0, 0, 0, 1)), F.pad(torch.cat([b for _, _, b in parts]), (0, 1)))
-
-
-def pieces_of(bounded: LayerBounds, j: int, numbers: UnstableWindows, windows: Windows) -> Pieces:
-    """Return the weights and ranges of layer j's columns."""
-    units = bounded.units[j]
-    weights, out = windows.game_with_zero(units)
-    return Pieces(numbers.at(units), weights, out, (bounded.up[j] - bounded.low[j])[:, units])

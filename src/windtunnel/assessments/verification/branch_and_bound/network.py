@@ -17,7 +17,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import accumulate
 from types import FunctionType
 from typing import Any
 
@@ -93,7 +92,23 @@ def name_of(func: Any) -> str:
     return name if name.startswith("_") else name.rstrip("_")
 
 
-class _Looking(TorchFunctionMode):
+class _NamedCalls(TorchFunctionMode):
+    """Gives each call of a torch function with its name to `_called`; checks are skipped, and of `_IN_PARTS` the parts are given."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # torch's own types
+        name, kwargs = name_of(func), kwargs or {}
+        if name in SKIPPED:
+            return None
+        if parts := parts_of(func):
+            with self:
+                return parts(*args, **kwargs)
+        return self._called(func, name, args, kwargs)
+
+    def _called(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        raise NotImplementedError
+
+
+class _Looking(_NamedCalls):
     """Finds max pooling over windows of four, side by side, that takes a ReLU's values which nothing else does, or gives its own to one.
 
     A call is known by its number among those of functions that are rewritten.
@@ -108,13 +123,8 @@ class _Looking(TorchFunctionMode):
         self._relus = set[int]()
         self._users: dict[int, list[int]] = {}  # the calls that take it, -1 where they are none of these
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # torch's own types
-        kwargs, name, call = kwargs or {}, name_of(func), -1
-        if name in SKIPPED:
-            return None
-        if parts := parts_of(func):
-            with self:
-                return parts(*args, **kwargs)
+    def _called(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        call = -1
         if name in REWRITES:
             call, self._calls = self._calls, self._calls + 1
         is_candidate = bool(args) and (name == "relu" or (name == "max_pool2d" and of_four_apart(*args, **kwargs)))
@@ -160,13 +170,10 @@ _ARITHMETIC: dict[str, Any] = {
 }
 
 
-class RoundingErrors(TorchFunctionMode):
+class RoundingErrors(_NamedCalls):
     """Runs a network on three rows (magnitude, error, 0): sums of absolute values, and how far off float32 may be."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # torch's own types
-        name, kwargs = name_of(func), kwargs or {}
-        if name in SKIPPED:
-            return None
+    def _called(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         args, kwargs = tree_map(_absolute, (args, kwargs))
         if name in _ARITHMETIC:
             args = tuple(abs(value) if isinstance(value, float | int) else value for value in args)
@@ -217,11 +224,6 @@ class PreactivationLayer:
     direct: bool  # an affine map of the network's input, no activation in between
 
     @property
-    def splits(self) -> bool:
-        """Return whether its units can be split into two linear cases."""
-        return isinstance(self.activation, Kink | Jump)
-
-    @property
     def decides_windows(self) -> bool:
         """Return whether these are the last kinks of windows of four; before it come their pairs, and what is observed across these."""
         return self.activation is LAST_OF_WINDOW
@@ -257,10 +259,8 @@ class Tape:
             weights = torch.cat([weights, weights.new_zeros(len(node) - m, *node.shape[1:])])
         with torch.enable_grad():
             product = _InnerProduct.apply(node, weights)  # type: ignore[no-untyped-call]
-        gradients_of_leaves = torch.autograd.grad(
-            product, self.leaves[: index + 1], allow_unused=True, retain_graph=True
-        )
-        return tuple(gradient if gradient is None else gradient[:m] for gradient in gradients_of_leaves)
+        gradients = torch.autograd.grad(product, self.leaves[: index + 1], allow_unused=True, retain_graph=True)
+        return tuple(gradient if gradient is None else gradient[:m] for gradient in gradients)
 
 
 class _InnerProduct(torch.autograd.Function):
@@ -324,7 +324,7 @@ class RewrittenCalls:
     batches: list[tuple[int, int]] = field(default_factory=list)
 
 
-class _Replacing(TorchFunctionMode):
+class _Replacing(_NamedCalls):
     """Activations are answered by `apply`; everything else runs as it is, and `watch` may look at it.
 
     calls: empty for the first run, which fills it. joined: ReLUs that are left to the max pooling before or after them, and these
@@ -346,13 +346,7 @@ class _Replacing(TorchFunctionMode):
         self._calls, self._first = calls, not calls.varying
         self._call = self._answered = 0
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # torch's own types
-        name, kwargs = name_of(func), kwargs or {}
-        if name in SKIPPED:
-            return None
-        if parts := parts_of(func):
-            with self:
-                return parts(*args, **kwargs)
+    def _called(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         try:
             return self._result(func, name, args, kwargs)
         except (RuntimeError, LookupError, TypeError, ValueError) as error:
@@ -428,7 +422,6 @@ class Network:
 
     def _describe(self, tape: Tape) -> None:
         """Enter the layers of a recorded run."""
-        ends = list(accumulate(z[0].numel() for z in tape.pre))
         self.sizes = [z[0].numel() for z in tape.pre]
         self.layers = []
         for j, (activation, z) in enumerate(zip(self._activations, tape.pre, strict=True)):
@@ -437,7 +430,7 @@ class Network:
             self.layers.append(PreactivationLayer(activation, tuple(z.shape[1:]), z[0].numel(), direct=is_direct))
         self.num_outputs = tape.out.shape[1]
         self.inputs = tape.leaves[0][0].numel()
-        self.width = self.inputs + (ends[-1] if ends else 0)
+        self.width = self.inputs + sum(self.sizes)
 
     @property
     def piecewise_linear(self) -> bool:
@@ -479,10 +472,7 @@ class Network:
         key = (-(-rows // step) * step, dtype)
         tape = self._tapes.pop(key, None)
         if tape is None:
-            while (
-                len(self._tapes) > 1
-                and sum(size * dtype_of_tape.itemsize for size, dtype_of_tape in [*self._tapes, key]) > _KEPT
-            ):
+            while len(self._tapes) > 1 and sum(n * kind.itemsize for n, kind in [*self._tapes, key]) > _KEPT:
                 self._tapes.pop(next(iter(self._tapes)))
             tape = self._record(*key)
         self._tapes[key] = tape  # now the last

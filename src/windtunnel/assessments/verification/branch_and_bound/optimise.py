@@ -240,9 +240,8 @@ def with_planes(bounded: Bounded, rows: LinearSpecs, iterations: int, most: int)
     """
     weights = {j: affine[0] for j in range(rows.start) if most and (affine := bounded.affine(j))}
     windows = {j: pieces for j in range(rows.start) if (pieces := bounded.pieces(j))}
-    numbers = sum(min(most, len(w)) * w.shape[1] for w in weights.values()) + sum(
-        p.numbers.w.numel() for p in windows.values()
-    )
+    numbers = sum(min(most, len(w)) * w.shape[1] for w in weights.values())
+    numbers += sum(p.numbers.w.numel() for p in windows.values())
     if not (weights or windows) or _COPIES * 4 * len(rows) * numbers > bounded.memory:
         return rows
     relaxation = bounded.relaxation(rows, torch.float32)
@@ -296,7 +295,7 @@ def optimise(bounded: Bounded, rows: LinearSpecs, iterations: int, stop: Tensor 
     remaining = torch.arange(len(rows), device=best.device)
     while len(remaining) and iterations >= 0:
         remaining, iterations = _ascend(bounded, rows, remaining, iterations, limit, best, alpha, beta)
-    return best, rows.with_multipliers(alpha, beta)
+    return best, replace(rows, alpha=alpha, beta=beta)
 
 
 def improved(bounded: Bounded, rows: LinearSpecs, iterations: int, stop: float) -> LinearSpecs:
@@ -319,7 +318,7 @@ def _ascend(
     beta: Tensor,
 ) -> tuple[Tensor, int]:
     """Improve the rows at `at` until half of them are done; (those that are not, the iterations left). Writes the others."""
-    part = rows.with_multipliers(alpha, beta).at(at)
+    part = replace(rows, alpha=alpha, beta=beta).at(at)
     relaxation = bounded.relaxation(part, torch.float32)
     rise = relaxation.kinks.rise
     columns = torch.cat([split[1] for split in relaxation.split if split is not None] or [at[:0]])
@@ -352,4 +351,4 @@ def _ascend(
             uphill = -signs * (inputs.index_select(1, columns) - thresholds) * size
             stepping = multipliers.step(old_beta / size, uphill).clamp_(min=0) * size
             moved = part.beta.index_copy(1, columns, stepping)
-        part = part.with_multipliers(stepped, moved)
+        part = replace(part, alpha=stepped, beta=moved)

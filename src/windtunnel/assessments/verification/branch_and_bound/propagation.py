@@ -30,7 +30,6 @@ from windtunnel.assessments.verification.branch_and_bound.maxpool_bounds import 
     UnstableWindows,
     Windows,
     numbers_of,
-    pieces_of,
 )
 from windtunnel.assessments.verification.branch_and_bound.network import Network, gather
 from windtunnel.assessments.verification.regions import BallRegions
@@ -65,11 +64,9 @@ class Plane:
     inputs: int = 0
 
     def carried(self, a: Tensor, which: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Carry coefficients a (m, U) of the columns through the planes.
+        """Carry coefficients a (m, U) of the columns through the planes; which: (m,), of which of the Q functions each row is.
 
-        (a of those without a plane, (m, d) of the input, (m, U) constants).
-
-        which: (m,), of which of the Q functions each row is.
+        Return (a of those without a plane, (m, d) of the input, (m, U) constants).
         """
         columns = self._of(self.columns, which)
         coefficients = a.gather(1, columns)
@@ -86,9 +83,8 @@ class Plane:
     @classmethod
     def joined(cls, parts: Sequence[Plane]) -> Plane:
         """Concatenate the planes of all parts."""
-        columns, weights, offset = (
-            torch.cat(of) for of in zip(*((p.columns, p.weights, p.offset) for p in parts), strict=True)
-        )
+        tensors = zip(*((p.columns, p.weights, p.offset) for p in parts), strict=True)
+        columns, weights, offset = map(torch.cat, tensors)
         return replace(parts[0], columns=columns, weights=weights, offset=offset)
 
     def bent(self, lines: Tensor, x: Tensor, where: Tensor, which: Tensor) -> Tensor:
@@ -140,10 +136,9 @@ class LinearSpecs:
 
     start: the node (the input of an activation, or the output). spec: (m, size of the node). sample: int64 (m,), its region.
     signs: int8 (m, C), +1 where a unit is taken as active, -1 as inactive, 0 where it is not split; of a smooth one its cell
-    (`activations.cells`). alpha: (m, C), in
-    [0, 1], between the least and the largest lower slope of an open unit. beta: (m, C), the multiplier >= 0 of each split.
-    C: the columns below the node. planes: of some layers the upper bounds of open units instead of chords, for as many linear
-    functions as there are; plane: int64 (m,), which of them a row is.
+    (`activations.cells`). alpha: (m, C), in [0, 1], between the least and the largest lower slope of an open unit. beta: (m, C),
+    the multiplier >= 0 of each split. C: the columns below the node. planes: of some layers the upper bounds of open units instead
+    of chords, for as many linear functions as there are; plane: int64 (m,), which of them a row is.
     """
 
     start: int
@@ -161,9 +156,8 @@ class LinearSpecs:
     @classmethod
     def joined(cls, parts: Sequence[LinearSpecs]) -> LinearSpecs:
         """LinearSpecs of one node, one after the other; each with its planes, where all parts have some."""
-        spec, sample, signs, alpha, beta = (
-            torch.cat(of) for of in zip(*((r.spec, r.sample, r.signs, r.alpha, r.beta) for r in parts), strict=True)
-        )
+        tensors = zip(*((r.spec, r.sample, r.signs, r.alpha, r.beta) for r in parts), strict=True)
+        spec, sample, signs, alpha, beta = map(torch.cat, tensors)
         joined = cls(parts[0].start, spec, sample, signs, alpha, beta)
         if not all(part.planes for part in parts):
             return joined
@@ -182,10 +176,6 @@ class LinearSpecs:
         )
         plane = self.plane[index] if self.planes else self.plane
         return LinearSpecs(self.start, spec, sample, signs, alpha, beta, self.planes, plane)
-
-    def with_multipliers(self, alpha: Tensor, beta: Tensor) -> LinearSpecs:
-        """Return the same rows with other multipliers."""
-        return replace(self, alpha=alpha, beta=beta)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +218,7 @@ class Bounded(LayerBounds):
     def __init__(self, network: Network, region: BallRegions, rows: int, memory: int) -> None:
         self._affine: dict[int, tuple[Tensor, Tensor] | None] = {}
         self._windows: dict[tuple[int, bool], Windows] = {}
-        self._pieces: dict[int, Pieces | None] = {}
+        self._pieces: dict[int, Pieces] = {}
         # Of the columns that were open first: later ones are among them.
         self._numbers: dict[int, UnstableWindows | None] = {}
         super().__init__(network, region, rows, memory)
@@ -251,9 +241,8 @@ class Bounded(LayerBounds):
         """Undivided rows with CROWN's slopes: 1 where the upper bound is the larger."""
         low, up = (t[:, : self.below(node)] for t in self._at_columns[:2])
         alpha = (up > -low)[sample].float()
-        return LinearSpecs(
-            node, spec, sample, torch.zeros_like(alpha, dtype=torch.int8), alpha, torch.zeros_like(alpha)
-        )
+        signs, beta = torch.zeros_like(alpha, dtype=torch.int8), torch.zeros_like(alpha)
+        return LinearSpecs(node, spec, sample, signs, alpha, beta)
 
     @property
     def is_dense(self) -> bool:
@@ -277,19 +266,17 @@ class Bounded(LayerBounds):
         return self._affine[j]
 
     def pieces(self, j: int) -> Pieces | None:
-        """Return the starting point of planes above layer j's columns.
-
-        Where it follows windows of numbers that see a small part of a box.
-        """
+        """Return the start of planes above layer j's columns; None but where it follows windows that see a small part of a box."""
         if self.region.norm is not Norm.LINF:
             return None
         if j not in self._numbers:
             self._numbers[j] = numbers_of(self, j)
-        numbers = self._numbers[j]
+        numbers, units = self._numbers[j], self.units[j]
+        if not numbers or not len(units):
+            return None
         if j not in self._pieces:
-            self._pieces[j] = (
-                pieces_of(self, j, numbers, self.windows(j - 1, j + 1)) if numbers and len(self.units[j]) else None
-            )
+            game, spread = self.windows(j - 1, j + 1).game_with_zero(units), (self.up[j] - self.low[j])[:, units]
+            self._pieces[j] = Pieces(numbers.at(units), *game, spread)
         return self._pieces[j]
 
     def relaxation(self, rows: LinearSpecs, dtype: torch.dtype) -> Relaxation:
@@ -380,10 +367,7 @@ class Bounded(LayerBounds):
         columns: list[Tensor] = []
 
         def total(terms: Tensor, node: int, units: Tensor | None = None) -> Tensor:
-            """Sum the terms of each row, or of each of the units that it is a sum of.
-
-            The terms are (m, size of the node, or of some `units` of it).
-            """
+            """Sum the terms (m, size of the node, or of some `units` of it) of each row, or of each unit that it is a sum of."""
             if owners is None:
                 return terms.sum(1)
             owner = owners[node + 1]
@@ -451,9 +435,6 @@ class Bounded(LayerBounds):
         outputs: list[Tensor] = []
 
         def answer(j: int, z: Tensor) -> Tensor:
-            return taken_for(j, z).view(z.shape)
-
-        def taken_for(j: int, z: Tensor) -> Tensor:
             flat, fixed, units, at = z.flatten(1), relaxation.fixed[j], self.units[j], self.slices[j]
             value = flat * fixed
             if len(units):
@@ -465,7 +446,7 @@ class Bounded(LayerBounds):
                     line = plane.bent(line, x, where, rows.plane)
                 outputs.append(line)
                 value.index_copy_(1, units, line)
-            return value
+            return value.view(z.shape)
 
         self.network.run(x.view(-1, *self.network.input_shape), answer, upto=rows.start)
         if not inputs:

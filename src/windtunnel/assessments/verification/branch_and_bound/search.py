@@ -70,11 +70,10 @@ def candidates(bounded: Bounded, start: int, ranked: list[Tensor], overall: int)
 def children(rows: LinearSpecs, column: Tensor, gain: Tensor, smooth: Tensor | None) -> LinearSpecs:
     """Both halves of every row at its `column` (m,): row i's are 2 i, where the unit is active, and 2 i + 1.
 
-    A smooth unit's are the upper and the lower half of its cell, which are split again.
+    A smooth unit's are the upper and the lower half of its cell, which are split again. The new multiplier starts where the
+    parent's lower slope is reproduced, so that a half starts no worse than its parent.
 
     gain: (m,), of `slope_gain`. smooth: bool (1, C), `Relaxation.smooth`.
-    The new multiplier starts where the parent's lower slope is reproduced, so that a half
-    starts no worse than its parent.
     """
     at = torch.arange(len(rows), device=column.device)
     alpha = rows.alpha[at, column].float()
@@ -149,7 +148,7 @@ def leaf_bound(bounded: Bounded, row: LinearSpecs, goal: float) -> tuple[float, 
     columns = row.signs[0].nonzero().flatten()
     if bounded.region.norm is not Norm.LINF:
         return crown_bound, None
-    bare = row.with_multipliers(row.alpha, torch.zeros_like(row.beta))
+    bare = replace(row, beta=torch.zeros_like(row.beta))
     cost, _ = _affine(bounded, bare)
     constraints = [_constraint(bounded, bare, int(column)) for column in columns]
     limits = np.stack([t[row.sample[0]].cpu().numpy() for t in (bounded.region.low, bounded.region.high)], 1)
@@ -164,14 +163,14 @@ def leaf_bound(bounded: Bounded, row: LinearSpecs, goal: float) -> tuple[float, 
         if errors.any():  # the optimum may lie beyond a jump: a counter-example does not
             inside = linprog(cost, a, b - 2 * errors, bounds=limits, method="highs")
             solved = inside if inside.status == 0 else solved
-        return max(crown_bound, float(bounded.value(row.with_multipliers(row.alpha, beta)))), torch.from_numpy(solved.x)
+        return max(crown_bound, float(bounded.value(replace(row, beta=beta)))), torch.from_numpy(solved.x)
     if solved.status == 2:  # empty: the multipliers of the least violation prove it, scaled up
         wide = np.c_[a, -np.ones(len(a))]
         emptied = linprog(np.r_[0 * cost, 1.0], wide, b, bounds=[*limits, (0, None)], method="highs")
         if emptied.status == 0 and emptied.fun > _EMPTY:
             scale = _LARGE * max(1.0, abs(goal - crown_bound)) / emptied.fun
             beta = _multipliers(row, columns, scale * emptied.ineqlin.marginals)
-            return max(crown_bound, float(bounded.value(row.with_multipliers(row.alpha, beta)))), None
+            return max(crown_bound, float(bounded.value(replace(row, beta=beta)))), None
     return crown_bound, None
 
 

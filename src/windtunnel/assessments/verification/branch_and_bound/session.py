@@ -36,8 +36,6 @@ from windtunnel.params.verification import BranchAndBound
 
 # Iterations: of the margins at first, of the margins later, of the planes.
 _QUICK_ROOT, _ROOT, _PLANES = 20, 60, 60
-
-
 # Inner bounds that are improved: linear functions whose slopes are optimised (a function bounds all neurons of disjoint windows
 # together), and the steps of each; beside max pooling fewer suffice. benchmarks/verification.py --methods measures them.
 _FUNCTIONS, _STEPS = 1000, 20
@@ -49,9 +47,8 @@ _COLUMNS = 64  # neurons of each layer that get a plane for a margin
 _FIRST_SEARCH, _FIRST_SEARCH_SHALLOW, _SHALLOW = 100, 500, 3  # subdomains; layers of activations
 _FIRST_BOUNDS, _MOST_WITH_PLANES, _FIRST_SPLITS = 200, 1200, 4
 _MOST = 5 * 10**7  # inner bounds of a round times neurons of the network: each of them takes passes through it
-_MIN_GAIN = (
-    0.05  # of the missing margin, times its share of all there is to gain: a round gains as much, or none follows
-)
+# Of the missing margin, times its share of all there is to gain: a round gains as much, or none follows.
+_MIN_GAIN = 0.05
 
 # Bounds (low, up), float64 of its size, of the inputs of each layer of activations.
 Inner = list[tuple[Tensor, Tensor]]
@@ -97,9 +94,7 @@ def decide(
     if any(isinstance(layer.activation, Staircase) for layer in network.layers):
         bounded = bound_network(network, region, limits.rows, memory=limits.memory)
         network, larger = network.with_jumps(bounded.low, bounded.up), NOTHING  # its layers are of this region alone
-    work = _MarginBounds(
-        network, region, targets.to(network.device), goals.to(network.device).double(), check, limits, expired, larger
-    )
+    work = _MarginBounds(network, region, targets, goals, check, limits, expired, larger)
     with suppress(OutOfTimeError):
         work.quickly()
         if limits.domains > 1:
@@ -122,11 +117,11 @@ class _MarginBounds:
 
     def __post_init__(self) -> None:
         n, k, device = len(self._region), self._network.num_outputs, self._network.device
-        others = torch.arange(k, device=device).expand(n, k) != self._targets[:, None]
+        targets, eye = self._targets.to(device), torch.eye(k, device=device)
+        others = torch.arange(k, device=device).expand(n, k) != targets[:, None]
         self._sample, other = others.nonzero().unbind(1)
-        eye = torch.eye(k, device=device)
-        self._spec = eye[self._targets[self._sample]] - eye[other]
-        self._goal = self._goals[self._sample]
+        self._spec = eye[targets[self._sample]] - eye[other]
+        self._goal = self._goals.to(device).double()[self._sample]
         self._bounds = torch.full((len(other),), -torch.inf, dtype=torch.float64, device=device)
         self._examples: dict[int, Tensor] = {}
         self._bend = True  # whether planes have gained something; where they have not once, they are not tried again
@@ -137,10 +132,8 @@ class _MarginBounds:
         """CROWN inside, slopes of the margins optimised: all samples together."""
         members = self._undecided().nonzero().flatten()
         if len(members):
-            initial_bounds = self._known(members.tolist())
-            bounded = bound_network(
-                self._network, self._region.part(members), self._limits.rows, initial_bounds, self._limits.memory
-            )
+            region, limits, initial_bounds = self._region.part(members), self._limits, self._known(members.tolist())
+            bounded = bound_network(self._network, region, limits.rows, initial_bounds, limits.memory)
             self._inside = bounded, members
             self._roots(bounded, members, _QUICK_ROOT)
 
@@ -268,10 +261,8 @@ class _MarginBounds:
         remaining = torch.isin(open_, self._open(members)).nonzero().flatten()
         if not len(remaining):
             return
-        open_, rows = open_[remaining], rows.at(remaining)
-        tree = BranchAndBoundSearch(
-            bounded, rows, self._bounds[open_], self._goal[open_], replace(self._limits, domains=domains)
-        )
+        open_, rows, limits = open_[remaining], rows.at(remaining), replace(self._limits, domains=domains)
+        tree = BranchAndBoundSearch(bounded, rows, self._bounds[open_], self._goal[open_], limits)
         try:
             tree.run(lambda points, at: self._check(points, members[at]), self._expired)
         finally:  # out of time in the middle: what was found by then stands
@@ -295,11 +286,6 @@ _FLOAT = 4  # bytes
 _COPIES = 12  # of all activations of a row, at the peak of a bounding pass
 _MOST_ROWS = 256  # on a CPU more do not go faster
 _UNUSED = 0.05  # of its time a search leaves at most, so that what it found last is kept
-
-
-def network_of(classifier: Classifier) -> Network:
-    """Return the classifier's module, taken apart. Raises IncompatibleError naming the operator that has no linear bounds."""
-    return Network(classifier.module, classifier.input_shape, classifier.device)
 
 
 def limits_of(params: BranchAndBound, network: Network) -> Limits:
@@ -335,14 +321,13 @@ class Searcher:
 
     def __getstate__(self) -> tuple[None, dict[str, object]]:
         """Without the network, which holds what cannot be sent."""
-        return None, {
-            field.name: None if field.name == "_network" else getattr(self, field.name) for field in fields(self)
-        }
+        return None, {field.name: getattr(self, field.name) for field in fields(self)} | {"_network": None}
 
     def network(self) -> Network:
-        """Return the subject's network, taken apart."""
+        """Return the subject's network, taken apart. Raises IncompatibleError naming an operator without linear bounds."""
         if self._network is None:
-            self._network = network_of(self.subject.classifier)
+            classifier = self.subject.classifier
+            self._network = Network(classifier.module, classifier.input_shape, classifier.device)
         return self._network
 
     def forget(self) -> None:
@@ -420,10 +405,7 @@ class _After:
 
 
 def _confirms(network: Network, classifier: Classifier, targets: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """Confirm counterexamples by the classifier itself.
-
-    What leads in float64 here is a counter-example if it is one by the classifier itself, in the precision it has.
-    """
+    """Return a check: what leads in float64 here is a counter-example if it is one by the classifier, in the precision it has."""
 
     def check(points: Tensor, sample: Tensor) -> Tensor:
         inputs = points.view(-1, *network.input_shape)

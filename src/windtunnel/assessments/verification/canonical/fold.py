@@ -48,9 +48,8 @@ def _fold(graph: fx.GraphModule, node: fx.Node, affine: Affine) -> bool:
     earlier = layer_of(graph, before)
     if len(before.users) == 1:
         if isinstance(earlier, Affine):
-            graph.add_submodule(
-                str(node.target), Affine(earlier.scale * affine.scale, earlier.shift * affine.scale + affine.shift)
-            )
+            both = Affine(earlier.scale * affine.scale, earlier.shift * affine.scale + affine.shift)
+            graph.add_submodule(str(node.target), both)
             return _without(graph, before)
         if isinstance(earlier, nn.Conv2d | nn.Linear):
             channels = _per_channel(affine, earlier.weight.ndim - 1, len(earlier.weight))

@@ -40,6 +40,14 @@ class Call:
     shape_in: tuple[int, ...] | None
     shape_out: tuple[int, ...] | None
 
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Return the shape (channels, height, width) of a sample. Raises NotImplementedError where it has another one."""
+        if self.shape_in is None or len(self.shape_in) != 3:
+            raise NotImplementedError
+        channels, height, width = self.shape_in
+        return channels, height, width
+
     def tensor(self, key: str) -> Tensor:
         """Return a constant tensor. Raises KeyError where the argument is none."""
         value = self.given.get(key)
@@ -154,15 +162,14 @@ def _max_pool(call: Call) -> nn.Module:
 def _average_pool(call: Call) -> nn.Module:
     kernel, padding = call.pair("kernel_size"), call.pair("padding")
     stride = call.pair("stride") if call.given["stride"] else kernel
-    if call.shape_in is None or len(call.shape_in) != 3 or call.given["divisor_override"] is not None:
+    channels, *sides = call.image_shape
+    sizes = [(n + 2 * p - k) // s + 1 for n, p, k, s in zip(sides, padding, kernel, stride, strict=True)]
+    if call.shape_out is None or list(call.shape_out[1:]) != sizes or call.given["divisor_override"] is not None:
         raise NotImplementedError
-    sizes = [(n + 2 * p - k) // s + 1 for n, p, k, s in zip(call.shape_in[1:], padding, kernel, stride, strict=True)]
-    if call.shape_out is None or list(call.shape_out[1:]) != sizes:
-        raise NotImplementedError
-    average = _averages(call.shape_in[0], kernel, stride, padding)
+    average = _averages(channels, kernel, stride, padding)
     if call.given["count_include_pad"] or not any(padding):
         return average
-    ones = torch.ones(1, *call.shape_in[1:], dtype=torch.float64)
+    ones = torch.ones(1, *sides, dtype=torch.float64)
     inside = nn.functional.avg_pool2d(ones, kernel, stride, padding)  # the share of each window that is no padding
     return nn.Sequential(average, Affine(1 / inside, torch.zeros_like(inside)))
 
@@ -185,22 +192,18 @@ def _adaptive_average_pool(call: Call) -> nn.Module:
 
 def _window(call: Call) -> tuple[int, tuple[int, int]]:
     """(channels, window) of adaptive pooling whose windows are of one size, which is what a verifier can bound."""
-    if call.shape_in is None or len(call.shape_in) != 3:
+    (channels, height, width), (rows, columns) = call.image_shape, call.pair("output_size")
+    if height % rows or width % columns:
         raise NotImplementedError
-    sizes, size_out = call.shape_in[1:], call.pair("output_size")
-    if any(size % want for size, want in zip(sizes, size_out, strict=True)):
-        raise NotImplementedError
-    return call.shape_in[0], (sizes[0] // size_out[0], sizes[1] // size_out[1])
+    return channels, (height // rows, width // columns)
 
 
 def _mean(call: Call) -> nn.Module:
     """Return the pooling of one window that a mean over height and width is."""
-    if call.shape_in is None or len(call.shape_in) != 3 or call.given["dtype"] is not None:
+    channels, height, width = call.image_shape
+    if call.given["dtype"] is not None or sorted(d % 4 for d in call.integers("dim")) != [2, 3]:
         raise NotImplementedError
-    if sorted(d % 4 for d in call.integers("dim")) != [2, 3]:
-        raise NotImplementedError
-    window = (call.shape_in[1], call.shape_in[2])
-    pool = _averages(call.shape_in[0], window, window, (0, 0))
+    pool = _averages(channels, (height, width), (height, width), (0, 0))
     return pool if call.given["keepdim"] else nn.Sequential(pool, nn.Flatten())
 
 
@@ -268,11 +271,10 @@ def _fitting(call: Call, scale: Tensor, shift: Tensor) -> nn.Module:
         raise NotImplementedError
     fitted = []
     for constant in (scale, shift):
-        if constant.ndim > len(shape):
-            if any(size != 1 for size in constant.shape[: constant.ndim - len(shape)]):
-                raise NotImplementedError
-            constant = constant.reshape(constant.shape[constant.ndim - len(shape) :])
-        fitted.append(constant.reshape((1,) * (len(shape) - constant.ndim) + tuple(constant.shape)))
+        missing = len(shape) - constant.ndim
+        if math.prod(constant.shape[: max(0, -missing)]) != 1:
+            raise NotImplementedError
+        fitted.append(constant.reshape((1,) * missing + tuple(constant.shape[max(0, -missing) :])))
     return Affine(*fitted)
 
 

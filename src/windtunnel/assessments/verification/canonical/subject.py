@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.assessments.verification.canonical.fold import end_in_linear, fold, rescale
+from windtunnel.assessments.verification.canonical.operators import with_weights
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Caveat
 from windtunnel.core.references import first_line
@@ -107,7 +108,9 @@ def canonical_subject(subject: Subject, *, traced: bool = True) -> Canonical:
         unit, offset = unit_of(subject.clean_logits[:MEASURED].double())
         if is_opaque:
             return _rescaled(subject, Rescaled(classifier.module, unit, offset), unit, offset)
-        copied = nn.Sequential(_copied(classifier.module), _last(unit, offset, classifier.num_classes))
+        k = classifier.num_classes
+        last = with_weights(nn.Linear(k, k), torch.eye(k) / unit, torch.full((k,), -offset / unit))
+        copied = nn.Sequential(_copied(classifier.module), last.requires_grad_(False))
         return _rescaled(subject, copied.to(classifier.device), unit, offset)
     network = copy.deepcopy(trace_or_reason.graph)
     with torch.no_grad():
@@ -180,11 +183,3 @@ def _copied(module: nn.Module) -> nn.Module:
             if isinstance(child, nn.modules.dropout._DropoutNd):
                 setattr(parent, name, nn.Identity())
     return copied.eval().requires_grad_(False)
-
-
-def _last(unit: float, offset: float, classes: int) -> nn.Linear:
-    layer = nn.Linear(classes, classes)
-    with torch.no_grad():
-        layer.weight.copy_(torch.eye(classes) / unit)
-        layer.bias.fill_(-offset / unit)
-    return layer.requires_grad_(False)

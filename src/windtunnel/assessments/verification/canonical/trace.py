@@ -112,9 +112,8 @@ class _Copier:
         target = node.target
         if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:
             # What changes its argument becomes what gives a new value, and stands for the argument from here on.
-            node.target = getattr(
-                getattr(operators.aten, target.__name__.split(".")[0].removesuffix("_")), target._overloadname
-            )
+            packet = getattr(operators.aten, target.__name__.split(".")[0].removesuffix("_"))
+            node.target = getattr(packet, target._overloadname)
             self.values[argument(node)] = value = self._call(node)
             return value
         if target is operator.getitem and node.args[1] == 0 and argument(node).target in operators.WITH_INDICES:

@@ -40,7 +40,7 @@ def bound(step: str, ledger: Ledger, task: VerificationTask, indices: Tensor | N
 
 def attempt(step: str, trial: Trial) -> None:
     """Bound one sample. Raises IncompatibleError where no method has a bound for the model."""
-    list(trial.bounder.bound(step, torch.arange(1), torch.tensor([trial.epsilon]), logits=False))
+    list(trial.bounder.bound(step, torch.arange(1), torch.tensor([trial.epsilon])))
 
 
 def _call(step: str, task: VerificationTask) -> Mapping[str, object]:

@@ -11,14 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.verification.branch_and_bound.session import (
-    WEAKER,
-    Inner,
-    Searcher,
-    Session,
-    groups,
-    network_of,
-)
+from windtunnel.assessments.verification.branch_and_bound.network import Network
+from windtunnel.assessments.verification.branch_and_bound.session import WEAKER, Inner, Searcher, Session, groups
 from windtunnel.assessments.verification.cascade.bound_step import bound
 from windtunnel.assessments.verification.cascade.radius import RadiusBounds, certified_radius, raise_radius
 from windtunnel.assessments.verification.cascade.step import Step, Trial
@@ -249,8 +243,9 @@ def _enter(results: Mapping[str, Tensor], indices: Tensor, step: str, ledger: Le
 
 
 def _attempt(step: str, trial: Trial) -> None:
+    classifier = trial.canonical.subject.classifier
     with time_limit(trial.bounder.deadline):
-        network_of(trial.canonical.subject.classifier)
+        Network(classifier.module, classifier.input_shape, classifier.device)
 
 
 def _call(step: str, task: VerificationTask) -> Mapping[str, object]:

@@ -41,10 +41,10 @@ class Step:
 
     decide: (step, ledger, task) -> None, enters what it finds out of the undecided samples. call: (step, task) -> what its
     library is called with, for `call_kwargs`. tolerance: by how much of the logits' unit a lead must exceed 0 before its
-    word counts. attempt: (step, trial) -> None, raises IncompatibleError for a model it
-    cannot run on; None for a step that can verify nothing, and draws from the seed. bounds: whether it bounds at any
-    epsilon, so that a certified radius can be searched with it. cheap: whether it is tried on a few samples before a stronger one.
-    load: imports what it would import at its first use, which no time budget is to pay for.
+    word counts. attempt: (step, trial) -> None, raises IncompatibleError for a model it cannot run on; None for a step that can
+    verify nothing, and draws from the seed. bounds: whether it bounds at any epsilon, so that a certified radius can be searched
+    with it. cheap: whether it is tried on a few samples before a stronger one. load: imports what it would import at its first
+    use, which no time budget is to pay for.
     radii: (step, known, ledger, task) -> bool (N,), searches certified radii where bounds alone do not, sample by sample: raises
     what is known to hold, and gives whose search was not finished.
     options: the keys of the entry that the step reads, beside `params`; `metadata.json` records these alone.

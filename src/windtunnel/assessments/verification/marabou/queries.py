@@ -96,10 +96,8 @@ def solve_all(
 
     with progress_bar() as progress:
         task = progress.add_task(f"{name} Marabou", total=len(queries), completed=len(answered))
-        for position, new_answer in workforce.results(work, todo, name, limit):
-            answer = (
-                _given_up(todo[position], new_answer, timeout, deadline) if isinstance(new_answer, Lost) else new_answer
-            )
+        for position, result in workforce.results(work, todo, name, limit):
+            answer = _given_up(todo[position], result, timeout, deadline) if isinstance(result, Lost) else result
             if checkpoint and answer.verdict in {Verdict.VERIFIED, Verdict.FALSIFIED}:
                 checkpoint.put(answer.index, _tensors(answer))
             answers.append(answer)

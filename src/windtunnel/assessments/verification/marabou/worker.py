@@ -116,12 +116,9 @@ class _Solver:
 
     def decide(self) -> tuple[Verdict, np.ndarray | None, str]:
         """Return whether some other class can lead, with the point where it does, and why that is not known."""
-        query = self._query
-        read = self._read(query.clean)
-        self._check_reading(read)
-        groups = (
-            [[other_class] for other_class in query.other_classes] if query.one_by_one else [list(query.other_classes)]
-        )
+        query, others = self._query, self._query.other_classes
+        self._check_reading(self._read(query.clean))
+        groups = [(other_class,) for other_class in others] if query.one_by_one else [others]
         undecided = ""
         for group in groups:
             leads = [[self._at_least({other_class: 1.0, query.target: -1.0}, query.margin)] for other_class in group]
