@@ -7,9 +7,10 @@ import torch
 from test_smooth_splits import verdict_that_samples_allow
 from torch import Tensor, nn
 
-from windtunnel.assessments.verification.branch_and_bound.activations import EXP_TO_ONE, SQUARE, Convex, smooth_lines
+from windtunnel.assessments.verification.branch_and_bound.activations import Convex, smooth_lines
 from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network
 from windtunnel.assessments.verification.branch_and_bound.network import Network
+from windtunnel.assessments.verification.branch_and_bound.rewrites import EXP_TO_ONE, SQUARE
 from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.contracts import Norm
 from windtunnel.core.errors import IncompatibleError

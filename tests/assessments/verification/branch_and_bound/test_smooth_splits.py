@@ -5,17 +5,10 @@ import torch
 from test_exactness import verdict
 from torch import nn
 
-from windtunnel.assessments.verification.branch_and_bound.activations import (
-    FLOOR,
-    HARDSWISH,
-    MISH,
-    ROUND,
-    SELU,
-    cells,
-    smooth_lines,
-)
+from windtunnel.assessments.verification.branch_and_bound.activations import cells, smooth_lines
 from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network
 from windtunnel.assessments.verification.branch_and_bound.network import Network
+from windtunnel.assessments.verification.branch_and_bound.rewrites import FLOOR, HARDSWISH, MISH, ROUND, SELU
 from windtunnel.assessments.verification.regions import BallRegions
 from windtunnel.core.contracts import Norm
 

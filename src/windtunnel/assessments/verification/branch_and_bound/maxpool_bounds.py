@@ -45,7 +45,7 @@ def differences(bounded: LayerBounds, last: int, units: Tensor) -> Tensor:
 
 
 def _written(network: Network, last: int, units: Tensor) -> list[tuple[int, int, int, Tensor]]:
-    """(i, k, layer, its units (U,)) of each difference x_k - x_i, as `activations` writes them, of the windows `units` of layer `last`."""
+    """(i, k, layer, its units (U,)) of each difference x_k - x_i, as `rewrites` writes them, of the windows `units` of layer `last`."""
     size = network.layers[last].size
     first, second = of_pairs(network, last, units)
     across = [(i, 2 + k, last - 2, (2 * i + k) * size + units) for i in (0, 1) for k in (0, 1)]

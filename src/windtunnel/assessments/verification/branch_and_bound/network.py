@@ -1,6 +1,6 @@
 """A network as affine segments between activations: torch's autograd carries linear bounds through each of them.
 
-The module runs under a mode that sees every torch function. Where one is an activation (see `activations`) its output is
+The module runs under a mode that sees every torch function. Where one is an activation (see `rewrites`) its output is
 replaced by a fresh leaf; what lies between two leaves is affine, so that a gradient is its transposed matrix, whatever the
 operators are: linear, convolution, normalisation, average pooling, residual sums, concatenation.
 
@@ -27,18 +27,20 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from windtunnel.assessments.verification.bound_propagation.convolution import conv2d
 from windtunnel.assessments.verification.branch_and_bound.activations import (
-    LAST_OF_WINDOW,
-    OF_LARGEST,
-    PRODUCTS,
-    REWRITES,
-    SELECTIONS,
-    WITH_INDICES,
     Activation,
     Convex,
     Jump,
     Kink,
     Smooth,
     Staircase,
+)
+from windtunnel.assessments.verification.branch_and_bound.rewrites import (
+    LAST_OF_WINDOW,
+    OF_LARGEST,
+    PRODUCTS,
+    REWRITES,
+    SELECTIONS,
+    WITH_INDICES,
     of_four_apart,
     relu_of_largest,
     sum_of_jumps,
