@@ -8,7 +8,7 @@ decided by one process of each tool, one after the other, start-up included; `--
 A peer is a command with {onnx}, {vnnlib}, {timeout} and {result}, which writes the competition's result into {result} (or prints
 it). vibecheck (vibecheck-nn of PyPI) is known by name and used where it is installed; a COMMAND takes any other. NeuralSAT:
 --peer neuralsat='PYTHON SITE_PACKAGES/src/main.py --device cpu --net {onnx} --spec {vnnlib} --timeout {timeout}
---result_file {result}'.
+--result_file {result} --export_cex'.
 Peers are no dependencies of this project.
 
 Every `sat` is evaluated by onnxruntime: a counter-example that the graph does not confirm counts as wrong, not as decided. Two tools
