@@ -25,7 +25,7 @@ from benchmarks.gallery.defences import Coded, Inference, LateSwitch, OwnGenerat
 from benchmarks.gallery.unseen import Neighbours
 from tests.conftest import classifier_of
 from windtunnel.assessments.attacks import assess as attacks
-from windtunnel.assessments.attacks.adaptive import adapt
+from windtunnel.assessments.attacks.adaptive import adapt, obstacles
 from windtunnel.assessments.attacks.adaptive.obstacles import Diagnosis, ObstacleKind, diagnose
 from windtunnel.assessments.attacks.adaptive.search import COMMON, remedies_for
 from windtunnel.assessments.attacks.adaptive.surrogates import GradientRemedy, Remedied
@@ -189,6 +189,10 @@ def _in_half(inner: nn.Module) -> nn.Module:
     return masks.Around(half, before=lambda x: x.half(), after=lambda z: (z * 1e-6).float() * 1e6)
 
 
+def _cached(inner: nn.Module) -> nn.Module:
+    return masks.Cache(inner, 0.15)
+
+
 def _deployed(inner: nn.Module) -> nn.Module:
     return WithTwin(masks.rounded_logits(inner), inner)
 
@@ -211,6 +215,7 @@ OBSTACLES: list[tuple[Make, ObstacleKind, str]] = [
     (_Descending, ObstacleKind.ITERATION, "takes gradient steps of its own"),
     (masks.BatchStatistics, ObstacleKind.BATCH, "depends on the batch"),
     (masks.CountsCalls, ObstacleKind.STATE, "keeps state between calls"),
+    (_cached, ObstacleKind.STATE, "after 12 calls for inputs within 0.004: the model keeps state"),
     (OwnGenerator, ObstacleKind.RANDOM, "draws at random: two calls differ"),
     (masks.Reseeding, ObstacleKind.RESEEDED, "seeds torch's generator"),
     (_binarised, ObstacleKind.SIGN, "layer 2 (Sign) takes the sign: zero gradient"),
@@ -1061,9 +1066,21 @@ def test_state_that_standard_left_behind_hides_nothing(digits_subject: Subject) 
 
 
 @pytest.mark.usefixtures("cheap_standard")
-def test_state_after_more_calls_than_the_diagnosis_makes_is_named(digits_subject: Subject) -> None:
+def test_a_cache_of_queries_protects_no_sample(digits_subject: Subject) -> None:
+    """Whoever asks about the example alone gets the answer of the network behind the cache: neither search nor clean samples are in it."""
+    bare, cached = (_hidden(make, digits_subject, 6) for make in (lambda inner: inner, _cached))
+    broken = [_attacked(subject, passes=200).data["verdicts"] == Verdict.ATTACK_SUCCEEDED for subject in (bare, cached)]
+    assert bool(broken[0].any())
+    assert bool((broken[1] | ~broken[0]).all())
+
+
+@pytest.mark.usefixtures("cheap_standard")
+def test_state_after_more_calls_than_the_diagnosis_makes_is_named(
+    digits_subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The model is compared with a copy from before the attacks of standard."""
-    late = LateSwitch(digits_subject.classifier.module, masks.argmax_inside(digits_subject.classifier.module), 14)
+    monkeypatch.setattr(obstacles, "CALLS", 4)
+    late = LateSwitch(digits_subject.classifier.module, masks.argmax_inside(digits_subject.classifier.module), 13)
     record = _attacked(_hidden(lambda _: late, digits_subject, 6), passes=50).kwargs["adaptive"]
     assert record["obstacles"][0]["evidence"].startswith("answers change after the attacks of standard")
 

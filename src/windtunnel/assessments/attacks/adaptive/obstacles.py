@@ -331,11 +331,10 @@ class _Diagnosing:
 
     def _state(self) -> Iterator[Obstacle]:
         """Yield state that calls leave behind: the same call, or one after many others, gets another answer."""
-        fresh, used = copied(self.untouched), copied(self.untouched)
-        if fresh is None or used is None:
+        used = copied(self.untouched)
+        if used is None:
             return
         few = self.inputs[:FEW]
-        other = (few + 4 * HAIR).clamp(0, 1)
         answers = [self._logits(few, used) for _ in range(CALLS)]
         is_new = [all(differs(answer, earlier, CHANGED) for earlier in answers[:i]) for i, answer in enumerate(answers)]
         changed = next((i for i, answer in enumerate(answers) if differs(answer, answers[0], CHANGED)), None)
@@ -344,12 +343,15 @@ class _Diagnosing:
         if all(is_new) and not settles:
             yield Obstacle(ObstacleKind.RANDOM, "")  # by a generator of its own, which copies repeat
             return
-        if changed is None and differs(self._logits(other, fresh), self._logits(other, used), CHANGED):
-            changed = CALLS
-        if changed is not None:
+        after = "" if changed is None else f"after {changed} call{'s' * (changed > 1)}"
+        for move in () if after else (4 * HAIR, self.epsilon / 2):  # of a cache that compares, within what attacks ask
+            near = (few + move).clamp(0, 1)
+            if differs(self._logits(near, copied(self.untouched)), self._logits(near, used), CHANGED):
+                after = f"after {CALLS} calls for inputs within {move:g}"
+                break
+        if after:
             self.calls = CALLS - is_new[::-1].index(True)
-            calls = f"{changed} call{'s' * (changed > 1)}"
-            yield Obstacle(ObstacleKind.STATE, f"answers change after {calls}: the model keeps state between calls")
+            yield Obstacle(ObstacleKind.STATE, f"answers change {after}: the model keeps state between calls")
 
     def _batch(self, logits: Tensor, trace: ForwardTrace) -> Iterator[Obstacle]:
         """Yield dependence of a prediction on the other samples of its batch, or on their order."""
