@@ -1,10 +1,11 @@
 """Measure the adaptive attack on the models of the gallery, beside `standard` and an attack written by hand for each of them.
 
-    python -m benchmarks.adaptive [--n 30] [--only WORD] [--honest] [--unseen | --published | --defences | --tricks | --hooks] [--alone]
+    python -m benchmarks.adaptive [--n 30] [--only WORD] [--honest] [--alone]
+        [--unseen | --published | --defences | --tricks | --hooks | --disguises]
 
-Each row is a model (of gallery/unseen.py, published.py, defences.py, tricks.py, hooks_and_votes.py): the percent that standard, adaptive
-(--alone: without standard) and the attack by hand leave, the mean over 15 fresh copies with draws of their own; the share of the passes
-that adapting took; seconds; obstacles; the best configuration.
+Each row is a model (of gallery/unseen.py, published.py, defences.py, tricks.py, hooks_and_votes.py, disguises.py): the percent that
+standard, adaptive (--alone: without standard) and the attack by hand leave, the mean over 15 fresh copies with draws of their own;
+the share of the passes that adapting took; seconds; obstacles; the best configuration.
 The attack by hand follows the gradient of the network behind the defence (BPDA, EOT or noise): 60 steps, 3 restarts, 2 losses.
 """
 
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from benchmarks.gallery.case import EPSILON, subject_with
 from benchmarks.gallery.defences import defences, defences_honest
+from benchmarks.gallery.disguises import disguises, disguises_honest
 from benchmarks.gallery.honest import digits, models, trained
 from benchmarks.gallery.hooks_and_votes import hooks_and_votes, hooks_and_votes_honest
 from benchmarks.gallery.liars import SIMPLE, composed
@@ -43,6 +45,7 @@ COLLECTIONS = {
     "defences": (defences, defences_honest),
     "tricks": (tricks, tricks_honest),
     "hooks": (hooks_and_votes, hooks_and_votes_honest),
+    "disguises": (disguises, disguises_honest),
 }
 BUDGET = Budget(norm=Norm.LINF, epsilon=EPSILON)
 
@@ -142,8 +145,8 @@ def main() -> None:
         examples = torch.where(near[:, None, None, None], result.data["perturbed_inputs"], subject.dataset.inputs)
         accuracies = [
             100 * record["accuracy_before"],
-            accuracy(fresh, examples),
-            accuracy(fresh, by_hand(fresh, stand_in)),
+            accuracy(subject, examples),
+            accuracy(subject, by_hand(subject, stand_in)),
         ]
         kinds = ", ".join(dict.fromkeys(obstacle["kind"] for obstacle in record["obstacles"]))
         percent = " | ".join(f"{share:.1f}" for share in accuracies)
