@@ -62,8 +62,7 @@ def on_mnist(folder: Path) -> None:
         "factory": "windtunnel.boundary.models.architectures:lenet5",
     }
     params["budget"] = {"norm": "Linf", "epsilon": 0.1}
-    params.pop("budgets", None)
-    params |= {family: {} for family in ("queries", "corruptions", "sweeps", "latent", "generators")}
+    params |= {family: {} for family in ("budgets", "queries", "corruptions", "sweeps", "latent", "generators")}
     params["attacks"] = {
         "fgsm": {"library": "torchattacks", "algorithm": "FGSM"},
         "pgd": {"library": "torchattacks", "algorithm": "PGD", "params": {"steps": 40}},
