@@ -65,7 +65,7 @@ def sanity(*, explain: str | None, group: str | None, flagged: bool, as_json: bo
         click.echo(sanity_answer(recorded, now).text())
         return
     _print_rows((r for r in rows if (group is None or r.group == group) and (not flagged or r.flagged)), console)
-    # The counts are those of the run's record, as in `show`, the report and MLflow; what is asked now is said beside them.
+    # The counts are those of the run's record, as in `show`, the report and MLflow; checks that run now are listed separately.
     number = counts(recorded)
     print_line(console, f"[{_COLOUR[Status(overall(number))]}]{overall(number)}[/]: {in_words(number)}")
     checked_now = [f"{row.id} {row.status.replace('_', ' ')}" for row in now]
@@ -113,7 +113,7 @@ def _words(row: Check) -> str:
 
 
 def _what_to_run(row: Check) -> str:
-    """Return the lines of params.yaml that answer the check, for the attacks of the project here, or for a PGD; empty where none can."""
+    """Return the lines of params.yaml that would settle the check, for this project's attacks, else for PGD; empty if none would."""
     from windtunnel.operations.strengthen import lines_of
 
     attacks, budget = {"pgd": AttackEntry(library="torchattacks", algorithm="PGD")}, Budget(epsilon=8 / 255)

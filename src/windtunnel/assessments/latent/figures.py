@@ -1,4 +1,4 @@
-"""Charts of latent assessments: the metrics, how far what was found is, and several classifiers side by side."""
+"""Charts of latent assessments: the metrics, the sizes of the perturbations found, and several classifiers side by side."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LatentMetricsVisualiser(LatentVisualiser, essential=True, title="Latent-sp
     """The metrics with their intervals: accuracies, accuracy against latent noise, sorted minimum perturbations."""
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
-        """Return a chart for each."""
+        """Return one chart for each group of metrics that has values."""
         drawn = (_accuracies(artifacts), _noise(artifacts), _smallest_changes(artifacts))
         return [scene for scene in drawn if scene]
 

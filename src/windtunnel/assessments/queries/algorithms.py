@@ -15,7 +15,7 @@ from windtunnel.params.entry import Block, Number
 
 
 class EvoBAParams(Block):
-    """Parameters of EvoBA; RobustCheck's names are one_step_perturbation_pixel_count and steps for the second and third."""
+    """Parameters of EvoBA; RobustCheck calls pixels_per_step one_step_perturbation_pixel_count, and generations steps."""
 
     generation_size: PositiveInt = Field(30, description="offspring per generation, each one query")
     pixels_per_step: PositiveInt = Field(1, description="pixels an offspring changes, drawn with replacement")
@@ -27,7 +27,7 @@ class EvoBAParams(Block):
 class EvoBA:
     """A (1, lambda) evolution strategy that sets random pixels to random values.
 
-    Every generation, offspring of the parent; the best of them is the next parent, even where it is worse.
+    Each generation mutates the parent; the best offspring is the next parent, even if it is worse.
     Source: Ilie, Popescu, Stefanescu 2021, arXiv 2107.05754; the rules are those of RobustCheck 1.1.0.
     """
 
@@ -35,7 +35,7 @@ class EvoBA:
         self.width, self.steps, self._params = params.generation_size, params.generations, params
 
     def start(self, state: State) -> State:
-        """Nothing: the parent is the image itself."""
+        """Return no further state: the first parent is the clean image."""
         return {}
 
     def propose(self, state: State) -> Tensor:
@@ -47,7 +47,7 @@ class EvoBA:
         places = below(draws[..., 0], height * width)
         values = pixel_values(draws[..., 1:], self._params.levels)
         offspring = images.flatten(2)[:, None].repeat(1, self.width, 1, 1)
-        for pixel in range(pixels):  # one by one: of two changes of one pixel the later holds
+        for pixel in range(pixels):  # one at a time: a pixel that is drawn twice keeps its later value
             pixel_index = places[:, :, pixel, None, None].expand(-1, -1, channels, 1)
             offspring.scatter_(3, pixel_index, values[:, :, pixel, :, None])
         return offspring.view(n, self.width, channels, height, width)
@@ -99,7 +99,7 @@ class EpsGreedy:
     """An epsilon-greedy bandit over groups of pixels: a step sets one random pixel of a chosen group, kept where the loss falls.
 
     The rules are those of RobustCheck 1.1.0, which came with EvoBA.
-    The group is the one of the best mean reward so far (random among equals), or with probability epsilon a random one.
+    The group is a random one with probability epsilon, else the one of the highest mean reward so far (random among equals).
     """
 
     width = 1
@@ -159,7 +159,7 @@ class SimBAParams(Block):
 
 
 class SimBA:
-    """A step along random directions of an orthonormal basis, each once: forwards, or else backwards, kept where it helps.
+    """Steps along random directions of an orthonormal basis, each tried once: forwards, and backwards if that does not lower the loss.
 
     Source: Guo, Gardner, You, Wilson, Weinberger 2019, arXiv 1905.07121.
     """
@@ -176,7 +176,7 @@ class SimBA:
         self.steps = min(params.steps, prod(self._block))
 
     def start(self, state: State) -> State:
-        """Return the image's own order of the directions, and the sign to try next."""
+        """Return a random order of the directions for each image, and the sign to try next."""
         n = len(state["index"])
         keys = uniforms(state["seed"], torch.zeros(n, dtype=torch.int64), prod(self._block))
         return {"order": keys.argsort(dim=1, stable=True)[:, : self.steps].int(), "sign": torch.ones(n)}

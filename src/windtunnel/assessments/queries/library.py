@@ -1,8 +1,8 @@
 """Black-box attacks of other libraries with their queries counted, image by image.
 
-A library calls the model on batches, and what it does for one image may depend on the others in it; alone, an image's
-queries are its own. The model it is given counts them, sees at once when one of them is a success within the budget,
-and ends the attack there: an adversary who has an example asks no more.
+A library calls the model on batches, and what it does for one image may depend on the others in it; so each image is
+attacked alone, and its queries are its own. The model it is given counts them, sees at once when one of them is a
+success within the budget, and ends the attack there: an adversary who has an example asks no more.
 """
 
 import torch
@@ -24,8 +24,8 @@ class _Stop(Exception):
 class Metered(ModelWrapper):
     """The model as one image's attack sees it.
 
-    queries: made so far, the clean check among them. image, logits: the success, or else the attempt of the least
-    loss within the budget, at first the clean image. Raises _Stop at a success, and before `max_queries` is passed.
+    queries: made so far, the clean check among them. image, logits: the adversarial example; until there is one, the
+    query of the lowest loss within the budget, at first the clean image. Raises _Stop at a success, and before `max_queries` is passed.
     """
 
     def __init__(self, model: nn.Module, task: QueryTask, index: int) -> None:

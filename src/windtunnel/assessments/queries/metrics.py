@@ -22,7 +22,8 @@ def query_metrics(data: Mapping[str, Tensor | dict[str, Tensor]]) -> dict[str, J
     l2_dists_succ (on [0, 1] pixels), each with mean, median and max; l2_dists_succ_mean_pp is also per value of an image.
     Without a success the lists are empty and what is computed from them is left out.
     adversarial_accuracy: share of all samples that are right and not broken; what has no result is neither. queries_total: of all samples.
-    queries_median_censored: over attacked images, a failure counting as infinitely many; absent where that is the median.
+    queries_median_censored: over attacked images, a failure counting as infinitely many; where
+    that is the median, `queries_median_censored_status` says so in its place.
     """
     table = {key: value for key, value in data.items() if isinstance(value, Tensor)}
     clean, attacked, queries = table["clean_inputs"], table["attacked"], table["queries"]
@@ -53,10 +54,10 @@ def query_metrics(data: Mapping[str, Tensor | dict[str, Tensor]]) -> dict[str, J
 
 
 def success_curve(queries: Tensor, succeeded: Tensor) -> dict[str, Json]:
-    """`success_rate_curve` at each of `query_budgets`, with Wilson intervals: who broke within so many queries.
+    """`success_rate_curve` at each of `query_budgets`, with Wilson intervals: the share of images broken within that many queries.
 
-    queries int64 (n,), succeeded bool (n,), of the attacked images; empty for none of them. The budgets are 1, where the
-    curve rises (every few of these points, where they are many), and the most that was spent; a failure counts as a
+    queries int64 (n,), succeeded bool (n,), of the attacked images; empty for none of them. The budgets are 1, the
+    numbers of queries at which the curve rises (thinned where they are many), and the largest number used; a failure counts as a
     failure at every budget, also above what it spent.
     """
     if not len(queries):

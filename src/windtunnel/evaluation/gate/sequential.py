@@ -51,7 +51,7 @@ class SequentialCondition:
         return False if self._unscaled(self.failing.upper) < self.threshold else None
 
     def add(self, values: Sequence[float]) -> None:
-        """Continue by the values of further samples."""
+        """Update both sequences with the values of further samples."""
         low, high = self.span
         scaled = [(value - low) / (high - low) for value in values]
         self.passing.add(scaled)

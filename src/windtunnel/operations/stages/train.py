@@ -10,7 +10,7 @@ from windtunnel.records.layout import DATA, MODEL
 
 
 def main() -> None:
-    """Write reports/model, and load it once so that a model that does not fit the data ends here."""
+    """Write reports/model, and load it once so that a model that does not fit the data fails in this stage."""
     resolved = read_resolved("train")
     work = resolved.work
     model = Model.model_validate(work.entry["model"])

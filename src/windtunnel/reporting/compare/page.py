@@ -1,4 +1,4 @@
-"""A comparison as text and as a page of the report: what became worse first, the curves of both runs, and what flipped, with images.
+"""A comparison as text and as a page of the report: regressions first, the curves of both runs, and the samples that changed, with images.
 
 `document` is built once, as sections of tables and lines, and rendered for the terminal, a pull request and a browser.
 """
@@ -24,7 +24,7 @@ from windtunnel.reporting.report.model import Block, Chart, Front, Highlight, Re
 from windtunnel.reporting.report.phrases import class_name, clean_words, listed
 
 MAX_NAMES, MAX_SETTINGS = 12, 6
-MOST_PICTURES = 8  # of one way of flipping: a page that opens at once
+MOST_PICTURES = 8  # for each direction of change, so that the page loads quickly
 _LEVEL = 0.05
 
 
@@ -125,7 +125,7 @@ def _difference(value: float, low: float, high: float) -> str:
 
 
 def _settings(pair: Pair) -> Iterator[Text]:
-    """Yield a line where an outcome was assessed with other settings; what differs goes by its last name, once."""
+    """Yield a line where an outcome was assessed with other settings; each one is named once, by the last part of its path."""
     names = list(dict.fromkeys(path.rsplit(".", 1)[-1] for path in pair.settings))
     if names:
         yield Text(f"{pair.name} was assessed with another {listed(names, MAX_SETTINGS)}.")
@@ -189,7 +189,7 @@ def _escape(text: str) -> str:
 
 
 def page(comparison: Comparison) -> ReportContent:
-    """Return the comparison as a `ReportContent`: its front says what became worse, a section per run what it means and what flipped."""
+    """Return the comparison as a `ReportContent`: the front lists regressions, a section per run the samples that changed."""
     first, runs = comparison.runs[0], comparison.against
     about, *details = document(comparison)
     if are_of_labels(comparison.runs):
@@ -282,7 +282,7 @@ def _both(name: str, curve: CurveDifference, first: str, second: str) -> Chart:
 
 
 def _against_budgets(base: Run, other: Run, pairs: Sequence[Pair]) -> Iterator[Block]:
-    """Yield the worst case and what is certified at each budget of both runs, with the curves of attacks that know one."""
+    """Yield the worst case and what is certified at each budget of both runs, with the curve over epsilon of each attack that has one."""
     sides = ((base, "clean"), (other, "broken"))
     points: dict[str, list[Series]] = {}
     summary = next((pair for pair in pairs if pair.first.name == "summary"), None)

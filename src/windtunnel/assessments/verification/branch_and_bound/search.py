@@ -1,8 +1,9 @@
 """Best-first branch and bound over the subdomains of many linear functions at once.
 
-To split is chosen of a few units by cheap scores the one whose worse half a few steps of optimisation improve most. Where no unit is left
-to split, the network is affine, and a linear programme decides. It is solved by HiGHS (scipy), but its word counts for nothing by itself:
-the dual solution becomes the multipliers beta of one more float64 pass, and the primal one a candidate for a counter-example.
+The neuron to split is chosen among a few candidates of cheap scores: the one whose two subdomains improve the bound most.
+Where no neuron is left to split, the network is affine, and a linear programme decides. It is solved by HiGHS (scipy), but
+its word counts for nothing by itself: the dual solution becomes the multipliers beta of one more float64 pass, and the
+primal one a candidate for a counter-example.
 Sources: BaBSR (Bunel et al. 2020, arXiv 1909.06588), filtered smart branching (De Palma et al. 2021, arXiv 2104.06718).
 """
 
@@ -33,7 +34,7 @@ def scores(
     """Three scores of every column, (m, C) each, -1 where it cannot be split.
 
     What the offset of the unit's chord costs; BaBSR's estimate; and by how much the unit's line misses the activation at
-    the point where the bound is attained, where the units' inputs are `met` and their lines give `taken` (m, C).
+    the point where the bound is attained, where the units have `inputs` and their lines give `outputs`, (m, C) each.
     """
     k, a = relaxation.kinks, back.coefficients
     least = k.base  # of open units; the others count for nothing
