@@ -196,19 +196,15 @@ def _fork_server_from_here() -> None:
     if waiting == 0:
         ours.close()
         head, numbers, _, _ = socket.recv_fds(theirs, 2**16, 2)
-        code = 0
-        if head:
+        theirs.close()
+        if head:  # not where the command ends without a fork server
             command, wanted = json.loads(head)
-            with suppress(OSError):
-                theirs.close()
-            spare = [fcntl.fcntl(number, fcntl.F_DUPFD, 100) for number in numbers]
+            spare = [fcntl.fcntl(number, fcntl.F_DUPFD, 100) for number in numbers]  # above every wanted number
             for number, target in zip(spare, wanted, strict=True):
                 os.dup2(number, target)
-            code = 1
             with suppress(SystemExit):
                 exec(command, {})
-                code = 0
-        os._exit(code)
+        os._exit(0)
     theirs.close()
     start = multiprocessing.util.spawnv_passfds
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 _OURS = re.compile(r"python3? -m (?P<module>stages\.\w+|windtunnel) ?(?P<arguments>[\w.\- ]*)")
 _WITHOUT_TORCH = frozenset({"resolve", "gate", "track"})
+# torch, and what nearly every stage imports: figures with matplotlib, and scipy.stats by torchattacks and the checks.
 _PRELOADED = ("torch", "windtunnel.operations.stages.entry", "windtunnel.assessments.figures.paint", "scipy.stats")
 _POLL = 0.05  # seconds
 _TELL_EVERY = 60.0  # seconds between lines where there is no terminal

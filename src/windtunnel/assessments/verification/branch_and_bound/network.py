@@ -107,7 +107,8 @@ class _NamedCalls(TorchFunctionMode):
         return self._called(func, name, args, kwargs)
 
     def _called(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        raise NotImplementedError
+        """Return the result of one call."""
+        raise NotImplementedError  # of the class that each mode derives from this one
 
 
 class _Looking(_NamedCalls):
