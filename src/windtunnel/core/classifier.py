@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,6 +77,13 @@ class Classifier:
 def forward_samples(inputs: Tensor) -> int:
     """Return how many of `inputs` (N, ...) form a batch: 512 up to 3x73x73, fewer of larger ones, whatever memory is free."""
     return max(1, min(FORWARD_BATCH, _FORWARD_VALUES // max(1, inputs[:1].numel())))
+
+
+def copied(module: nn.Module | None, shared: Iterable[Tensor] = ()) -> nn.Module | None:
+    """Return a copy of a module that holds the `shared` tensors themselves; None of one that cannot be copied."""
+    with suppress(Exception):  # a session, a lock or a handle inside, of whatever library
+        return copy.deepcopy(module, {id(tensor): tensor for tensor in shared})
+    return None
 
 
 def module_digest(module: nn.Module) -> str:

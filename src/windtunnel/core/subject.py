@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from windtunnel.core.classifier import Classifier
+from windtunnel.core.classifier import Classifier, copied
 from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.dataset import Dataset, select
 
@@ -70,20 +68,14 @@ def subject_of(classifier: Classifier, dataset: Dataset, seed: int = 0) -> Subje
 
     A copy of the model answers where it can be copied: what a stateful one remembers of them would protect them later.
     """
-    logits = _apart(classifier).logits(dataset.inputs)
+    module = copied(classifier.module, classifier.module.parameters())
+    asked = classifier if module is None else replace(classifier, module=module)
+    logits = asked.logits(dataset.inputs)
     predictions = classifier.criterion.predict(logits, dataset.targets if dataset.labelled else None)
     if dataset.labelled:
         return Subject(classifier, dataset, logits, predictions, seed, classifier.caveats)
     caveats = (PSEUDO_LABELS, *classifier.caveats)
     return Subject(classifier, replace(dataset, targets=predictions), logits, predictions, seed, caveats)
-
-
-def _apart(classifier: Classifier) -> Classifier:
-    """Return the classifier with a copy of its module, which shares the parameters."""
-    module = classifier.module
-    with suppress(Exception):  # sessions and handles of other runtimes cannot be copied
-        return replace(classifier, module=copy.deepcopy(module, {id(p): p for p in module.parameters()}))
-    return classifier
 
 
 PSEUDO_LABELS = Caveat(

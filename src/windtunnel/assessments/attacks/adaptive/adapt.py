@@ -10,15 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.adaptive import search
-from windtunnel.assessments.attacks.adaptive.obstacles import (
-    CHANGED,
-    FEW,
-    SAMPLES,
-    Diagnosis,
-    ObstacleKind,
-    copied,
-    diagnose,
-)
+from windtunnel.assessments.attacks.adaptive.obstacles import CHANGED, FEW, SAMPLES, Diagnosis, ObstacleKind, diagnose
 from windtunnel.assessments.attacks.adaptive.surrogates import (
     AmongNeighbours,
     FreshCopies,
@@ -33,7 +25,7 @@ from windtunnel.assessments.attacks.standins import distilled
 from windtunnel.assessments.attacks.state import AttackSetup, BestResults
 from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.core import scratch
-from windtunnel.core.classifier import Classifier
+from windtunnel.core.classifier import Classifier, copied
 from windtunnel.core.contracts import Norm, PerturbationBudget, ThreatModel
 from windtunnel.core.seeds import seeded
 

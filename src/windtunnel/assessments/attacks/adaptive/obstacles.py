@@ -1,6 +1,5 @@
 """Diagnose what stops or misleads the gradients of a model: obstacles with their evidence, from a trace and from measurements."""
 
-import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -31,6 +30,7 @@ from windtunnel.assessments.attacks.adaptive.operations import (
 )
 from windtunnel.assessments.attacks.adaptive.surrogates import REMAINDERS, SATURATING, FreshCopies
 from windtunnel.assessments.attacks.fresh_draws import SAME, differs
+from windtunnel.core.classifier import copied
 from windtunnel.core.contracts import Json
 from windtunnel.core.criterion import Criterion
 from windtunnel.core.seeds import seeded
@@ -343,15 +343,22 @@ class _Diagnosing:
         if all(is_new) and not settles:
             yield Obstacle(ObstacleKind.RANDOM, "")  # by a generator of its own, which copies repeat
             return
-        after = "" if changed is None else f"after {changed} call{'s' * (changed > 1)}"
-        for move in () if after else (4 * HAIR, self.epsilon / 2):  # of a cache that compares, within what attacks ask
-            near = (few + move).clamp(0, 1)
-            if differs(self._logits(near, copied(self.untouched)), self._logits(near, used), CHANGED):
-                after = f"after {CALLS} calls for inputs within {move:g}"
-                break
+        if changed is not None:
+            after = f"after {changed} call{'s' * (changed > 1)}"
+        else:
+            move = self._remembered(few, used)
+            after = f"after {CALLS} calls for inputs within {move:g}" if move else ""
         if after:
             self.calls = CALLS - is_new[::-1].index(True)
             yield Obstacle(ObstacleKind.STATE, f"answers change {after}: the model keeps state between calls")
+
+    def _remembered(self, few: Tensor, used: nn.Module) -> float:
+        """Return how far from `few` (n, ...) a used copy answers otherwise than a fresh one, as a cache does; 0 if it does not."""
+        for move in (4 * HAIR, self.epsilon / 2):
+            near = (few + move).clamp(0, 1)
+            if differs(self._logits(near, copied(self.untouched)), self._logits(near, used), CHANGED):
+                return move
+        return 0.0
 
     def _batch(self, logits: Tensor, trace: ForwardTrace) -> Iterator[Obstacle]:
         """Yield dependence of a prediction on the other samples of its batch, or on their order."""
@@ -410,13 +417,6 @@ def _gradient_of(value: Callable[[], Tensor], point: Tensor, *, keeps_graph: boo
     # Suppressed is whatever a custom backward pass, or a forward pass on a leaf, raises.
     with suppress(Exception), torch.enable_grad():
         return torch.autograd.grad(value(), point, allow_unused=True, retain_graph=keeps_graph)[0]
-    return None
-
-
-def copied(module: nn.Module | None) -> nn.Module | None:
-    """Return a copy of a module; None of one that cannot be copied."""
-    with suppress(Exception):  # a session, a lock or a handle inside, of whatever library
-        return copy.deepcopy(module)
     return None
 
 
